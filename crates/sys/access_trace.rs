@@ -1,9 +1,10 @@
-//! Which words of shared memory a thread touches, for tests of what a message costs.
+//! Trace of a thread's accesses to words of shared memory, for tests of the cost of a message.
 //!
 //! With the feature `access-trace`, [`crate::atomic`]'s integers are these: the same operations, each noted with its address
-//! while the thread [`watch`]es. Structures in shared memory consist of them only ([`crate::atomic::Shared`]), and their
-//! words cannot be reached past them: what a ring, a doorbell or a gate does to shared memory is noted, whole. Bulk data is
-//! not (the bytes of a message that is lent or copied): a short message has none, it travels in its cell's words.
+//! while the thread [`trace`]s. Structures in shared memory consist of them only ([`crate::atomic::Shared`]), and their words
+//! cannot be reached in another way, so all accesses of a ring, a doorbell or a gate to shared memory are noted. Accesses to
+//! bulk data are not (the bytes of a message that is lent or copied): a short message has none, it travels in its cell's
+//! words.
 
 use core::sync::atomic::{self, Ordering};
 use std::cell::RefCell;
@@ -13,7 +14,7 @@ use std::cell::RefCell;
 pub struct Access {
     /// Of the word.
     pub address: usize,
-    /// Whether it wrote, or could have.
+    /// Whether the access wrote, or could have.
     pub wrote: bool,
 }
 
@@ -21,7 +22,7 @@ thread_local! {
     static SEEN: RefCell<Option<Vec<Access>>> = const { RefCell::new(None) };
 }
 
-/// What `act` touches on this thread, in order.
+/// Runs `act`, and returns its accesses on this thread, in order.
 pub fn trace<R>(act: impl FnOnce() -> R) -> (R, Vec<Access>) {
     SEEN.with_borrow_mut(|seen| *seen = Some(Vec::new()));
     let result = act();
@@ -39,7 +40,7 @@ fn note<T>(word: &T, wrote: bool) {
 
 macro_rules! noted {
     ($name:ident, $int:ty) => {
-        /// The integer of that name in [`core::sync::atomic`], watched.
+        /// The integer of this name in [`core::sync::atomic`], whose accesses are noted.
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub struct $name(atomic::$name);

@@ -1,7 +1,7 @@
-//! The atomics and fences that shared-memory code uses, or loom's in their place, or ones that are watched.
+//! Atomics and fences of the code for shared memory. Under loom they are loom's; with `access-trace`, their accesses are noted.
 //!
-//! Loom cannot model memory shared between processes, so the structures are generic over where their cells
-//! lie and loom checks them within one process; the orderings are the same text in both builds.
+//! Loom cannot model memory shared between processes, so the structures are generic over the place of their cells and loom
+//! checks them within one process; the orderings are the same text in both builds.
 
 #[cfg(all(feature = "access-trace", not(loom)))]
 pub use crate::access_trace::{AtomicU32, AtomicU64};

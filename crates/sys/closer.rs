@@ -1,16 +1,16 @@
-//! Closing what a peer may have made slow to close.
+//! Closing of descriptors that a peer may have made slow to close.
 //!
-//! The last close of a file takes as long as its kind likes, and a peer chooses the kind of what it passes: a TCP socket with
-//! `SO_LINGER` waits for its own peer, a file of a user's file system for that user's program. What lies unread in a Unix
-//! socket is closed with it. Where others wait for the thread, that must not happen on it.
+//! The last close of a file takes as long as its kind likes, and a peer chooses the kind of the file that it passes: a TCP
+//! socket with `SO_LINGER` waits for its own peer, a file of a user's file system waits for that user's program. Closing a
+//! Unix socket also closes the descriptors that lie unread in it. This must not happen on a thread for which others wait.
 //!
 //! So a descriptor that a peer passed is a [`Passed`] until it has been found to be a segment, and a Unix socket over which
-//! peers may pass some is an [`Endpoint`]. Dropped, both are closed at once where that is known to be quick (a segment; a
-//! socket in which nothing lies), and otherwise on threads of their own, which are started on first need and end when there
-//! is nothing more to do. Linger is switched off there first.
+//! peers may pass some is an [`Endpoint`]. When dropped, both are closed at once where that is known to be quick (a segment;
+//! a socket in which nothing lies). Otherwise they are closed on threads of their own, which are started on first need and
+//! end when there is nothing more to do. Linger is switched off there first.
 //!
-//! Bound: what waits has none here, because a drop cannot be refused; who lets peers in stops while the closer
-//! [is behind](is_behind). A peer has a few descriptors here for each connection that it was let in by.
+//! Bound: the number of waiting descriptors has none here, because a drop cannot be refused. A listener stops accepting peers
+//! while the closer [is behind](is_behind). A peer has a few descriptors here for each connection that was accepted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,11 +29,11 @@ use rustix::net::{
 use crate::segment::{self, Mapping, PeerAccess};
 use crate::{process, thread};
 
-/// Descriptors that wait to be closed when [`is_behind`] says so.
+/// Number of descriptors waiting to be closed from which on [`is_behind`] returns true.
 pub const MOST_WAITING: usize = 256;
-/// One thread would do, if none of its closes ever took long.
+/// Upper bound of the closer's threads. One thread would do, if none of its closes ever took long.
 const MOST_THREADS: usize = 8;
-/// The most that the kernel lets a datagram carry (`SCM_MAX_FD`).
+/// Upper bound of the descriptors in one datagram (`SCM_MAX_FD`).
 const MOST_CARRIED: usize = 253;
 
 const UNTIL_DROPPED: &str = "it is there until this is dropped";
@@ -50,8 +50,8 @@ enum Slow {
     Socket(OwnedFd),
 }
 
-/// Whether so many descriptors wait to be closed that no more should be let in. If no thread could be started for them before,
-/// one is now: whoever lets peers in asks again and again, and nothing else may be closed meanwhile.
+/// Whether so many descriptors wait to be closed that no more should be let in. If no thread could be started for them
+/// before, one is started now: a listener asks again and again, and nothing else may be closed meanwhile.
 pub fn is_behind() -> bool {
     let mut work = WORK.lock();
     let is_behind = work.waiting.len() >= MOST_WAITING;
@@ -63,7 +63,7 @@ pub fn is_behind() -> bool {
     is_behind
 }
 
-/// A descriptor that a peer passed: of any kind.
+/// A descriptor of any kind that a peer passed.
 #[derive(Debug)]
 pub struct Passed(Option<OwnedFd>);
 
@@ -72,7 +72,7 @@ impl Passed {
         Passed(Some(fd))
     }
 
-    /// At a descriptor of 3 or higher, if one is left ([`crate::above_stdio`]).
+    /// Moves it to a descriptor of 3 or higher, if one is left ([`crate::above_stdio`]).
     pub(crate) fn above_stdio(self) -> Self {
         match self.as_fd().as_raw_fd() {
             0..3 => self.as_fd().try_clone_to_owned().map_or(self, Passed::new),
@@ -80,18 +80,18 @@ impl Passed {
         }
     }
 
-    /// If it is a segment as [`segment::adopt`] wants it: how many bytes it has.
+    /// Checks that it is a segment as [`segment::adopt`] wants it. Returns its length in bytes.
     ///
     /// # Errors
-    /// As [`segment::adopt`].
+    /// Those of [`segment::adopt`].
     pub fn check(&self, len: RangeInclusive<usize>, peers: PeerAccess) -> io::Result<usize> {
         segment::check(self.as_fd(), len, peers)
     }
 
-    /// As [`Passed::check`]: its mapping, and the descriptor, which can be closed anywhere.
+    /// Checks it as [`Passed::check`] does. Returns its mapping, and the descriptor, which can be closed on any thread.
     ///
     /// # Errors
-    /// As [`segment::adopt`].
+    /// Those of [`segment::adopt`].
     pub fn adopt(mut self, len: RangeInclusive<usize>, peers: PeerAccess) -> io::Result<(OwnedFd, Mapping)> {
         let mapping = segment::adopt(self.as_fd(), len, peers)?;
         Ok((self.0.take().expect(UNTIL_DROPPED), mapping))
@@ -106,15 +106,15 @@ impl AsFd for Passed {
 
 impl Drop for Passed {
     fn drop(&mut self) {
-        // In a forked child it is not the last one, and there are no threads.
+        // In a forked child this is not the last descriptor of the file, and there are no closer threads.
         if let Some(fd) = self.0.take().filter(|_| !process::is_forked()) {
             close_apart(Slow::Descriptor(fd));
         }
     }
 }
 
-/// A Unix socket (connected, or listening) over which peers may pass descriptors. Dropping it ends the connection, whoever
-/// has a duplicate of it; so it is dropped after its duplicates, whose close would be the last one otherwise.
+/// A Unix socket (connected, or listening) over which peers may pass descriptors. Dropping it ends the connection, although
+/// duplicates exist. Drop it after its duplicates, whose close would be the last one otherwise.
 #[derive(Debug)]
 pub struct Endpoint(Option<OwnedFd>);
 
@@ -132,28 +132,28 @@ impl AsFd for Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // In a forked child it is not the last one, and the connection is the parent's.
+        // In a forked child this is not the last descriptor of the socket, and the connection is the parent's.
         if let Some(fd) = self.0.take().filter(|fd| !process::is_forked() && !is_empty_for_good(fd)) {
             close_apart(Slow::Socket(fd));
         }
     }
 }
 
-/// Whether nothing lies in a socket, and nothing comes any more.
+/// Whether nothing lies in a socket, and nothing can come any more.
 fn is_empty_for_good(socket: &OwnedFd) -> bool {
-    // From here on nobody can send to it, or connect, and who is connected finds the end behind what we have sent.
+    // From here on nobody can send to it, or connect, and a connected peer finds the end behind the bytes that we have sent.
     let _ = shutdown(socket, Shutdown::Both);
     match next_in(socket) {
         Ok(there) => !there,
-        // A listener, whose queue holds sockets.
+        // This is a listener, whose queue holds sockets.
         Err(Errno::NOTCONN) => matches!(accept(socket).map(Endpoint::new), Err(Errno::AGAIN | Errno::INVAL)),
         Err(_) => false,
     }
 }
 
-/// Whether a datagram lies in a socket that was shut down. It may have no bytes, as the end has none; but it would come with
-/// its sender's identity, for which there is no room here. Nor anywhere else: rustix decodes it, and has no process id 0, which is
-/// that of a sender in another pid namespace.
+/// Whether a datagram lies in a socket that was shut down. A datagram may have no bytes, as the end has none; but it would
+/// come with its sender's identity, for which there is no room here. (There is none elsewhere, either: rustix decodes the
+/// identity, and has no process id 0, which is that of a sender in another pid namespace.)
 fn next_in(socket: &OwnedFd) -> Result<bool, Errno> {
     set_socket_passcred(socket, true)?;
     let look = || {
@@ -162,7 +162,7 @@ fn next_in(socket: &OwnedFd) -> Result<bool, Errno> {
         let seen = recvmsg(socket, &mut [], &mut control, flags)?;
         Ok(seen.bytes > 0 || seen.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC))
     };
-    // That the peer has gone without reading is told once.
+    // A first error may only report that the peer has gone without reading, which is reported once.
     let seen = look().or_else(|error| if error == Errno::CONNRESET { look() } else { Err(error) });
     set_socket_passcred(socket, false)?;
     seen
@@ -183,8 +183,8 @@ fn close_apart(slow: Slow) {
     start();
 }
 
-/// Starts a thread, which is counted already. Without one what waits goes on waiting: until something else is to be closed, or
-/// somebody asks [`is_behind`].
+/// Starts a thread, which is counted already. Without one the descriptors go on waiting: until something else is to be
+/// closed, or until the next call of [`is_behind`].
 fn start() {
     if thread::spawn("udeck-closer", run, |_| WORK.lock().threads -= 1).is_err() {
         WORK.lock().threads -= 1;
@@ -206,13 +206,13 @@ fn run() {
     }
 }
 
-/// Takes its time.
+/// Closes a descriptor. This may take long.
 fn close(fd: OwnedFd) {
     let _ = set_socket_linger(&fd, None); // most are no sockets
     drop(fd);
 }
 
-/// What lies in a socket is closed first, each by itself.
+/// Closes the descriptors that lie in a socket first, each by itself, then the socket.
 fn close_socket(socket: OwnedFd) {
     while let Ok(unmet) = accept(&socket) {
         let _ = shutdown(&unmet, Shutdown::Both);
@@ -221,7 +221,7 @@ fn close_socket(socket: OwnedFd) {
     empty(&socket);
 }
 
-/// Nobody sends to it any more: this ends.
+/// Closes the descriptors of unread datagrams. The loop ends, because nobody can send to the socket any more.
 fn empty(socket: &OwnedFd) {
     while next_in(socket).is_ok_and(|there| there) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_CARRIED))];
@@ -250,10 +250,10 @@ mod tests {
     use super::*;
     use crate::socket;
 
-    /// Ends a hang.
+    /// Bound of a wait that hangs only on failure.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A socket whose last close waits, for as long as its other end (the second) lives and does not read.
+    /// A socket whose last close waits as long as its other end (the second) lives and does not read.
     fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -264,7 +264,8 @@ mod tests {
         (socket, other)
     }
 
-    /// Whether `act` is over while the sockets that it closes cannot be closed yet.
+    /// Runs `act` on a thread; the receiver gets a message when it is over, while the sockets that it closes cannot be closed
+    /// yet.
     fn is_over_at_once(act: impl FnOnce() + Send + 'static) -> Receiver<()> {
         let (tell, told) = channel();
         std::thread::spawn(move || {
@@ -281,7 +282,7 @@ mod tests {
         sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
     }
 
-    /// The other end of each such socket hears of its end once it was closed.
+    /// Waits until the socket is closed: its other end then reads the end, or a reset.
     fn is_closed(other: TcpStream) {
         use std::io::Read;
         other.set_read_timeout(Some(LONG)).unwrap();
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_lies_unread_in_a_socket_is_closed_apart() {
-        // As many as one reads at a time, more, and with nothing beside them, behind something that has no bytes.
+        // The cases: as many descriptors as one datagram read takes, more, and some with no bytes behind an empty datagram.
         for (bytes, many, before) in [(&b"x"[..], 1, false), (b"x", 40, false), (b"", 1, true)] {
             let (a, b) = socket::pair().unwrap();
             let (slow, other) = lingering();
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
-    /// As a child that was forked has one, or a close that takes long.
+    /// The duplicate stands for one of a forked child, or of a close that takes long.
     #[test]
     fn an_endpoint_that_is_dropped_has_ended_although_there_are_duplicates() {
         let (a, b) = socket::pair().unwrap();
@@ -366,7 +367,7 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_thread_gets_one_when_somebody_asks() {
-        // As if none could be started when they were to be closed.
+        // These descriptors wait as if no thread could be started when they were to be closed.
         let (a, b) = socket::pair().unwrap();
         let lasting = (0..MOST_WAITING).map(|_| Slow::Descriptor(rustix::io::dup(&b).unwrap()));
         WORK.lock().waiting.extend(lasting);

@@ -1,4 +1,4 @@
-//! The only copy out of memory that another process may be writing.
+//! Copies out of, and into, memory that another process may be writing.
 
 use core::hint::black_box;
 use core::ptr::NonNull;
@@ -25,7 +25,7 @@ pub unsafe fn copy_in(to: &mut [u8], from: NonNull<u8>) {
     unsafe { memcpy(to.as_mut_ptr().cast(), from.as_ptr().cast(), to.len()) };
 }
 
-/// Copies `from` to where a peer may be reading or writing at the same time. As [`copy_in`], the other way.
+/// Copies `from` to a place where a peer may be reading or writing at the same time: [`copy_in`] in the other direction.
 ///
 /// # Safety
 /// `to` is valid for writes of `from.len()` bytes (mapped memory; concurrent accesses by other processes are allowed), and does not

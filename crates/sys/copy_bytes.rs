@@ -1,20 +1,21 @@
 //! Copying long data where a processor, or `memcpy`, is slow at it.
 //!
-//! What is longer than the caches goes past them ([`crate::streamed`]).
+//! Data longer than the caches are copied past the caches ([`crate::streamed`]).
 //!
-//! `memcpy` copies some 4 to 500 KiB by `rep movsb` on x86 processors that say that it is fast (ERMS, FSRM). On AMD's Zen 3 it is not, if
-//! the destination lies at 1 to 31 bytes above the source, as counted within a page: 128 KiB take 64 µs instead of 2.6. That is no
-//! rare case: the messages of a peer begin at a page, and what `malloc` maps, as for a long `Vec`, 16 bytes behind one.
+//! `memcpy` copies lengths of about 4 to 500 KiB by `rep movsb` on x86 processors that say that it is fast (ERMS, FSRM). On
+//! AMD's Zen 3 it is not, if the destination lies at 1 to 31 bytes above the source, as counted within a page: 128 KiB take
+//! 64 µs instead of 2.6. That is no rare case: the messages of a peer begin at a page, and memory that `malloc` maps, as for
+//! a long `Vec`, begins 16 bytes behind one.
 
 use core::hint::black_box;
 
 const PAGE: usize = 4096;
-/// So short a piece is copied by vector instructions.
+/// Length in bytes up to which a piece is copied by vector instructions.
 const PIECE: usize = 2048;
-/// Where `rep movsb` is slow, in bytes above the source.
+/// Distances from source to destination at which `rep movsb` is slow, in bytes.
 const SLOW: core::ops::Range<usize> = 1..32;
 
-/// As [`slice::copy_from_slice`], in pieces where that would be slow.
+/// Copies as [`slice::copy_from_slice`] does, in pieces where that would be slow.
 ///
 /// # Panics
 /// When the lengths differ.

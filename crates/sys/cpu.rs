@@ -1,4 +1,4 @@
-//! Which processors this process may use, and which machine this is.
+//! Processors that this process may use, and identity of the machine.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -36,23 +36,23 @@ pub fn restrict_to_cpus(cpus: &[usize]) -> io::Result<()> {
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// Where a thread should run if nothing speaks against it: no restriction, and nothing depends on it.
+/// Preferred processor of a thread. It is no restriction, and nothing depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home(usize);
 
 impl Home {
-    /// Of the processors that this thread may run on, counted modulo their number.
+    /// The `nth` processor of those that this thread may run on, modulo their number.
     pub fn nth(nth: usize) -> Self {
         let usable = usable_cpus();
         Home(usable[nth % usable.len()])
     }
 
-    /// Moves the calling thread there, if it may run there. It may still run wherever it could before: the kernel leaves it
-    /// there until it sees a reason to move it. Cheap for a thread that is there.
+    /// Moves the calling thread to this processor, if it may run there. The thread may still run wherever it could before:
+    /// the kernel leaves it there until it sees a reason to move it. Cheap for a thread that is there already.
     #[inline]
     pub fn go(self) {
         if sched_getcpu() != self.0 {
-            // It goes on where it is.
+            // On an error the thread goes on where it is.
             let _ = self.move_there();
         }
     }
@@ -71,12 +71,12 @@ impl Home {
 /// How much parallelism there really is for the ranks on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Processors that may run us: affinity mask *and* cgroup quota, at least 1.
+    /// Number of processors that may run us: affinity mask *and* cgroup quota, at least 1.
     pub cpus: usize,
 }
 
 impl Topology {
-    /// Looks at the machine. `available_parallelism` reads both the affinity mask and the cgroup quota; a rank
+    /// Detects the parallelism of the machine. `available_parallelism` reads both the affinity mask and the cgroup quota; a rank
     /// that is itself pinned to one core must not conclude that the machine has one, so the online count
     /// stands in there.
     pub fn detect() -> Self {
@@ -85,8 +85,8 @@ impl Topology {
         Topology { cpus: cpus.max(1) }
     }
 
-    /// That of ranks which together may run on `together` processors, by their affinity masks: a quota of this process's cgroup counts
-    /// for all of them.
+    /// Parallelism of ranks that may run on `together` processors in all, by their affinity masks. A quota of this process's
+    /// cgroup counts for all of them.
     pub fn of_ranks(together: usize) -> Self {
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
         let quota = if usable < usable_cpus().len() { usable } else { together };

@@ -1,4 +1,4 @@
-//! When a wait ends.
+//! Deadlines: the end of a wait.
 
 use std::time::{Duration, Instant};
 
@@ -17,34 +17,34 @@ impl Deadline {
         Deadline(now.checked_add(limit).unwrap_or_else(|| now + Duration::from_secs(100 * 365 * 86_400)))
     }
 
-    /// Already over: try once, do not wait.
+    /// A deadline that has passed already: try once, do not wait.
     pub fn now() -> Self {
         Deadline(job_time())
     }
 
-    /// So much later.
+    /// The deadline that is `more` later.
     #[inline]
     pub fn later_by(self, more: Duration) -> Self {
         Deadline(self.0.checked_add(more).unwrap_or(self.0))
     }
 
-    /// How long ago it was, zero before it.
+    /// Time since the deadline; zero before it.
     pub fn since(self) -> Duration {
         job_time().saturating_duration_since(self.0)
     }
 
-    /// What is left, zero once it has passed.
+    /// Time until the deadline; zero once it has passed.
     pub fn remaining(self) -> Duration {
         self.0.saturating_duration_since(job_time())
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn passed(self) -> bool {
         job_time() >= self.0
     }
 
-    /// As a point on the monotonic clock, if the job is not stopped before: who has slept until then asks whether it has
-    /// [passed](Deadline::passed).
+    /// The deadline as a point on the monotonic clock, if the job is not stopped before. A thread that has slept until then
+    /// checks whether the deadline has [passed](Deadline::passed).
     pub fn instant(self) -> Instant {
         let left = self.remaining();
         let now = Instant::now();
@@ -53,7 +53,7 @@ impl Deadline {
 }
 
 impl From<Instant> for Deadline {
-    /// A point on the monotonic clock, if the job is not stopped before.
+    /// The deadline at a point on the monotonic clock, if the job is not stopped before.
     fn from(instant: Instant) -> Self {
         Deadline::after(instant.saturating_duration_since(Instant::now()))
     }

@@ -1,8 +1,9 @@
-//! New descriptors are 3 or higher.
+//! Descriptor numbers: new descriptors are 3 or higher.
 //!
-//! A program that has closed its standard input, output or error may write on: `printf` would write into whatever gets number 1
-//! next. Each descriptor that outlives the call which opens it therefore passes through [`above_stdio`], or is opened by a foreign
-//! library in [`open_above_stdio`]. Duplicates that the standard library makes (`try_clone`) are at 3 or higher by themselves.
+//! A program that has closed its standard input, output or error may still write to it: `printf` would write into the
+//! descriptor that gets number 1 next. Each descriptor that outlives the call which opens it therefore passes through
+//! [`above_stdio`], or is opened by a foreign library in [`open_above_stdio`]. Duplicates that the standard library makes
+//! (`try_clone`) are at 3 or higher by themselves.
 
 use std::fs::File;
 use std::io;
@@ -18,16 +19,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, 
 
 use crate::Deadline;
 
-/// The first number that is no standard stream's.
+/// Lowest number that is not a standard stream's.
 const FIRST: i32 = 3;
 
-/// How long one call that opens something waits for another.
+/// Time that one call of [`open_above_stdio`] waits for another.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Moves an opened file or socket to a descriptor of 3 or higher, if one is left.
 ///
 /// # Errors
-/// That of opening it.
+/// The error of opening it.
 pub fn above_stdio<T, E>(opened: Result<T, E>) -> io::Result<T>
 where
     T: AsFd + From<OwnedFd>,
@@ -49,7 +50,7 @@ pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((above_stdio(io::Result::Ok(one))?, above_stdio(io::Result::Ok(other))?))
 }
 
-/// A non-blocking TCP socket for addresses like this one, moved by [`above_stdio`].
+/// Opens a non-blocking TCP socket for addresses like this one, moved by [`above_stdio`].
 ///
 /// # Errors
 /// The kernel's: no descriptors left, no such family.
@@ -59,8 +60,8 @@ pub fn tcp_socket(at: SocketAddr) -> io::Result<OwnedFd> {
     above_stdio(socket_with(family, SocketType::STREAM, FLAGS, None))
 }
 
-/// Connects as [`TcpStream::connect_timeout`] does, whose socket has the lowest number that is free for as long as it connects. This one is a
-/// [`tcp_socket`] from the beginning. Waits for `limit` at most.
+/// Connects as [`TcpStream::connect_timeout`] does. That function's socket has the lowest free number while it connects; this
+/// one is a [`tcp_socket`] from the beginning. Waits for `limit` at most.
 ///
 /// # Errors
 /// The kernel's, and `TimedOut`.
@@ -89,10 +90,10 @@ fn await_writable(socket: &OwnedFd, until: Deadline) -> io::Result<()> {
     }
 }
 
-/// Calls a foreign library that opens descriptors. The numbers below 3 are taken meanwhile.
+/// Calls a foreign library that opens descriptors. Numbers below 3 are taken by others meanwhile.
 pub fn open_above_stdio<T>(open: impl FnOnce() -> T) -> T {
     static ONE: Mutex<()> = Mutex::new(());
-    // A call that does not come back keeps nobody.
+    // A call that does not return holds up other callers for [`PATIENCE`] only.
     let _one = ONE.try_lock_for(PATIENCE);
     let null = || File::open("/dev/null").ok().filter(|file| file.as_raw_fd() < FIRST);
     let _taken: Vec<File> = std::iter::from_fn(null).collect();

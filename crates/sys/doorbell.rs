@@ -1,4 +1,4 @@
-//! Finding the ring that has a message, among thousands, and waking whoever sleeps.
+//! Doorbells: finding the ring that has a message, among thousands, and waking a sleeping owner.
 //!
 //! A doorbell belongs to one waiter (a completion queue) and is rung by its peers. Each ring that the waiter does
 //! not poll has a bit; a two-level bitmap (64 × 64) finds the set ones in a few loads. Ringing costs the peer
@@ -8,7 +8,7 @@
 //! # Memory ordering
 //! * `SYNC POINT bits`: [`Doorbell::ring`] sets the leaf, then the summary (Release each); [`Doorbell::drain`] clears
 //!   the summary, then the leaf (Acquire each). A leaf bit set after it was cleared has its summary bit set after
-//!   that too, so a later drain finds it; and what was written before ringing is seen by whoever drains the bit.
+//! that too, so a later drain finds it; and writes before the ring are visible to the thread that drains the bit.
 //!   Loom carries read-modify-writes of different words out in program order, so it cannot see the summary's
 //!   orderings weakened; on aarch64 a relaxed summary could become visible before its leaf. They stay by argument.
 //! * `SYNC POINT park`: the waiter stores `parked`, fences SeqCst, looks at the summary (and at its rings, which
@@ -29,12 +29,12 @@ pub const LEAVES: usize = 64;
 /// Leaves of a doorbell (loom's state space wants few).
 #[cfg(loom)]
 pub const LEAVES: usize = 2;
-/// How many rings one doorbell can tell apart.
+/// Number of rings that one doorbell can tell apart.
 pub const BITS: u32 = LEAVES as u32 * 64;
-/// No sleep is longer than this before the sleeper looks again by itself.
+/// Longest sleep before the sleeper polls again by itself.
 pub const MAX_SLEEP: Duration = Duration::from_millis(100);
 
-/// What [`Doorbell::sleep_word`] holds while the doorbell's owner is parked.
+/// Value of [`Doorbell::sleep_word`] while the doorbell's owner is parked.
 pub const PARKED: u32 = 1;
 
 /// A two-level bitmap of rings with news, and the word its owner sleeps on. Lies in memory shared with peers.
@@ -71,7 +71,7 @@ impl Doorbell {
         self.wake();
     }
 
-    /// As [`Doorbell::ring`], by the owner's own process: who dies in it leaves nobody waiting.
+    /// Rings as [`Doorbell::ring`] does, by the owner's own process: when this process dies here, no other waits for the wake-up.
     pub fn ring_own(&self, bit: u32) {
         self.set(bit, |_| {});
         self.wake();
@@ -83,7 +83,7 @@ impl Doorbell {
         // SYNC POINT bits: after the news itself.
         self.leaves[leaf].fetch_or(1 << within, Ordering::Release);
         point("doorbell.leaf");
-        // After the leaf (see the module's text: the models cannot see this one weakened).
+        // Set after the leaf (see the module's text: the models cannot see this one weakened).
         self.summary.fetch_or(1 << leaf, Ordering::Release);
         point("doorbell.summary");
     }
@@ -106,7 +106,7 @@ impl Doorbell {
 
     /// Takes all set bits and gives them to `news`, lowest first.
     pub fn drain(&self, mut news: impl FnMut(u32)) {
-        // Before the leaves (likewise).
+        // Cleared before the leaves (see the module's text).
         let mut summary = self.summary.swap(0, Ordering::Acquire);
         while summary != 0 {
             let leaf = summary.trailing_zeros() as usize;
@@ -136,7 +136,7 @@ impl Doorbell {
         true
     }
 
-    /// The word that is [`PARKED`] while the owner is parked: whoever sleeps on it is woken as the owner would be.
+    /// The word that is [`PARKED`] while the owner is parked: a thread that sleeps on it is woken as the owner would be.
     #[cfg(not(loom))]
     pub fn sleep_word(&self) -> &AtomicU32 {
         &self.parked
@@ -177,7 +177,7 @@ mod tests {
     use std::sync::Arc;
 
     proptest! {
-        /// What is rung is drained, once, whatever the order.
+        /// Rung bits are drained, once, in any order.
         #[test]
         fn prop_bell_is_a_set(bits in prop::collection::vec(0..BITS, 0..200)) {
             let doorbell = Doorbell::default();

@@ -1,12 +1,12 @@
 //! Elements of plain data in memory that other processes use at the same time.
 //!
-//! Every access is a relaxed atomic one, so a concurrent write by anybody is no data race. The width of the accesses follows from the
-//! element's size, which all members have in common: the largest of 8, 4, 2 and 1 that divides it. So all accesses to a place have the
-//! same width, too. An element of one such width is read and written whole; of a longer one a reader may see a part of what
-//! is being written (whoever passes a barrier in between does not).
+//! Every access is a relaxed atomic one, so a concurrent write by any member is no data race. The width of the accesses
+//! follows from the element's size, which all members have in common: the largest of 8, 4, 2 and 1 that divides it. So all
+//! accesses to a place have the same width, too. An element of one such width is read and written whole. A reader may see a
+//! part of a longer element while it is being written (unless a barrier lies in between).
 //!
-//! Plain `core` atomics, not those that loom replaces: these order nothing. What orders is the segment's lock, barrier or semaphore, or the
-//! read-modify-writes of an element.
+//! These are plain `core` atomics, not those that loom replaces, because they order nothing. Order comes from the segment's
+//! lock, barrier or semaphore, or from the read-modify-writes of an element.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::segment::Mapping;
 
-/// The data of a segment, by bytes from 0.
+/// Data of a segment, addressed by bytes from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Elements<'a> {
     base: NonNull<u8>,
@@ -24,7 +24,7 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// `data` begin at the start of a page, and are accessed through this type only.
+    /// The elements of `data`, which begin at the start of a page, and are accessed through this type only.
     #[inline]
     pub(crate) fn new(mapping: &'a Mapping, data: Range<usize>) -> Self {
         let base = mapping.at(data.start as u64, data.len()).expect("inside the segment");
@@ -34,7 +34,7 @@ impl<'a> Elements<'a> {
     /// Copies the bytes from `at` on out, of elements of `size` bytes.
     ///
     /// # Panics
-    /// If they are not all in the data, or no whole elements.
+    /// If the bytes are not all in the data, or are no whole elements.
     #[inline]
     pub fn load(self, size: usize, at: usize, to: &mut [u8]) {
         self.check(size, at, to.len());
@@ -57,7 +57,7 @@ impl<'a> Elements<'a> {
     /// Copies `from` to the bytes from `at` on, of elements of `size` bytes.
     ///
     /// # Panics
-    /// As [`Elements::load`].
+    /// Those of [`Elements::load`].
     #[inline]
     pub fn store(self, size: usize, at: usize, from: &[u8]) {
         self.check(size, at, from.len());
@@ -80,7 +80,7 @@ impl<'a> Elements<'a> {
     /// The word of an element of 4 bytes.
     ///
     /// # Panics
-    /// If it does not lie in the data.
+    /// If the element does not lie in the data.
     #[inline]
     pub fn word32(self, index: usize) -> &'a AtomicU32 {
         &self.words(self.check(4, index.saturating_mul(4), 4))[0]
@@ -89,7 +89,7 @@ impl<'a> Elements<'a> {
     /// The word of an element of 8 bytes.
     ///
     /// # Panics
-    /// If it does not lie in the data.
+    /// If the element does not lie in the data.
     #[inline]
     pub fn word64(self, index: usize) -> &'a AtomicU64 {
         &self.words(self.check(8, index.saturating_mul(8), 8))[0]
@@ -114,14 +114,14 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// One of the four.
+/// One of the four atomic types.
 trait Word {}
 impl Word for AtomicU8 {}
 impl Word for AtomicU16 {}
 impl Word for AtomicU32 {}
 impl Word for AtomicU64 {}
 
-/// How wide the accesses to elements of `size` bytes are.
+/// Width in bytes of the accesses to elements of `size` bytes.
 #[inline]
 const fn width(size: usize) -> usize {
     match size {

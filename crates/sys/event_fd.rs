@@ -7,13 +7,16 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::above_stdio;
 
-/// Readable from a [`signal`](EventFd::signal) until the next [`reset`](EventFd::reset). Signals before a reset count as one.
+/// A descriptor that is readable from a [`signal`](EventFd::signal) until the next [`reset`](EventFd::reset). Signals before
+/// a reset count as one.
 ///
-/// Reset before you look for what was announced: a signal that comes in between makes it readable again.
+/// Reset before you look for the announced news: a signal that comes in between makes it readable again.
 #[derive(Debug)]
 pub struct EventFd(OwnedFd);
 
 impl EventFd {
+    /// Makes the eventfd, unreadable.
+    ///
     /// # Errors
     /// The kernel's: no descriptors are left.
     pub fn new() -> io::Result<Self> {
@@ -22,7 +25,7 @@ impl EventFd {
 
     /// Makes it readable. Never blocks.
     pub fn signal(&self) {
-        // It fails only after 2^64 - 2 signals without a reset, and is readable then.
+        // The write fails only after 2^64 - 2 signals without a reset, and the descriptor is readable then.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 

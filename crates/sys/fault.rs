@@ -1,4 +1,4 @@
-//! Named points at which a test can kill the process, as `kill -9` would.
+//! Fault points: named points at which a test can kill the process, as `kill -9` would.
 //!
 //! A point costs nothing unless the crate is built with the feature `fault`, which only the kill harness
 //! does. `DECK_FAULT=NAME:N` kills at the N-th passage (from 1) of point NAME.
@@ -16,7 +16,7 @@ mod armed {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Every point there is, in the order in which a message meets them.
+    /// All points, in the order in which a message meets them.
     pub const POINTS: &[&str] = &[
         "post.claimed",
         "post.written",

@@ -1,4 +1,4 @@
-//! Sleeping on words of shared memory.
+//! Futexes: sleeping on words of shared memory.
 
 use std::io;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Words that [`sleep_any`] can sleep on at a time (Linux: `FUTEX_WAITV_MAX`).
+/// Upper bound of words that [`sleep_any`] can sleep on at a time (Linux: `FUTEX_WAITV_MAX`).
 pub const MOST_WORDS: usize = 128;
 
 use crate::atomic::{AtomicU32, raw};
@@ -16,7 +16,7 @@ use crate::atomic::{AtomicU32, raw};
 /// The futex is not private: the waker may be another process.
 pub fn sleep(word: &AtomicU32, expected: u32, limit: Duration) {
     let limit = futex::Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
-    // Whatever the reason for returning (woken, changed, timed out, a signal), the caller looks again.
+    // The result is ignored, because the caller checks again after any return (woken, changed, timed out, a signal).
     let _ = futex::wait(raw(word), futex::Flags::empty(), expected, Some(&limit));
 }
 
@@ -38,7 +38,7 @@ pub fn sleep_any<'a>(
     };
     let waits: Vec<_> = words.into_iter().map(on_word).collect();
     debug_assert!((1..=MOST_WORDS).contains(&waits.len()));
-    // The one call of the family whose limit is a moment.
+    // Of the futex calls, only this one takes its limit as a point in time.
     let limit = futex::Timespec::try_from(limit).ok();
     let until = limit.and_then(|limit| clock_gettime(ClockId::Monotonic).checked_add(limit));
     match futex::waitv(&waits, futex::WaitvFlags::empty(), until.as_ref(), futex::ClockId::Monotonic) {

@@ -1,8 +1,8 @@
-//! What a launcher left open for this process, or for another one that it started: a stream, and memory.
+//! Inherited descriptors: a stream and memory that a launcher left open for this process, or for another one that it started.
 //!
-//! All programs that run under one rank (`sh -c 'a; a'`, `a & a`) inherit the same stream, and it can be only one's: two
-//! that read it would take each other's answers. Who has it is written on the stream itself. A Unix socket can be given a
-//! name once; the kernel refuses the second, whichever process tries, whatever has become of the first.
+//! All programs that run under one rank (`sh -c 'a; a'`, `a & a`) inherit the same stream, and it can belong to only one of
+//! them: two readers would take each other's answers. The stream itself carries its owner's name. A Unix socket can be given
+//! a name once; the kernel refuses the second name, whichever process tries, and whatever has become of the first process.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -14,12 +14,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, getsockname, 
 
 use crate::segment::{self, PeerAccess};
 
-/// Streams that are taken are named by this and the taker's process number.
+/// Prefix of the name of a taken stream; the taker's process number follows.
 const TAKEN_BY: &str = "udeck-rank-of-";
-/// Another process may have such a name in another space of process numbers.
+/// Number of names to try: a process in another pid namespace may have such a name.
 const NAMES: usize = 16;
 
-/// Takes over the Unix stream whose descriptor the launcher has written into the environment as `number`. Once per
+/// Takes over the Unix stream whose descriptor number the launcher has written into the environment as `number`. Once per
 /// process; the program's own children do not inherit it.
 ///
 /// # Errors
@@ -46,8 +46,9 @@ pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     Ok(UnixStream::from(fd))
 }
 
-/// Takes over the connection to its service of which a launcher other than deckrun has written the descriptor's number into the
-/// environment: a stream socket, or a pipe that is open both ways. Once per process; the program's own children do not inherit it.
+/// Takes over the connection to the service of a launcher other than deckrun, which has written the descriptor's number into
+/// the environment: a stream socket, or a pipe that is open both ways. Once per process; the program's own children do not
+/// inherit it.
 ///
 /// # Errors
 /// In words: not a number, taken before by this process or another program that inherited it, or no such connection (it is then
@@ -70,7 +71,7 @@ pub fn inherited_channel(number: &str) -> Result<OwnedFd, String> {
     Ok(fd)
 }
 
-/// Whether it can be read and written as a stream, and is this process's.
+/// Checks that the descriptor can be read and written as a stream, and is this process's.
 fn check_channel(fd: &OwnedFd) -> Result<(), String> {
     let kind = fstat(fd).map_err(|error| error.to_string())?.st_mode;
     let both_ways = fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::RDWR));
@@ -83,8 +84,8 @@ fn check_channel(fd: &OwnedFd) -> Result<(), String> {
     }
 }
 
-/// Takes over the shared memory of `len` bytes whose descriptor the launcher has written into the environment as `number`. Once per
-/// process; the program's own children do not inherit it.
+/// Takes over the shared memory of `len` bytes whose descriptor number the launcher has written into the environment as
+/// `number`. Once per process; the program's own children do not inherit it.
 ///
 /// # Errors
 /// In words: not a number, taken before by this process, or not such memory (it is then left as it was).
@@ -106,7 +107,7 @@ pub fn inherited_segment(number: &str, len: usize) -> Result<OwnedFd, String> {
     Ok(fd)
 }
 
-/// Writes on a stream that it is this process's, unless it is another's.
+/// Names a stream after this process, unless it has another process's name.
 fn take(stream: impl AsFd) -> Result<(), String> {
     let inode = fstat(&stream).map_err(|error| error.to_string())?.st_ino;
     for number in 0..NAMES {
@@ -120,14 +121,14 @@ fn take(stream: impl AsFd) -> Result<(), String> {
                     Err(format!("another program of this rank, process {process}, has joined the job by it"))
                 });
             }
-            // A system that gives no names has no word on two programs.
+            // A system that gives no names cannot tell two programs apart.
             _ => return Ok(()),
         }
     }
     Ok(())
 }
 
-/// The process that a stream is written to be of.
+/// The process after which a stream is named.
 fn owner(stream: impl AsFd) -> Option<String> {
     let address = SocketAddrUnix::try_from(getsockname(stream).ok()?).ok()?;
     let name = std::str::from_utf8(address.abstract_name()?).ok()?;
@@ -141,7 +142,7 @@ mod tests {
 
     use super::{inherited_channel, inherited_stream, take};
 
-    /// A duplicate of the descriptor is what another process has.
+    /// A duplicate stands for the descriptor of another process.
     #[test]
     fn a_stream_is_taken_once_whatever_becomes_of_who_took_it() {
         let (_launcher, stream) = UnixStream::pair().unwrap();

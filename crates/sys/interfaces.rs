@@ -1,4 +1,4 @@
-//! The network interfaces of this host and their addresses.
+//! Network interfaces of this host and their addresses.
 
 use std::{
     ffi::CStr,
@@ -7,14 +7,14 @@ use std::{
     ptr,
 };
 
-/// An address that an interface has; one with several addresses comes several times.
+/// An address of an interface. An interface with several addresses has several entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// `eth0`.
+    /// Name of the interface, such as `eth0`.
     pub name: String,
     /// One of its addresses.
     pub address: IpAddr,
-    /// Whether it is up.
+    /// Whether the interface is up.
     pub up: bool,
 }
 
@@ -45,7 +45,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// Whether an address means something on its own link only (RFC 4291, 2.5.6).
+/// Whether an address is valid on its own link only (RFC 4291, 2.5.6).
 pub fn is_link_local(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -53,16 +53,16 @@ pub fn is_link_local(address: &IpAddr) -> bool {
     }
 }
 
-/// Why a link-local address is of no use: each host calls the interface behind it by a number of its own, and ranks are told
+/// Why a link-local address is of no use: each host has a number of its own for the interface behind it, and ranks are told
 /// addresses only.
 pub const LINK_LOCAL: &str = "a link-local address means nothing to other hosts";
 
-/// The address of this host that somebody asks for: by an interface's name, or by the address itself. IPv4 is preferred.
+/// The address of this host that the user asks for: by an interface's name, or by the address itself. IPv4 is preferred.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Why there is no such address, in words.
 pub fn address_of(asked: &str, existing: &[Interface]) -> Result<IpAddr, String> {
-    // With the interface behind a `%`, as it is written elsewhere, or without.
+    // The address may have the interface behind a `%`, as other programs write it.
     let address = asked.split('%').next().unwrap_or_default().parse::<IpAddr>();
     if address.is_ok_and(|address| is_link_local(&address)) {
         return Err(LINK_LOCAL.into());
@@ -85,7 +85,7 @@ pub fn address_of(asked: &str, existing: &[Interface]) -> Result<IpAddr, String>
         .ok_or_else(|| format!("it has no address but link-local ones; {LINK_LOCAL}"))
 }
 
-/// For people: what they can choose from.
+/// The usable addresses as a text, for the user to choose from.
 pub fn listed(existing: &[Interface]) -> String {
     let shown: Vec<_> = existing
         .iter()
@@ -97,6 +97,8 @@ pub fn listed(existing: &[Interface]) -> String {
     shown.join(", ")
 }
 
+/// Decodes a socket address.
+///
 /// # Safety
 /// `at` is null, or points to a socket address as long as its family says.
 unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
@@ -119,7 +121,7 @@ unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Adds to an error of reaching `to` what to do, if it is that no way leads there.
+/// Adds advice to an error of reaching `to`, if there is no route to it.
 pub fn advise_route(error: io::Error, to: IpAddr) -> io::Error {
     match route_advice(&error, to) {
         "" => error,
@@ -127,7 +129,7 @@ pub fn advise_route(error: io::Error, to: IpAddr) -> io::Error {
     }
 }
 
-/// Advice to follow the error's words, if it says that no way leads to `to`; otherwise empty.
+/// Advice to follow the error's words, if there is no route to `to`; otherwise empty.
 pub fn route_advice(error: &io::Error, to: IpAddr) -> &'static str {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkDown, NetworkUnreachable};
     match error.kind() {

@@ -1,9 +1,9 @@
-//! The job's time: the monotonic clock, less the time for which the job has been stopped (Ctrl-Z).
+//! Job clock: the monotonic clock, less the time for which the job has been stopped (Ctrl-Z).
 //!
-//! A launcher keeps one word in a page of shared memory, and the ranks of its host map that page read-only. The launcher writes
-//! there that the clock stands before it stops the ranks, and that it runs again before it continues them. So whoever runs
-//! in between, a rank that somebody else continues or a thread of the launcher, sees that no time passes, and nobody has to be
-//! told first, or heard out.
+//! A launcher keeps one word in a page of shared memory, and the ranks of its host map that page read-only. The launcher
+//! stops the clock there before it stops the ranks, and resumes it before it continues them. A thread that runs in between
+//! (of a rank that someone else continues, or of the launcher) sees that no time passes. No process has to be notified first,
+//! or waited for.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,13 +17,13 @@ use crate::segment::{self, Mapping, PeerAccess};
 
 const PAGE: usize = 4096;
 
-/// In the page's second word, so that no other page is taken for a clock.
+/// Value of the page's second word, so that no other page is taken for a clock.
 const MAGIC: u64 = u64::from_be_bytes(*b"DECKtime");
 
-/// Of the launcher that started this process, once it has joined.
+/// The clock of the launcher that started this process, once the process has joined it.
 static JOINED: OnceLock<Reader> = OnceLock::new();
 
-/// The job's time as its launcher keeps it, on one host.
+/// The launcher's clock of the job, on one host.
 #[derive(Debug)]
 pub struct JobClock {
     fd: OwnedFd,
@@ -31,7 +31,7 @@ pub struct JobClock {
 }
 
 impl JobClock {
-    /// A clock that runs.
+    /// Makes a running clock.
     ///
     /// # Errors
     /// The kernel's: no descriptors left, no memory.
@@ -57,23 +57,23 @@ impl JobClock {
         }
     }
 
-    /// Lets so much time pass, if it is stopped: who simulates a job has its time pass as its network does.
+    /// Advances the clock by `time`, if it is stopped: a simulated job has its time pass as its network does.
     pub fn pass(&self, time: Duration) {
         if let State::Standing { at } = self.reader.state() {
             self.set(State::Standing { at: at.saturating_add(time.as_nanos() as u64) });
         }
     }
 
-    /// Has this very process go by this clock from now on, as [`join_job_clock`] does by a launcher's.
+    /// Makes this process follow this clock from now on, as [`join_job_clock`] does with a launcher's.
     ///
     /// # Errors
-    /// The kernel's; [`io::ErrorKind::AlreadyExists`]: it goes by another one.
+    /// The kernel's; [`io::ErrorKind::AlreadyExists`]: the process follows another clock.
     pub fn join(&self) -> io::Result<()> {
         let page = segment::adopt(self.fd.as_fd(), PAGE..=PAGE, PeerAccess::Read)?;
         JOINED.set(Reader::new(page)).map_err(|_| io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Now, by this clock.
+    /// The present time of this clock.
     pub fn now(&self) -> Instant {
         self.reader.now()
     }
@@ -84,14 +84,15 @@ impl JobClock {
 }
 
 impl AsFd for JobClock {
-    /// What ranks inherit.
+    /// The descriptor that ranks inherit.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-/// Has this process go by the clock whose descriptor the launcher has written into the environment as `number`, from now on: time
-/// goes on from where it is, whatever the job was stopped for before. The program's own children do not inherit the descriptor.
+/// Makes this process follow the clock whose descriptor number the launcher has written into the environment as `number`,
+/// from now on. Time goes on from its present value, whatever the job was stopped for before. The program's own children do
+/// not inherit the descriptor.
 ///
 /// # Errors
 /// In words: it is no clock's descriptor (which is then left as it was).
@@ -124,17 +125,17 @@ pub fn join_job_clock(number: &str) -> Result<(), String> {
     }
 }
 
-/// Now, by the clock of this process's job. Without one it is the monotonic clock.
+/// The present time of this process's job. Without a clock it is the monotonic clock's.
 #[inline]
 pub fn job_time() -> Instant {
     JOINED.get().map_or_else(Instant::now, Reader::now)
 }
 
-/// The clock as one process sees it: the monotonic clock until it has joined, and then that less what is lost since.
+/// A process's view of the clock: the monotonic clock until it has joined, then the same less the time lost since.
 #[derive(Debug)]
 struct Reader {
     page: Mapping,
-    /// Two names of one moment.
+    /// The moment of joining, on both clocks.
     origin: (Instant, u64),
     lost_before: u64,
 }
@@ -167,7 +168,7 @@ impl Reader {
             fence(Ordering::Acquire);
             let now = Instant::now();
             fence(Ordering::Acquire);
-            // This process may have been stopped between the two looks: the clock and the word do not belong together then.
+            // This process may have been stopped between the two reads: the clock and the word do not belong together then.
             let again = self.state();
             if again == state {
                 let lost = Duration::from_nanos(lost.saturating_sub(self.lost_before));
@@ -178,12 +179,12 @@ impl Reader {
     }
 }
 
-/// What the word says, in nanoseconds of the system's monotonic clock, which all of its processes share.
+/// State in the word, in nanoseconds of the system's monotonic clock, which all of its processes share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// `lost`: for how long the job has been stopped, in all.
+    /// The clock runs. `lost`: total time for which the job has been stopped.
     Running { lost: u64 },
-    /// `at`: the job's time at which the clock stopped.
+    /// The clock stands. `at`: the job's time at which it stopped.
     Standing { at: u64 },
 }
 
@@ -229,7 +230,7 @@ mod tests {
 
     const PAUSE: Duration = Duration::from_millis(30);
 
-    /// As a rank has it that joins now.
+    /// The clock's view of a rank that joins now.
     fn joined(clock: &JobClock) -> Reader {
         Reader::new(segment::adopt(clock.as_fd(), PAGE..=PAGE, PeerAccess::Read).unwrap())
     }
@@ -258,7 +259,7 @@ mod tests {
         assert!(clock.now() >= before + PAUSE, "it runs");
     }
 
-    /// Timers that were set before would else come late by all pauses.
+    /// Otherwise timers that were set before would be late by all pauses.
     #[test]
     fn who_joins_late_sees_time_resume() {
         let clock = JobClock::new().unwrap();

@@ -1,15 +1,16 @@
-//! Who watches something that many may watch and one must: those who sleep beside it, or, while there are none, a helper.
+//! Leader and followers: of several threads that may watch something, at least one must. Those that sleep beside it watch;
+//! while there are none, a helper does.
 //!
 //! A helper that finds others asleep there *stands by*: it need not watch, and is rung when the last of them leaves.
 //!
 //! # Sync points
-//! * `watch`: the helper says that it stands by, fences SeqCst, and looks at the number of sleepers; who leaves takes
-//!   itself off that number, fences SeqCst, and looks whether the helper stands by. Of two such pairs at least one side
-//!   sees the other's: the helper sees that nobody is left, or it is rung.
+//! * `watch`: the helper notes that it stands by, fences SeqCst, and reads the number of sleepers; a leaving sleeper takes
+//!   itself off that number, fences SeqCst, and reads whether the helper stands by. Of two such pairs at least one side sees
+//!   the other's: the helper sees that no sleeper is left, or it is rung.
 
 use crate::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
-/// See the module.
+/// Elects the one thread that watches.
 #[derive(Debug, Default)]
 pub struct LeaderFollower {
     sleepers: AtomicU32,
@@ -17,13 +18,13 @@ pub struct LeaderFollower {
 }
 
 impl LeaderFollower {
-    /// Somebody goes to sleep beside it. ([`LeaderFollower::leave`] follows.)
+    /// Counts a thread that goes to sleep beside the watched thing. ([`LeaderFollower::leave`] follows.)
     pub fn enter(&self) {
-        // A helper that does not see it yet watches, too.
+        // A helper that does not see this yet watches, too.
         self.sleepers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Somebody has slept there. `true`: nobody is left, and the helper is to be rung.
+    /// Counts off a thread that has slept there. `true`: no sleeper is left, and the helper is to be rung.
     #[must_use]
     pub fn leave(&self) -> bool {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
@@ -32,7 +33,8 @@ impl LeaderFollower {
         self.follows.load(Ordering::Relaxed) && self.sleepers.load(Ordering::Relaxed) == 0
     }
 
-    /// The helper goes to sleep. `true`: others watch, and it is rung when they do not any more; `false`: it is to watch.
+    /// Called when the helper goes to sleep. `true`: others watch, and the helper is rung when they do not any more; `false`:
+    /// the helper has to watch.
     #[must_use]
     pub fn follow(&self) -> bool {
         self.follows.store(true, Ordering::Relaxed);
@@ -43,7 +45,7 @@ impl LeaderFollower {
         others
     }
 
-    /// The helper is awake.
+    /// Notes that the helper is awake.
     pub fn stop_following(&self) {
         self.follows.store(false, Ordering::Relaxed);
     }

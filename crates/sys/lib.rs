@@ -4,8 +4,8 @@
 //! messages, the [`doorbell`] that wakes a sleeper, sealed memory [`segment`]s, and the one racy copy
 //! ([`copy_in`]). The crates above never touch an atomic in shared memory except through these types.
 //!
-//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's, and the feature `access-trace` ones that a
-//! test watches.
+//! Atomics come from [`atomic`], so that `--cfg loom` swaps in the model checker's, and the feature `access-trace` swaps in
+//! atomics whose accesses a test can see.
 
 #![allow(unsafe_code, reason = "shared memory, system calls and atomics are built here")]
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]

@@ -1,11 +1,11 @@
-//! Whether a library can be loaded, for telling people: nothing of it is called.
+//! Check whether a library can be loaded, for reports to the user: nothing of it is called.
 
 use std::{
     ffi::{CStr, CString, c_void},
     ptr,
 };
 
-/// The file that is loaded for a library of this name (`libibverbs.so.1`), which is then let go again.
+/// Path of the file that is loaded for a library of this name (`libibverbs.so.1`). The library is then unloaded.
 ///
 /// # Errors
 /// The loader's words.
@@ -55,7 +55,7 @@ mod tests {
         let missing = library("libno-such-thing.so.7").unwrap_err();
         assert!(missing.contains("libno-such-thing.so.7"), "{missing}");
         assert!(library("a\0b").is_err());
-        // The one that every dynamic program has.
+        // Every dynamic program has this library.
         if let Ok(path) = library("libc.so.6") {
             assert!(path.starts_with('/') && path.contains("libc"), "{path}");
         }

@@ -1,4 +1,4 @@
-//! The bounds that the system puts on a process.
+//! Resource limits of this process.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PAGE: u64 = 4096;
 
-/// Sees to it that this process may have `needed` descriptors open: raises its soft limit as far as that takes, and never
-/// above the hard one. A limit that suffices stays as it is. Children inherit it.
+/// Makes sure that this process may have `needed` descriptors open: raises its soft limit as far as that takes, and never
+/// above the hard one. A sufficient limit stays as it is. Children inherit it.
 ///
 /// # Errors
-/// The kernel's. That the hard limit is lower is none: how many are used depends on what the program does.
+/// The kernel's. A lower hard limit is no error: the number of descriptors in use depends on the program.
 pub fn make_room_for_descriptors(needed: u64) -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     match raised(limit.current, limit.maximum, needed) {
@@ -28,7 +28,8 @@ pub fn is_shortage(error: &io::Error) -> bool {
         || Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-/// Limits on memory, files and threads: what the kernel may answer beyond each, its name, the shell's option, and what is counted.
+/// Limits on memory, files and threads: errors of the kernel beyond the limit, resource, name, the shell's option, and the
+/// counted thing.
 const LIMITS: [(&[Errno], Resource, &str, &str, &str); 4] = [
     (&[Errno::FBIG], Resource::Fsize, "RLIMIT_FSIZE", "-f", "bytes a file, shared memory included"),
     (&[Errno::NOMEM, Errno::AGAIN], Resource::As, "RLIMIT_AS", "-v", "bytes of address space"),
@@ -36,8 +37,8 @@ const LIMITS: [(&[Errno], Resource, &str, &str, &str); 4] = [
     (&[Errno::AGAIN], Resource::Nproc, "RLIMIT_NPROC", "-u", "processes and threads of its user"),
 ];
 
-/// Adds to an error of taking memory, or of starting a thread, those limits of this process that may be the cause, and what to do.
-/// An error is left alone for which there is no such limit.
+/// Adds to an error of taking memory, or of starting a thread, the limits of this process that may be the cause, and advice.
+/// An error without such a limit is returned unchanged.
 pub fn name_limits(error: io::Error) -> io::Error {
     let Some(errno) = Errno::from_io_error(&error) else { return error };
     let limits = LIMITS.iter().filter(|limit| limit.0.contains(&errno));
@@ -54,10 +55,10 @@ pub fn name_limits(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether a file, or shared memory, may be so long. The kernel ends a process that makes a longer one.
+/// Checks that a file, or shared memory, may have this length. The kernel ends a process that makes a longer one.
 ///
 /// # Errors
-/// `FileTooLarge`, which names the limit.
+/// `FileTooLarge`, with the name of the limit.
 pub fn check_file_size(len: u64) -> io::Result<()> {
     match longest_file() {
         Some(most) if len > most => Err(name_limits(Errno::FBIG.into())),
@@ -78,13 +79,13 @@ pub fn spare_address_space() -> Option<u64> {
     Some(most.saturating_sub(pages * PAGE))
 }
 
-/// What a process can do that is short of descriptors, in words.
+/// Advice for a process that is short of descriptors, in words.
 pub fn descriptor_advice() -> String {
     let soft = getrlimit(Resource::Nofile).current.map_or("none".into(), |soft| soft.to_string());
     format!("file descriptors: soft limit {soft}; raise it with ulimit -n")
 }
 
-/// The size of a mounted file system in bytes, and how many of them are free.
+/// Size of a mounted file system in bytes, and its free bytes.
 ///
 /// # Errors
 /// The kernel's.
@@ -93,7 +94,7 @@ pub fn file_system_size(at: &std::path::Path) -> io::Result<(u64, u64)> {
     Ok((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
 }
 
-/// The new soft limit, if there is reason for one. `None` in a limit: there is none.
+/// The new soft limit, if it has to be raised. `None` as a limit: there is none.
 fn raised(soft: Option<u64>, hard: Option<u64>, needed: u64) -> Option<u64> {
     let soft = soft?;
     let possible = hard.map_or(needed, |hard| hard.min(needed));

@@ -1,15 +1,15 @@
-//! Which of the processes that share a segment are alive, by the kernel's word.
+//! Liveness of the processes that share a segment, by the kernel's word.
 //!
-//! Each member locks a byte of the segment's file, at its own number, for as long as it has the segment (an open file description
-//! lock, `fcntl(2)`). The kernel releases it when the last descriptor closes, whatever the process died of. Anybody who has the segment can
-//! ask. So no process numbers are needed, which are used again and differ between namespaces, and no right to look at other
-//! processes.
+//! Each member locks a byte of the segment's file, at its own number, for as long as it has the segment (an open file
+//! description lock, `fcntl(2)`). The kernel releases it when the last descriptor closes, whatever the process died of. Every
+//! process that has the segment can ask. So no process numbers are needed, which are reused and differ between namespaces,
+//! and no right to inspect other processes.
 //!
-//! Each member has an open file of its own (by `/proc/self/fd`), so that two ranks in one process count as two. A child made by
-//! `fork()` without `exec` keeps its parent's byte: it has the parent's mapping, too.
+//! Each member has an open file of its own (by `/proc/self/fd`), so that two ranks in one process count as two. A child made
+//! by `fork()` without `exec` keeps its parent's byte: it has the parent's mapping, too.
 //!
-//! A member that lies can lock a byte that is not its own. Then somebody cannot come, or seems to live, and others wait until their
-//! deadlines. It can give up its own byte while it lives, and loses the lock that it holds.
+//! A lying member can lock a byte that is not its own. Then another member cannot come, or seems to live, and others wait
+//! until their deadlines. It can give up its own byte while it lives, and loses the lock that it holds.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -26,10 +26,10 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Member `me` of the segment `fd` lives, until this is dropped.
+    /// Claims that member `me` of the segment `fd` lives, until this is dropped.
     ///
     /// # Errors
-    /// `AddrInUse`: another process says that it is this member. The kernel's: no descriptors left, or no `/proc`.
+    /// `AddrInUse`: another process claims to be this member. The kernel's: no descriptors left, or no `/proc`.
     pub fn claim(fd: BorrowedFd<'_>, me: u32) -> io::Result<Self> {
         let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let file = above_stdio(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()))?;
@@ -46,7 +46,7 @@ impl Liveness {
         })
     }
 
-    /// Whether this member lives: one that has come and has not left.
+    /// Whether this member lives: it has come and has not left.
     pub fn is_alive(&self, member: u32) -> bool {
         if member == self.me {
             return true;
@@ -54,7 +54,7 @@ impl Liveness {
         let mut byte = byte(member);
         // SAFETY: as above; the kernel writes to the structure whose lock is in the way.
         let status = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut byte) };
-        // Who cannot be asked for is not known to be dead.
+        // A member that cannot be asked about is not known to be dead.
         status != 0 || i32::from(byte.l_type) != libc::F_UNLCK
     }
 }
@@ -65,7 +65,7 @@ fn byte(member: u32) -> libc::flock {
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: libc::off_t::from(member),
         l_len: 1,
-        // Of an open file description: no process's.
+        // The lock belongs to an open file description, and to no process.
         l_pid: 0,
     }
 }

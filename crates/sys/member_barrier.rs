@@ -1,38 +1,40 @@
-//! A barrier among the members of a segment, which knows who is missing.
+//! Barrier among the members of a segment, which knows the missing members.
 //!
-//! Each member counts the barriers that it has come to, in its own row. A barrier is complete when all rows have its number; each
-//! member sees that for itself. So the rows say who is missing, and a member that dies after it has come keeps nobody.
+//! Each member counts the barriers that it has come to, in its own row. A barrier is complete when all rows have its number;
+//! each member sees that for itself. So the rows show the missing members, and a member that dies after it has come holds up
+//! nobody.
 //!
 //! # Sync points
-//! * `arrive`: what a member wrote before it came is seen by those that have found the barrier complete.
-//! * `last`: each member stores its number, fences SeqCst, and looks at all others'. The last one, in the order of the fences, finds all there
-//!   and wakes those that sleep; so somebody does. (Without it two members may each miss the other's number.)
+//! * `arrive`: writes of a member before it came are seen by those that have found the barrier complete.
+//! * `last`: each member stores its number, fences SeqCst, and looks at all others'. The last one, in the order of the
+//!   fences, finds all there and wakes the sleepers, so some member does. (Without the fence two members may each miss the
+//!   other's number.)
 
 use crate::atomic::{Ordering, fence};
 use crate::member_table::MemberTable;
 
 impl MemberTable<'_> {
-    /// Member `me` comes to barrier `number`: one more than the one before, from 1 on, wrapping. Whether all are there, and
-    /// those that sleep are to be told ([`Head::barriers`](crate::member_table::Head::barriers)).
+    /// Notes that member `me` has come to barrier `number`: one more than the one before, from 1 on, wrapping. Returns
+    /// whether all are there, and the sleepers are to be woken ([`Head::barriers`](crate::member_table::Head::barriers)).
     #[must_use]
     pub fn arrive(self, me: u32, number: u32) -> bool {
-        // SYNC POINT arrive: publishes what was written before.
+        // SYNC POINT arrive: publishes earlier writes.
         self.rows[me as usize].arrived.store(number, Ordering::Release);
         // SYNC POINT last: own number before the others'.
         fence(Ordering::SeqCst);
         self.is_complete(number)
     }
 
-    /// Whether all have come to it.
+    /// Whether all members have come to barrier `number`.
     #[inline]
     pub fn is_complete(self, number: u32) -> bool {
         (0..self.rows.len()).all(|member| self.has_arrived(member, number))
     }
 
-    /// Whether this one has.
+    /// Whether this member has come to barrier `number`.
     #[inline]
     pub fn has_arrived(self, member: usize, number: u32) -> bool {
-        // SYNC POINT arrive: sees what was written before.
+        // SYNC POINT arrive: sees earlier writes.
         let arrived = self.rows[member].arrived.load(Ordering::Acquire);
         (arrived.wrapping_sub(number) as i32) >= 0
     }
@@ -47,7 +49,7 @@ mod tests {
     fn the_last_one_completes_it_and_the_missing_are_known() {
         let (head, rows) = (Head::default(), [Row::default(), Row::default(), Row::default()]);
         let table = MemberTable { head: &head, rows: &rows };
-        // Across the end of the numbers, too.
+        // The numbers cross their wrap-around, too.
         for start in [0, u32::MAX - 1] {
             rows.iter().for_each(|row| row.arrived.store(start, Ordering::Relaxed));
             for number in (1..=3).map(|nth| start.wrapping_add(nth)) {
@@ -86,7 +88,8 @@ mod loom_models {
         }
     }
 
-    /// Behind a barrier each sees what the other wrote before it. Fails if either half of SYNC POINT `arrive` is weakened to Relaxed.
+    /// Behind a barrier each member sees the other's earlier writes. Fails if either half of SYNC POINT `arrive` is weakened
+    /// to Relaxed.
     #[test]
     fn loom_barrier_publishes() {
         loom::model(|| {
@@ -94,7 +97,7 @@ mod loom_models {
             let pass = |model: &Model, me: usize| {
                 // SAFETY: nobody else touches it before the barrier.
                 model.written[me].with_mut(|written| unsafe { *written = 7 });
-                // The barrier's fence alone would order it; a member that looks again later has no fence.
+                // The barrier's fence alone would order the writes; a member that looks again later has no fence.
                 if !model.table().arrive(me as u32, 1) {
                     while !model.table().is_complete(1) {
                         thread::yield_now();
@@ -110,7 +113,7 @@ mod loom_models {
         });
     }
 
-    /// Somebody finds that all are there. Fails if the fence of SYNC POINT `last` is removed.
+    /// At least one member finds that all are there. Fails if the fence of SYNC POINT `last` is removed.
     #[test]
     fn loom_barrier_has_a_last_one() {
         loom::model(|| {

@@ -1,13 +1,13 @@
-//! What those that share a segment tell each other in it: its head, and a row for each of them (its *members*, by number from 0).
+//! Table of the members of a segment: its head, and a row for each process that shares it (its *members*, by number from 0).
 //!
-//! Everything here is atomics that any member can write, whatever it likes: a lie makes a call return early, late (by its deadline) or
-//! with an error. It decides about no memory.
+//! Everything here is atomics, to which any member can write anything: a lie makes a call return early, late (by its
+//! deadline) or with an error. No access to memory depends on it.
 
 use crate::atomic::{AtomicU32, Ordering, Shared};
 use crate::event_count::EventCount;
 use crate::robust_lock::RobustLock;
 
-/// The head of a segment. All zeros when it is made, but for what its maker writes.
+/// Head of a segment. All zeros when it is made, apart from the words that its maker writes.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Head {
@@ -17,42 +17,42 @@ pub struct Head {
     pub barriers: EventCount,
     /// Raised when a permit comes back.
     pub permits: EventCount,
-    /// Of a semaphore: permits, held ones included; as `i32`.
+    /// Permits of a semaphore, held ones included; as `i32`.
     pub total: AtomicU32,
-    /// What the segment is for, in the maker's number of it.
+    /// The use of the segment, by the maker's number.
     pub kind: AtomicU32,
 }
 
 // SAFETY: atomics only, and what consists of them.
 unsafe impl Shared for Head {}
 
-/// What one member says. Only it writes its row, but for `held`, once it is dead.
+/// A member's row. Only the member writes it, except for `held`, once the member is dead.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Row {
     state: AtomicU32,
-    /// The barriers that it has come to.
+    /// Number of barriers that the member has come to.
     pub arrived: AtomicU32,
-    /// Permits that it holds; as `i32`.
+    /// Permits that the member holds; as `i32`.
     pub held: AtomicU32,
 }
 
 // SAFETY: atomics only.
 unsafe impl Shared for Row {}
 
-/// Where a member stands, as it says itself.
+/// State of a member, as it says itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It has not come yet.
+    /// The member has not come yet.
     Absent,
-    /// It uses the segment, or it is dead: the kernel knows.
+    /// The member uses the segment, or it is dead: the kernel knows.
     Present,
-    /// It has dropped the segment.
+    /// The member has dropped the segment.
     Left,
 }
 
 impl Row {
-    /// Where the member stands.
+    /// The member's state.
     pub fn state(&self) -> MemberState {
         match self.state.load(Ordering::Acquire) {
             0 => MemberState::Absent,
@@ -61,13 +61,13 @@ impl Row {
         }
     }
 
-    /// By the member.
+    /// Sets the member's state. Only the member calls this.
     pub fn set_state(&self, state: MemberState) {
         self.state.store(state as u32, Ordering::Release);
     }
 }
 
-/// Both.
+/// Head and rows of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberTable<'a> {
     /// The head.

@@ -1,11 +1,11 @@
-//! A look for a message that found nothing, as an event: a program can let a message come between the first look of a wait and
-//! the second, on one thread and at the same place each time. So the path of a wait can be counted (`cargo xtask counts`),
-//! which nobody could go through alone otherwise.
+//! Hook for polls that found no message, for tests: a program can let a message come between the first poll of a wait and the
+//! second, on one thread and at the same place each time. So the path of a wait can be counted (`cargo xtask counts`), which
+//! a single thread could not take otherwise.
 //!
-//! A loop that looks for messages calls [`missed`] after each look in vain; [`crate::Spinner::pause`] does. It costs nothing
+//! A loop that polls for messages calls [`missed`] after each poll in vain; [`crate::Spinner::pause`] does. It costs nothing
 //! unless the crate is built with the feature `missed-look`, which only those counts do.
 
-/// Nothing has come yet.
+/// Notes a poll that found nothing.
 #[cfg(not(feature = "missed-look"))]
 #[inline(always)]
 pub fn missed() {}
@@ -21,12 +21,12 @@ mod armed {
         static ACT: Cell<Option<fn()>> = const { Cell::new(None) };
     }
 
-    /// Calls `act` once, after this thread's next look in vain.
+    /// Calls `act` once, after this thread's next poll in vain.
     pub fn on_next_miss(act: fn()) {
         ACT.set(Some(act));
     }
 
-    /// Nothing has come yet.
+    /// Notes a poll that found nothing.
     #[inline]
     pub fn missed() {
         if let Some(act) = ACT.take() {

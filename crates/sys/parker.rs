@@ -1,62 +1,64 @@
-//! How whoever waits for news lies down, and how whoever brings some wakes it, if what it sleeps beside is not a
-//! [`doorbell`](crate::doorbell) of shared memory: a word, two flags, and no lock.
+//! Parker: how a waiter for news goes to sleep, and how an announcer wakes it, if it does not sleep beside a
+//! [`doorbell`](crate::doorbell) of shared memory. It is a word, two flags, and no lock.
 //!
-//! The owner looks at a list of news, which is somebody else's and has a lock of its own. It sleeps on the word itself
-//! ([`Parker::park`] by a value that [`wake`](Parker::wake) returns, so that the caller wakes it), or beside a doorbell that it
-//! hangs first, once, and that others find when they look for it.
+//! The owner polls a list of news, which belongs to its caller and has a lock of its own. It sleeps on the word itself
+//! ([`Parker::park`] by a value that [`wake`](Parker::wake) returns, so that the caller wakes it), or beside a doorbell that
+//! it makes first, once, and that others find when they look for it.
 //!
 //! # Sync points
-//! * `sleep`: the owner sets the word, fences SeqCst, and looks at the flags; who announces sets a flag, fences SeqCst, and
-//!   looks at the word. Of two such pairs at least one side sees the other's (on aarch64 too: both are full barriers): the
-//!   owner sees the news, or its word is seen, and it is woken.
-//! * `hang`: the owner hangs its doorbell, and then looks at the word by adding 0 to it with Release; who rouses takes the word
-//!   by a swap with Acquire, and then looks for the doorbell. Both are read-modify-writes of one word, so one comes first: the
-//!   owner sees that its word was taken, or the rouser sees the doorbell. (A plain load of the owner's could miss the swap.)
-//! * `woken`: with a wake-up comes what was written before it.
+//! * `sleep`: the owner sets the word, fences SeqCst, and reads the flags; an announcer sets a flag, fences SeqCst, and reads
+//!   the word. Of two such pairs at least one side sees the other's (on aarch64, too: both are full barriers): the owner sees
+//!   the news, or its word is seen, and it is woken.
+//! * `hang`: the owner makes its doorbell known, and then reads the word by adding 0 to it with Release; a waker takes the
+//!   word by a swap with Acquire, and then looks for the doorbell. Both are read-modify-writes of one word, so one comes
+//!   first: the owner sees that its word was taken, or the waker sees the doorbell. (A plain load by the owner could miss the
+//!   swap.)
+//! * `woken`: writes before a wake-up are visible to the owner that has taken it.
 
 use crate::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 /// The word of an owner that is awake.
 pub const AWAKE: u32 = 0;
 
-/// See the module.
+/// Sleep state of one owner.
 #[derive(Debug, Default)]
 pub struct Parker {
     word: AtomicU32,
-    /// The list has something that is not known to be stale.
+    /// Whether the list has something that is not known to be stale.
     news: AtomicBool,
     woken: AtomicBool,
 }
 
 impl Parker {
-    /// The list has news, or has none. To be called with the list locked, so that the last one who says so is right.
+    /// Notes whether the list has news. Call it with the list locked, so that the last note is right.
     #[inline]
     pub fn set_news(&self, some: bool) {
         self.news.store(some, Ordering::Relaxed);
     }
 
-    /// Whether there was news.
+    /// Whether the list had news when this was noted last.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// The owner looks: a wake-up so far is dealt with.
+    /// Notes that the owner polls, which answers all wake-ups so far.
     #[inline]
     pub fn note_look(&self) {
         if self.woken.load(Ordering::Relaxed) {
-            // SYNC POINT woken: what was written before the wake-up.
+            // SYNC POINT woken: sees the writes before the wake-up.
             self.woken.swap(false, Ordering::Acquire);
         }
     }
 
     /// Wakes the owner without news; [`Parker::wake`] follows.
     pub fn set_woken(&self) {
-        // SYNC POINT woken: publishes what was written before.
+        // SYNC POINT woken: publishes earlier writes.
         self.woken.store(true, Ordering::Release);
     }
 
-    /// The owner is about to sleep in this way, which is not [`AWAKE`]. `false`: there is news, and it is taken back.
+    /// Notes that the owner is about to sleep in the way `how`, which is not [`AWAKE`]. `false`: there is news, and the note
+    /// is taken back.
     #[must_use]
     pub fn park(&self, how: u32) -> bool {
         self.word.store(how, Ordering::Relaxed);
@@ -74,21 +76,21 @@ impl Parker {
         self.word.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Whether the owner, which lay down so and has hung its doorbell since, may sleep beside it. (Who took the word before has
-    /// perhaps found no doorbell.)
+    /// Whether the owner, which parked in the way `how` and has made its doorbell known since, may sleep beside the doorbell.
+    /// (A waker that took the word before has perhaps found no doorbell.)
     #[must_use]
     pub fn is_still_parked(&self, how: u32) -> bool {
         // SYNC POINT hang: publishes the doorbell.
         self.word.fetch_add(0, Ordering::Release) == how
     }
 
-    /// In which way the owner sleeps at the moment.
+    /// The way in which the owner sleeps at the moment.
     pub fn state(&self) -> u32 {
         self.word.load(Ordering::Relaxed)
     }
 
-    /// After news or a wake-up: the way in which the owner slept, and from which the caller is to wake it; [`AWAKE`] if there
-    /// is nothing to do.
+    /// Called after news or a wake-up: returns the way in which the owner slept, and from which the caller is to wake it;
+    /// [`AWAKE`] if there is nothing to do.
     #[must_use]
     pub fn wake(&self) -> u32 {
         // SYNC POINT sleep, the announcer's half.
@@ -96,11 +98,11 @@ impl Parker {
         if self.word.load(Ordering::Relaxed) == AWAKE {
             return AWAKE;
         }
-        // SYNC POINT hang: before the doorbell is looked for.
+        // SYNC POINT hang: before the waker looks for the doorbell.
         self.word.swap(AWAKE, Ordering::Acquire)
     }
 
-    /// To sleep on, by futex.
+    /// The word to sleep on, by futex.
     pub fn word(&self) -> &AtomicU32 {
         &self.word
     }
@@ -136,7 +138,7 @@ mod loom_models {
 
     const WAY: u32 = 2;
 
-    /// Whoever lies down beside news is roused, or has seen them. Fails if either fence of SYNC POINT `sleep` is removed.
+    /// An owner that parks beside news is woken, or has seen them. Fails if either fence of SYNC POINT `sleep` is removed.
     #[test]
     fn loom_parker_loses_no_news() {
         for by_news in [true, false] {
@@ -161,8 +163,8 @@ mod loom_models {
         }
     }
 
-    /// Whoever sleeps beside its doorbell is rung, if it is roused. Fails if either half of SYNC POINT `hang` is weakened to
-    /// Relaxed, and if [`Parker::is_still_parked`] were a load.
+    /// An owner that sleeps beside its doorbell is rung, if it is woken. Fails if either half of SYNC POINT `hang` is
+    /// weakened to Relaxed, and if [`Parker::is_still_parked`] were a load.
     #[test]
     fn loom_parker_rings_the_bell_that_hangs() {
         loom::model(|| {
@@ -184,7 +186,7 @@ mod loom_models {
         });
     }
 
-    /// With a wake-up comes what was written before it. Fails if either half of SYNC POINT `woken` is weakened to Relaxed.
+    /// Writes before a wake-up are seen after it. Fails if either half of SYNC POINT `woken` is weakened to Relaxed.
     #[test]
     fn loom_parker_brings_what_was_written_before() {
         struct Written(UnsafeCell<u32>);

@@ -1,11 +1,11 @@
-//! How long a loop goes on that takes what others send.
+//! Budget of a loop that takes in what others send.
 
 use crate::Deadline;
 
-/// What a loop may spend that takes whatever others send: so a peer that sends without end does not keep it.
+/// Budget of a loop that takes in whatever others send, so that a peer that sends without end does not keep it.
 ///
-/// One round of looks, for calls that do not wait and for those whose caller watches the time; or as many rounds as there is
-/// time for. The clock is read only between rounds, so a loop that soon ends never reads it.
+/// The budget is one round of polls, for calls that do not wait and for those whose caller watches the time; or as many
+/// rounds as there is time for. The clock is read only between rounds, so a loop that soon ends never reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct PollBudget {
     looks: u32,
@@ -13,22 +13,22 @@ pub struct PollBudget {
 }
 
 impl PollBudget {
-    /// Looks of a round.
+    /// Number of polls of a round.
     pub const ROUND: u32 = 64;
 
-    /// One round.
+    /// A budget of one round.
     #[inline]
     pub const fn once() -> Self {
         PollBudget { looks: Self::ROUND, deadline: None }
     }
 
-    /// One round, and others until then.
+    /// A budget of one round, and of others until the deadline.
     #[inline]
     pub const fn until(deadline: Deadline) -> Self {
         PollBudget { looks: Self::ROUND, deadline: Some(deadline) }
     }
 
-    /// Spends one look. `false`: there is none left.
+    /// Spends one poll. `false`: there is none left.
     #[inline]
     pub fn take(&mut self) -> bool {
         if self.looks == 0 && !self.begin_round() {

@@ -1,18 +1,18 @@
-//! Counters of messages: 64 bits in memory, 32 on the wire.
+//! Message counters: 64 bits in memory, 32 on the wire.
 //!
 //! A connection counts its messages for as long as it lives. 32 bits wrap after minutes, and a comparison of wrapped counts is
 //! wrong as soon as they are 2³¹ apart: a receiver may keep one message for longer than that. 64 bits never wrap. The wire and
 //! shared memory carry the low half, which is widened again beside a count that the reader knows.
 
-/// How many messages came before this one on its connection.
+/// Number of messages before this one on its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position(u64);
 
 impl Position {
-    /// That of the first message.
+    /// Position of the first message.
     pub const START: Position = Position(0);
 
-    /// As many messages later.
+    /// The position `messages` later.
     ///
     /// # Panics
     /// Never in practice: a connection that carries a thousand million messages a second reaches 2⁶⁴ after 584 years.
@@ -22,13 +22,13 @@ impl Position {
         Position(self.0 + messages)
     }
 
-    /// How many messages lie between an earlier position and this one. `None`: it is not earlier.
+    /// Number of messages between an earlier position and this one. `None`: it is not earlier.
     #[inline]
     pub fn since(self, earlier: Position) -> Option<u64> {
         self.0.checked_sub(earlier.0)
     }
 
-    /// The low half, as it travels.
+    /// The low half, as on the wire.
     #[inline]
     pub const fn narrow(self) -> u32 {
         self.0 as u32

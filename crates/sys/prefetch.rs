@@ -1,6 +1,6 @@
-//! Fetching a cache line before it is needed.
+//! Prefetching of a cache line before it is needed.
 
-/// Fetches the line of `place`, to be written: the other cores drop theirs while this one does something else. A hint:
+/// Fetches the line of `place` for writing: the other cores drop theirs while this one does something else. It is a hint: it
 /// changes nothing that a program can see, and does nothing on processors that do not know it (on x86-64, Intel's until
 /// 2014).
 #[cfg(all(target_arch = "x86_64", not(any(loom, miri))))]
@@ -12,7 +12,7 @@ pub(crate) fn for_writing<T>(place: &T) {
     }
 }
 
-/// As on x86-64.
+/// Fetches the line of `place` for writing, as on x86-64.
 #[cfg(all(target_arch = "aarch64", not(any(loom, miri))))]
 #[inline]
 pub(crate) fn for_writing<T>(place: &T) {
@@ -22,7 +22,7 @@ pub(crate) fn for_writing<T>(place: &T) {
     }
 }
 
-/// Nothing here.
+/// Does nothing on this target.
 #[cfg(any(not(any(target_arch = "x86_64", target_arch = "aarch64")), loom, miri))]
 #[inline]
 pub(crate) fn for_writing<T>(_: &T) {}

@@ -1,22 +1,22 @@
-//! Children made by `fork()` while the library is in use.
+//! Forked children: processes made by `fork()` while the library is in use.
 //!
-//! Such a child has copies of all objects, and none of the threads behind them; descriptors and shared memory it has in
-//! common with its parent. Whatever it did there it would do to the parent's connections. So it can use nothing of the
-//! library, for good: calls ask [`check`] and fail with words, drops ask [`is_forked`] and do nothing. What is forked to
-//! run another program (`std::process::Command`) is not concerned: all descriptors close when it does.
+//! Such a child has copies of all objects, and none of the threads behind them; it shares descriptors and memory with its
+//! parent. Its actions there would affect the parent's connections. So it can use nothing of the library, for good: calls ask
+//! [`check`] and fail with words, drops ask [`is_forked`] and do nothing. A child that is forked to run another program
+//! (`std::process::Command`) is not concerned: all descriptors close when it does.
 //!
-//! The C library tells of a fork (`pthread_atfork`); a child made by a bare system call is not noticed.
+//! The C library reports a fork (`pthread_atfork`); a child made by a bare system call is not noticed.
 
 use std::io;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// This process was forked while something was open.
+/// Whether this process was forked while something was open.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// How many [`Presence`]s there are.
+/// Number of [`Presence`]s.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Lies in what must not be used by a forked child: a process that is forked meanwhile is one.
+/// Mark of an object that must not be used by a forked child: a process that is forked while one exists is such a child.
 #[derive(Debug)]
 pub struct Presence(());
 
@@ -48,8 +48,10 @@ pub fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
+/// Checks that this process is no forked child of one that had the library open.
+///
 /// # Errors
-/// This process is a forked child of one that had the library open.
+/// [`io::ErrorKind::Unsupported`]: it is one.
 #[inline]
 pub fn check() -> io::Result<()> {
     if is_forked() { Err(forked()) } else { Ok(()) }

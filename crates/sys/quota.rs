@@ -1,4 +1,4 @@
-//! What others have taken of something that has an end: so much each, and so much all together.
+//! Quotas of a bounded resource: a bound for each user, and one for all together.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// What each has, and all together.
+/// Amounts taken, by each user and by all together.
 #[derive(Debug)]
 pub struct Quota<K> {
     most: u64,
@@ -19,7 +19,7 @@ struct Usage<K> {
     each: HashMap<K, u64>,
 }
 
-/// What one of them took once. It is given back when this is dropped.
+/// An amount that a user took at once. It is given back when this is dropped.
 #[derive(Debug)]
 pub struct Share<K: Hash + Eq> {
     quota: Arc<Quota<K>>,
@@ -27,22 +27,22 @@ pub struct Share<K: Hash + Eq> {
     amount: u64,
 }
 
-/// Why nothing was taken, and how much there was.
+/// Why nothing was taken, and the amount taken before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceeded {
-    /// Who asks has enough.
+    /// The user itself has reached its bound.
     Own(u64),
-    /// All together have.
+    /// All together have reached their bound.
     All(u64),
 }
 
 impl<K: Hash + Eq + Clone> Quota<K> {
-    /// Of so much, for all together.
+    /// A quota of `most` for all together.
     pub fn new(most: u64) -> Arc<Self> {
         Arc::new(Quota { most, taken: Mutex::new(Usage { all: 0, each: HashMap::new() }) })
     }
 
-    /// Takes `amount` for somebody, who may have `own` in all.
+    /// Takes `amount` for the user `of`, whose bound is `own` in all.
     ///
     /// # Errors
     /// [`Exceeded`].

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 pub struct Rank {
     /// A thread that holds a lock takes only locks of higher numbers.
     pub number: u16,
-    /// For the panic.
+    /// Name of the lock, for the panic.
     pub name: &'static str,
 }
 
@@ -24,20 +24,20 @@ pub struct RankedMutex<T> {
     mutex: Mutex<T>,
 }
 
-/// Unlocks when dropped.
+/// A held lock; unlocks when dropped.
 pub struct RankedGuard<'m, T> {
     guard: MutexGuard<'m, T>,
-    /// After the guard: until then the lock is held.
+    /// Dropped after the guard: until then the lock is held.
     _held: held::Held,
 }
 
 impl<T> RankedMutex<T> {
-    /// An unlocked one.
+    /// Makes an unlocked mutex.
     pub const fn new(rank: Rank, value: T) -> Self {
         RankedMutex { rank, mutex: Mutex::new(value) }
     }
 
-    /// Locks, waiting for whoever has it.
+    /// Locks, waiting for the holder.
     ///
     /// # Panics
     /// In debug builds, if this thread holds a lock of an equal or higher rank.
@@ -47,7 +47,8 @@ impl<T> RankedMutex<T> {
         RankedGuard { guard: self.mutex.lock(), _held: held }
     }
 
-    /// Locks unless somebody has it. Who does not wait may do so in any order; what is locked behind it may not.
+    /// Locks unless the mutex is held. This does not wait, so it may be done in any order; locks that are taken while it is
+    /// held may not.
     #[inline]
     pub fn try_lock(&self) -> Option<RankedGuard<'_, T>> {
         let guard = self.mutex.try_lock()?;
@@ -83,11 +84,11 @@ mod held {
     use super::Rank;
 
     thread_local! {
-        /// Of the locks that this thread holds, in the order in which it took them.
+        /// Ranks of the locks that this thread holds, in the order in which it took them.
         static RANKS: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// This thread holds a lock of that rank, or waits for it.
+    /// Mark that this thread holds a lock of that rank, or waits for it.
     pub struct Held(Rank);
 
     impl Held {
@@ -151,7 +152,7 @@ mod tests {
             let first = low.lock();
             let mut second = high.lock();
             *second += *first;
-            // In whatever order they are given back.
+            // The locks are given back in any order.
             drop(first);
             drop(second);
         }

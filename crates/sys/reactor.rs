@@ -1,8 +1,8 @@
-//! The one helper thread of a process: asleep in epoll until a descriptor has news.
+//! Reactor: the one helper thread of a process, asleep in epoll until a descriptor has news.
 //!
-//! Connection set-up, the bootstrap connection and deaths of peers are handled here, so that none of them
-//! waits for the application to call the library. Handlers run on the reactor's thread, one at a time; they
-//! must not block. One that panics ends the thread, and whoever depends on it is told why ([`Reactor::on_failure`]).
+//! Connection set-up, the bootstrap connection and deaths of peers are handled here, so that none of these waits for the
+//! application to call the library. Handlers run on the reactor's thread, one at a time; they must not block. One that panics
+//! ends the thread, and its dependents are told why ([`Reactor::on_failure`]).
 
 use std::collections::HashMap;
 use std::io;
@@ -19,16 +19,16 @@ use crate::above_stdio;
 use crate::event_fd::EventFd;
 use crate::process::{self, Presence};
 
-/// Called when its descriptor is readable or hung up. Returns whether it wants to be called again.
+/// Handler of a descriptor: called when it is readable or hung up. Returns the next interest.
 pub type Handler = Box<dyn FnMut() -> Interest + Send>;
 
-/// What a handler wants next.
+/// Interest of a handler in further calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Call again at the next event.
     Keep,
-    /// The event cannot be dealt with now: call again, but not before so long, in which other descriptors are served and
-    /// the processor is free.
+    /// The event cannot be handled now: call again, but not before this time, in which other descriptors are served and the
+    /// processor is free.
     Rest(Duration),
     /// Call again once it has hung up, whatever there is to read.
     HangUp,
@@ -37,10 +37,10 @@ pub enum Interest {
 }
 
 struct HandlerSlot {
-    /// A duplicate owned by the reactor, so that a closed and reused number can never reach a wrong handler. Goes before the
-    /// handler: the last close of the file is the handler's, if that has it.
+    /// A duplicate owned by the reactor, so that a closed and reused number can never reach a wrong handler. Dropped before
+    /// the handler: the last close of the file is the handler's, if the handler has it.
     fd: OwnedFd,
-    /// Taken out while it runs, so that a handler may call the reactor.
+    /// The handler. Taken out while it runs, so that it may call the reactor.
     handler: Option<Handler>,
 }
 
@@ -50,20 +50,20 @@ struct Inner {
     entries: Mutex<HashMap<u64, HandlerSlot>>,
     next: AtomicU64,
     stopping: AtomicBool,
-    /// Why the thread has ended before its time.
+    /// Why the thread has ended before its time, if it has.
     failed: OnceLock<String>,
     dependents: Mutex<Vec<Dependent>>,
     _presence: Presence,
 }
 
-/// Told, once, why the reactor's thread has ended before its time.
+/// Receiver of the reason, once, if the reactor's thread ends before its time.
 pub type Dependent = Box<dyn FnOnce(&str) + Send>;
 
-/// Names a registration, for [`Reactor::remove`].
+/// Name of a registration, for [`Reactor::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(u64);
 
-/// Owner of the thread. Dropping it stops the thread and drops all handlers.
+/// Owner of the reactor's thread. Dropping it stops the thread and drops all handlers.
 pub struct Reactor {
     inner: Arc<Inner>,
     thread: Mutex<Option<JoinHandle<Result<(), String>>>>,
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Reactor {
 }
 
 const WAKE: u64 = 0;
-/// When the kernel is short of memory: so long until the next try.
+/// Pause until the next try when the kernel is short of memory.
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl Reactor {
@@ -106,29 +106,29 @@ impl Reactor {
     /// Calls `handler` whenever `fd` is readable or hung up. The descriptor is duplicated.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left, or a descriptor that cannot be polled. Why the thread has ended, if it has.
+    /// The kernel's: no descriptors left, or a descriptor that cannot be polled. The reason of the thread's end, if it has ended.
     pub fn add(&self, fd: impl AsFd, handler: Handler) -> io::Result<Token> {
         process::check()?;
         let fd = fd.as_fd().try_clone_to_owned()?;
         let id = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        // The entry is in place before the first event can come.
+        // The lock is held, so that the entry is in place before the first event can come.
         let mut entries = self.inner.entries.lock();
-        // First: an entry that failed may have left its number behind in the kernel's list.
+        // Checked first: an entry that failed may have left its number behind in the kernel's list.
         self.check()?;
         self.inner.watch(&fd, id)?;
         entries.insert(id, HandlerSlot { fd, handler: Some(handler) });
         Ok(Token(id))
     }
 
-    /// Whether the thread still serves.
+    /// Checks that the thread still serves.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// The reason of its end, in words.
     pub fn check(&self) -> io::Result<()> {
         self.inner.failed.get().map_or(Ok(()), |why| Err(io::Error::other(why.clone())))
     }
 
-    /// Calls `dependent` if a handler panics, or at once if one has: nothing comes of what was added any more.
+    /// Calls `dependent` if a handler panics, or at once if one has: no handler is called any more then.
     pub fn on_failure(&self, dependent: Dependent) {
         let mut dependents = self.inner.dependents.lock();
         match self.inner.failed.get() {
@@ -159,7 +159,7 @@ impl Drop for Reactor {
         self.inner.stopping.store(true, Ordering::Release);
         self.inner.wake.signal();
         let Some(thread) = self.thread.lock().take() else { return };
-        // The last owner may be a handler, on the reactor's own thread: it ends by itself then.
+        // The last owner may be a handler, on the reactor's own thread, which then ends by itself.
         if thread.thread().id() != std::thread::current().id() {
             let _ = thread.join();
         }
@@ -193,23 +193,23 @@ impl Inner {
                 }
             }
         }
-        // Handlers own what they serve; drop them outside the lock.
+        // Handlers own the objects that they serve, so they are dropped outside the lock.
         let entries = std::mem::take(&mut *self.entries.lock());
         drop(entries);
     }
 
-    /// A handler has panicked.
+    /// Fails the reactor: a handler has panicked.
     fn fail(&self, why: &str) {
         let why = format!("the thread that serves connections has panicked: {why}");
         let entries = {
             let mut entries = self.entries.lock();
-            // Under the lock: what is added later is refused.
+            // Set under the lock, so that later additions are refused.
             let _ = self.failed.set(why.clone());
             std::mem::take(&mut *entries)
         };
         let dependents = std::mem::take(&mut *self.dependents.lock());
         for dependent in dependents {
-            // Each, although another one panics, too.
+            // Each dependent is called, although another one panics, too.
             crate::thread::attempt(|| dependent(&why));
         }
         drop(entries);
@@ -227,7 +227,7 @@ impl Inner {
 
     fn watch_end(&self, id: u64) {
         if let Some(entry) = self.entries.lock().get(&id) {
-            // A hang-up is told of unasked.
+            // Epoll reports a hang-up unasked.
             let _ = epoll::modify(
                 &self.epoll,
                 &entry.fd,
@@ -237,8 +237,8 @@ impl Inner {
         }
     }
 
-    /// Watches again what has rested; returns how long the others still have to. What the kernel has no memory to watch
-    /// now rests once more.
+    /// Watches descriptors again that have rested. Returns the time until the next one. A descriptor that the kernel has no
+    /// memory to watch now rests once more.
     fn wake_rested(&self, resting: &mut Vec<(Instant, u64)>) -> Option<Timespec> {
         let now = Instant::now();
         for (until, id) in resting.iter_mut().filter(|(until, _)| *until <= now) {
@@ -325,7 +325,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let watch = |fd: &OwnedFd, name: &'static str, wants: Interest| {
             let tell = tell.clone();
-            // What lies there stays, so that the descriptor is readable all the time.
+            // The bytes stay unread, so that the descriptor is readable all the time.
             let handler = move || tell.send(name).map_or(Interest::Done, |()| wants);
             reactor.add(fd, Box::new(handler)).unwrap()
         };

@@ -1,9 +1,9 @@
 //! The single-producer single-consumer ring that carries messages between two processes.
 //!
-//! A cell is one cache line: a word that says "this lap's cell is here" together with what it is, a word for
-//! the layer above, and 48 bytes of payload. The producer writes the payload, then the first word (Release);
-//! the consumer that sees the right lap there (Acquire) sees the payload: one shared line per message. What
-//! the consumer tells the producer (how far it has read, whether it is watching) lies in a line of its own.
+//! A cell is one cache line: a word with the lap and the meta data of the message, a word for the layer above, and 48 bytes
+//! of payload. The producer writes the payload, then the first word (Release); the consumer that sees the right lap there
+//! (Acquire) sees the payload: one shared line per message. The words that the consumer writes for the producer (how far it
+//! has read, whether it is watching) lie in lines of their own.
 //!
 //! ```text
 //! cell  0        4        8                16                                              64
@@ -12,8 +12,8 @@
 //!       | credit | attention |  ...     | read |  written by the consumer only
 //! ```
 //!
-//! `credit` says which cells may be overwritten, once in a while; the producer looks at it, and at `attention`, as it
-//! posts. `read` says how far the consumer is after every message, for a producer that wants to know; as long as none
+//! `credit` says which cells may be overwritten, and is written once in a while; the producer reads it, and `attention`, as
+//! it posts. `read` says how far the consumer is after every message, for a producer that wants to know; as long as none
 //! does, its line stays in the consumer's cache.
 //!
 //! # Memory ordering
@@ -21,20 +21,20 @@
 //!   it with Acquire. Orders the payload.
 //! * `SYNC POINT credit`: [`Consumer::publish_credit`] stores with Release after its last read of the cells it
 //!   gives back; [`Producer::has_room`] loads with Acquire before it overwrites them.
-//! * `SYNC POINT read`: [`Consumer::pop_if`] stores with Release after each message; [`Producer::unread`] loads with
-//!   Acquire. Orders what the consumer did before, for a program that waits until its message was read. No cell is
-//!   overwritten because of it.
+//! * `SYNC POINT read`: [`Consumer::pop_if`] stores with Release after each message; [`Producer::unread`] loads with Acquire.
+//!   Orders the consumer's earlier actions, for a program that waits until its message was read. No cell is overwritten
+//!   because of it.
 //! * `SYNC POINT attention`: the producer publishes the cell, or several ([`Batch`]), fences SeqCst, loads `attention`; the
-//!   consumer stores `attention`, fences SeqCst, looks at the cell. Whichever fence comes second in the single total
-//!   order sees the other's store: either the producer sees that it must ring, or the consumer sees the cell. Of several cells it
-//!   sees the first one that it has not taken.
+//!   consumer stores `attention`, fences SeqCst, looks at the cell. The side whose fence comes second in the single total
+//!   order sees the other's store: either the producer sees that it must ring, or the consumer sees the cell. Of several
+//!   cells the consumer sees the first one that it has not taken.
 //!
 //! On x86 the first two are plain moves; on aarch64 they are `stlr`/`ldar`. Nothing relies on x86's order.
 //!
 //! # Hostility
-//! Everything here may be overwritten by the peer at any time. All accesses are atomic, indices are masked,
-//! the consumer copies a cell into private words before anybody decodes it, and a word that claims more to be read
-//! than was sent is reported as [`Corrupt`].
+//! Everything here may be overwritten by the peer at any time. All accesses are atomic, indices are masked, the consumer
+//! copies a cell into private words before it is decoded, and a read count higher than the number of sent messages is
+//! reported as [`Corrupt`].
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
 use crate::position::Position;
@@ -53,25 +53,25 @@ pub const PAYLOAD_BYTES: usize = PAYLOAD_WORDS * 8;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Cell {
-    /// Low half: lap (position + 1 of the message that lies here). High half: meta.
+    /// Low half: lap (position + 1 of the message in the cell). High half: meta.
     head: AtomicU64,
     aux: AtomicU64,
     payload: [AtomicU64; PAYLOAD_WORDS],
 }
 
-/// What the consumer tells the producer. Each part has two lines, so that the adjacent-line prefetcher of x86 does not
-/// pull a neighbour's writes in.
+/// Words that the consumer writes for the producer. Each part has two lines, so that the adjacent-line prefetcher of x86 does
+/// not pull a neighbour's writes in.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ConsumerLine {
-    /// How many messages were read, modulo 2^32.
+    /// Number of messages that were read, modulo 2^32.
     credit: AtomicU32,
     /// [`HOT`] or [`COLD`].
     attention: AtomicU32,
     read: Read,
 }
 
-/// How many messages were read, modulo 2^32, up to date.
+/// Number of messages that were read, modulo 2^32; written after every message.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Read(AtomicU32);
@@ -87,18 +87,18 @@ const _: () = {
     assert!(size_of::<ConsumerLine>() == 256);
 };
 
-/// The consumer is not polling this ring: whoever posts rings its doorbell. (The state of fresh, zeroed memory.)
+/// The consumer is not polling this ring: a post rings its doorbell. (The state of fresh, zeroed memory.)
 pub const COLD: u32 = 0;
 /// The consumer polls this ring: posting is enough.
 pub const HOT: u32 = 1;
 
-/// How many cells ahead of its next one the producer fetches. Near enough to be there still, far enough from the cell
-/// that the consumer is polling.
+/// Distance in cells from the producer's next one to the one that it prefetches: near enough to be in the cache still, and
+/// far enough from the cell that the consumer is polling.
 const AHEAD: u32 = 3;
 
-/// Where a ring's cells lie. Both sides of a ring use the same storage and number of cells.
+/// Place of a ring's cells. Both sides of a ring use the same storage and number of cells.
 pub trait Storage {
-    /// How many cells: a power of two.
+    /// Number of cells: a power of two.
     fn cells(&self) -> u32;
     /// The cell at `index < cells()`.
     fn cell(&self, index: u32) -> &Cell;
@@ -106,23 +106,23 @@ pub trait Storage {
     fn line(&self) -> &ConsumerLine;
 }
 
-/// The peer wrote what no correct peer writes.
+/// The error when the peer wrote a value that no correct peer writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the peer claims to have read more messages than were sent to it")]
 pub struct Corrupt;
 
-/// One message as it lay in its cell, copied into private memory and not yet believed.
+/// A message as it lay in its cell, copied into private memory and not yet checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Taken {
     /// The high half of the first word.
     pub meta: u32,
     /// The second word.
     pub aux: u64,
-    /// All payload words (those that the message did not use hold leftovers).
+    /// All payload words (words that the message did not use hold leftovers).
     pub payload: [u64; PAYLOAD_WORDS],
 }
 
-/// One message where it lies, not yet believed: the producer may write it again, so each word is read once.
+/// A message in its cell, not yet checked: the producer may write it again, so each word is read once.
 #[derive(Debug)]
 pub struct Lying<'c> {
     /// The high half of the first word.
@@ -149,19 +149,19 @@ impl Lying<'_> {
         std::array::from_fn(|i| self.cell.payload[i].load(Ordering::Relaxed))
     }
 
-    /// All of it.
+    /// Copies the whole message.
     #[inline]
     pub fn take(&self) -> Taken {
         Taken { meta: self.meta, aux: self.aux(), payload: self.all_words() }
     }
 }
 
-/// The payload of a cell that is being written; what does not fit is left out.
+/// Payload of a cell that is being written; words and bytes that do not fit are left out.
 #[derive(Debug)]
 pub struct Payload<'c>(&'c [AtomicU64; PAYLOAD_WORDS]);
 
 impl Payload<'_> {
-    /// Words.
+    /// Writes words.
     #[inline]
     pub fn words(&self, words: &[u64]) {
         for (place, word) in self.0.iter().zip(words) {
@@ -169,7 +169,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Bytes, from word `at` on; the last word is filled up with zeros.
+    /// Writes bytes, from word `at` on; the last word is filled up with zeros.
     #[inline]
     pub fn bytes(&self, at: usize, bytes: &[u8]) {
         self.whole_words(at, bytes);
@@ -179,11 +179,11 @@ impl Payload<'_> {
         }
     }
 
-    /// As [`Payload::bytes`], as many as make whole words.
+    /// Writes bytes as [`Payload::bytes`] does, only those that make whole words.
     #[inline]
     pub fn whole_words(&self, at: usize, bytes: &[u8]) {
         let mut words = bytes.as_chunks::<8>().0.iter();
-        // Over the places, whose number is known: so it is no loop, and ends with the words.
+        // The loop is over the places, whose number is known: the compiler unrolls it. It ends with the words.
         for place in self.0.iter().skip(at) {
             let Some(word) = words.next() else { break };
             place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
@@ -199,26 +199,26 @@ impl Payload<'_> {
     }
 }
 
-/// The writing end. Exactly one per ring.
+/// The producer's end of a ring. Exactly one per ring.
 #[derive(Debug)]
 pub struct Producer<S> {
     storage: S,
     mask: u32,
     /// Position of the next message.
     next: Position,
-    /// What the consumer last said it had read, modulo 2^32.
+    /// Number of messages that the consumer had read when `credit` was loaded last, modulo 2^32.
     credit: u32,
 }
 
 impl<S: Storage> Producer<S> {
-    /// The writing end of a fresh (zeroed) ring.
+    /// The producer's end of a fresh (zeroed) ring.
     pub fn new(storage: S) -> Self {
         let cells = storage.cells();
         assert!(cells.is_power_of_two() && cells <= 1 << 16, "ring of {cells} cells");
         Producer { storage, mask: cells - 1, next: Position::START, credit: 0 }
     }
 
-    /// Whether a push would succeed. Looks at the consumer's credit only when the known credit is used up.
+    /// Whether a push would succeed. Loads the consumer's credit only when the known credit is used up.
     ///
     /// # Errors
     /// [`Corrupt`] if the consumer's credit is impossible.
@@ -242,21 +242,21 @@ impl<S: Storage> Producer<S> {
         Ok(unread <= self.mask)
     }
 
-    /// Whether a push would succeed, as far as is known without looking at the consumer's line.
+    /// Whether a push would succeed, as far as is known without reading the consumer's line.
     #[inline]
     pub fn has_known_room(&self) -> bool {
         self.next.narrow().wrapping_sub(self.credit) <= self.mask
     }
 
-    /// Writes one message. The caller has seen [`Producer::has_room`]. `true`: the consumer is not watching,
-    /// ring its doorbell.
+    /// Writes one message. The caller has seen [`Producer::has_room`]. `true`: the consumer is not watching, so ring its
+    /// doorbell.
     #[inline]
     #[must_use]
     pub fn push(&mut self, meta: u32, aux: u64, payload: &[u64]) -> bool {
         self.push_with(meta, aux, |place| place.words(payload))
     }
 
-    /// As [`Producer::push`], with a payload that `write` writes where it will lie.
+    /// Writes a message as [`Producer::push`] does, with a payload that `write` writes in place.
     #[inline]
     #[must_use]
     pub fn push_with(&mut self, meta: u32, aux: u64, write: impl FnOnce(Payload<'_>)) -> bool {
@@ -264,13 +264,13 @@ impl<S: Storage> Producer<S> {
         self.must_ring()
     }
 
-    /// Several messages, after which the consumer is asked once whether it watches.
+    /// Begins a batch of messages, after which the consumer's attention is read once.
     #[inline]
     pub fn batch(&mut self) -> Batch<'_, S> {
         Batch(self)
     }
 
-    /// How many pushes would succeed. Looks at the consumer's credit only when fewer than `wanted` are known to.
+    /// Number of pushes that would succeed, at most `wanted`. Loads the consumer's credit only when fewer are known to succeed.
     ///
     /// # Errors
     /// [`Corrupt`] if the consumer's credit is impossible.
@@ -302,7 +302,7 @@ impl<S: Storage> Producer<S> {
         fault::point("post.published");
     }
 
-    /// Whether the consumer is not watching. After the last message that it might miss.
+    /// Whether the consumer is not watching. Called after the last message that it might miss.
     #[inline]
     fn must_ring(&self) -> bool {
         // SYNC POINT attention, producer's half.
@@ -316,20 +316,20 @@ impl<S: Storage> Producer<S> {
         self.next
     }
 
-    /// How many messages the consumer has not read yet.
+    /// Number of messages that the consumer has not read yet.
     ///
     /// # Errors
-    /// [`Corrupt`] if what the consumer says is impossible.
+    /// [`Corrupt`] if the consumer's count is impossible.
     pub fn unread(&self) -> Result<u32, Corrupt> {
-        // SYNC POINT read: what the consumer did before it read is visible.
+        // SYNC POINT read: the consumer's earlier actions are visible.
         let read = self.storage.line().read.0.load(Ordering::Acquire);
         let unread = self.next.narrow().wrapping_sub(read);
         if unread > self.mask + 1 { Err(Corrupt) } else { Ok(unread) }
     }
 }
 
-/// Messages that are pushed one after another. A consumer that polls takes each as soon as it is written; one that sleeps hears of
-/// all of them at the end: so nothing that may block comes between them.
+/// Messages that are pushed one after another. A consumer that polls takes each as soon as it is written; one that sleeps is
+/// woken only at the end, so nothing that may block comes in between.
 #[derive(Debug)]
 #[must_use = "a consumer that sleeps has to be told"]
 pub struct Batch<'p, S>(&'p mut Producer<S>);
@@ -341,9 +341,10 @@ impl<S: Storage> Batch<'_, S> {
         self.0.publish(meta, aux, write);
     }
 
-    /// Before a further message: the consumer read the cells of the last lap, so they lie in its cache, and fetched only when they are
-    /// written, each message would wait for its line. Not those that it may not have read yet: it would have to fetch them
-    /// back. A single message does without: in a ping-pong the fetch costs more than it gains (docs/internals/messages.md).
+    /// Prefetches a cell for a further message. The consumer read the cells of the last lap, so they lie in its cache, and if
+    /// they were fetched only when they are written, each message would wait for its line. Cells that the consumer may not
+    /// have read yet are left out: it would have to fetch them back. A single message does without: in a ping-pong the fetch
+    /// costs more than it gains (docs/internals/messages.md).
     #[inline]
     pub fn fetch_ahead(&self) {
         let Producer { storage, mask, next, credit } = &*self.0;
@@ -359,7 +360,7 @@ impl<S: Storage> Batch<'_, S> {
         self.0.position()
     }
 
-    /// `true`: the consumer is not watching, ring its doorbell.
+    /// Ends the batch. `true`: the consumer is not watching, so ring its doorbell.
     #[inline]
     #[must_use]
     pub fn must_ring(self) -> bool {
@@ -367,31 +368,31 @@ impl<S: Storage> Batch<'_, S> {
     }
 }
 
-/// What [`Consumer::pop_if`] found.
+/// Result of [`Consumer::pop_if`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look<R> {
     /// A message, which is taken.
     Taken(R),
-    /// A message, which still lies here.
+    /// A message, which is left in the ring.
     Left,
-    /// None.
+    /// No message.
     Empty,
 }
 
-/// The reading end. Exactly one per ring.
+/// The consumer's end of a ring. Exactly one per ring.
 #[derive(Debug)]
 pub struct Consumer<S> {
     storage: S,
     mask: u32,
-    /// Position of the next message, modulo 2^32, as the cells have it. It is compared with the next cell's for equality, and
-    /// with `told`, which the caller moves up every quarter ring ([`Consumer::owes_credit`]).
+    /// Position of the next message, modulo 2^32, as in the cells. It is compared with the next cell's for equality, and with
+    /// `told`, which the caller moves up every quarter ring ([`Consumer::owes_credit`]).
     next: u32,
-    /// What the producer was last told.
+    /// Value of the credit that was published last.
     told: u32,
 }
 
 impl<S: Storage> Consumer<S> {
-    /// The reading end of a fresh (zeroed) ring.
+    /// The consumer's end of a fresh (zeroed) ring.
     pub fn new(storage: S) -> Self {
         let cells = storage.cells();
         assert!(cells.is_power_of_two() && cells <= 1 << 16, "ring of {cells} cells");
@@ -407,15 +408,15 @@ impl<S: Storage> Consumer<S> {
         (head as u32 == self.next.wrapping_add(1)).then_some(Lying { meta, cell })
     }
 
-    /// Takes the next message, if one lies here. After a quarter ring the caller publishes the credit
+    /// Takes the next message, if there is one. After a quarter ring the caller publishes the credit
     /// ([`Consumer::owes_credit`]).
     #[inline]
     pub fn pop(&mut self) -> Option<Taken> {
         self.pop_with(|message| message.take())
     }
 
-    /// As [`Consumer::pop`], for who wants to read the message where it lies: a cell that is taken apart later is moved
-    /// before, and its words are then loaded wider than they were stored, which stalls.
+    /// Takes a message as [`Consumer::pop`] does, and lets `read` read it in place. A cell that is copied first and taken
+    /// apart later is loaded by wider words than it was stored by, which stalls.
     #[inline]
     pub fn pop_with<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> R) -> Option<R> {
         match self.pop_if(|message| Some(read(message))) {
@@ -424,21 +425,21 @@ impl<S: Storage> Consumer<S> {
         }
     }
 
-    /// As [`Consumer::pop_with`], but the message stays where it is unless `read` makes something of it.
+    /// Takes a message as [`Consumer::pop_with`] does, but leaves it in the ring if `read` returns `None`.
     #[inline]
     pub fn pop_if<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> Option<R>) -> Look<R> {
         let Some(message) = self.lying() else { return Look::Empty };
         fault::point("retrieve.seen");
         let Some(result) = read(&message) else { return Look::Left };
         self.next = self.next.wrapping_add(1);
-        // SYNC POINT read: after the message, in a line that the producer looks at only if it wants to know.
+        // SYNC POINT read: after the message, in a line that the producer reads only if it wants to know.
         self.storage.line().read.0.store(self.next, Ordering::Release);
         fault::point("retrieve.taken");
         Look::Taken(result)
     }
 
-    /// As [`Consumer::pop_if`], of at most `most` messages in a row: how many `read` took. It is told of each with its number.
-    /// The producer hears once how far this end has read.
+    /// Takes at most `most` messages in a row, as [`Consumer::pop_if`] does. Returns how many `read` took; it gets each with
+    /// its number in the run. The read count is stored once.
     #[inline]
     pub fn pop_run(&mut self, most: usize, mut read: impl FnMut(usize, &Lying<'_>) -> Option<()>) -> usize {
         let mut taken = 0;
@@ -457,14 +458,14 @@ impl<S: Storage> Consumer<S> {
         taken
     }
 
-    /// Whether a quarter ring has been read since the producer was told: often enough that it never waits for
-    /// room that exists, seldom enough that the line it reads stays in its cache.
+    /// Whether a quarter ring has been read since the credit was published: often enough that the producer never waits for
+    /// room that exists, seldom enough that the line that it reads stays in its cache.
     #[inline]
     pub fn owes_credit(&self) -> bool {
         self.next.wrapping_sub(self.told) > self.mask / 4
     }
 
-    /// Tells the producer how far this end has read.
+    /// Publishes the credit: tells the producer how far this end has read.
     #[inline]
     pub fn publish_credit(&mut self) {
         if self.told != self.next {
@@ -482,22 +483,22 @@ impl<S: Storage> Consumer<S> {
     }
 }
 
-/// Whether the consumer that has come to `position` would find a message. For the consumer's process only: a
-/// completion queue looks at many rings whose consumers belong to other objects.
+/// Whether the consumer at `position` would find a message. For the consumer's process only: a completion queue polls many
+/// rings whose consumers belong to other objects.
 #[inline]
 pub fn ready_at(storage: &impl Storage, position: u32) -> bool {
     let cell = storage.cell(position & (storage.cells() - 1));
-    // A hint: the message itself is taken by `pop`, which loads the word again, with Acquire.
+    // This is a hint: the message itself is taken by `pop`, which loads the word again, with Acquire.
     cell.head.load(Ordering::Relaxed) as u32 == position.wrapping_add(1)
 }
 
-/// How far the consumer has said that it has read. For the producer's process, which checks it.
+/// Number of messages that the consumer has published as read. For the producer's process, which checks it.
 pub fn credit_of(storage: &impl Storage) -> u32 {
     storage.line().credit.load(Ordering::Acquire)
 }
 
-/// Says, for the consumer, whether it polls the ring. After going [`COLD`] the caller must look once more
-/// ([`ready_at`]): a message that came before the producer could see the change rings no doorbell.
+/// Notes, for the consumer, whether it polls the ring. After going [`COLD`] the caller must poll once more ([`ready_at`]): a
+/// message that came before the producer could see the change rings no doorbell.
 pub fn attend(storage: &impl Storage, attention: u32) {
     storage.line().attention.store(attention, Ordering::Relaxed);
     // SYNC POINT attention, consumer's half.

@@ -1,66 +1,66 @@
-//! A lock in shared memory that survives its holder's death, and says so.
+//! Robust lock: a lock in shared memory that survives its holder's death, and reports it.
 //!
-//! The word has the holder's number among those that share the memory (its *member* number), so whoever waits knows for whom.
-//! That a member is dead is not known here: who waits asks the kernel ([`Liveness`](crate::liveness::Liveness)), and then takes the
-//! lock away from the dead member ([`RobustLock::steal`]). What the lock protects may be half written, so the lock is *abandoned* from
-//! then on, until somebody has repaired it and says so.
+//! The word has the holder's number among those that share the memory (its *member* number), so a waiter knows for whom it
+//! waits. The lock itself does not know that a member is dead: a waiter asks the kernel
+//! ([`Liveness`](crate::liveness::Liveness)), and then takes the lock away from the dead member ([`RobustLock::steal`]). The
+//! protected data may be half written, so the lock is *abandoned* from then on, until a holder has repaired them and says so.
 //!
-//! Not a robust mutex of the C library: those of one thread are linked through pointers that lie in the mutexes themselves, and
-//! any process that maps the memory could have this process write through them.
+//! It is not a robust mutex of the C library: those of one thread are linked through pointers that lie in the mutexes
+//! themselves, and any process that maps the memory could make this process write through them.
 //!
-//! A wait sleeps on the word itself, with a bit in it by which the holder knows that it has to wake somebody. A waiter that is
-//! killed after it was woken wakes nobody else: so no sleep is long.
+//! A waiter sleeps on the word itself, with a bit in it by which the holder knows that it has to wake one. A waiter that is
+//! killed after it was woken wakes no other, so no sleep is long.
 //!
 //! # Sync points
-//! * `lock`: what was written under the lock is seen under the next one. (What a dead holder wrote: its stores come before its death,
-//!   and the kernel, which says that it is dead, orders the two.)
+//! * `lock`: writes under the lock are seen under the next one. (For writes of a dead holder: its stores come before its
+//!   death, and the kernel, which reports the death, orders the two.)
 
 use crate::atomic::{AtomicU32, Ordering, Shared};
 
-/// Nobody holds it.
+/// Word of a free lock.
 const FREE: u32 = 0;
-/// In the word: somebody may sleep on it. In the mark: the holder panicked.
+/// In the word: a waiter may sleep on it. In the mark: the holder panicked.
 const FLAG: u32 = 1 << 31;
 
-/// See the module. All zeros: free, and whole.
+/// A lock in shared memory. All zeros: free, and the data are whole.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct RobustLock {
-    /// The holder's number and one, and [`FLAG`].
+    /// The holder's number plus one, and [`FLAG`] if a waiter may sleep.
     word: AtomicU32,
-    /// Who left it abandoned, likewise. Written by the holder only.
+    /// Number plus one of the member that abandoned the lock, and [`FLAG`] if it panicked. Written by the holder only.
     mark: AtomicU32,
 }
 
 // SAFETY: atomics only.
 unsafe impl Shared for RobustLock {}
 
-/// Who left what the lock protects half written, perhaps.
+/// The member that left the protected data half written, perhaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abandoned {
-    /// The member.
+    /// Number of the member.
     pub member: u32,
-    /// It is no dead member: a thread of it panicked.
+    /// Whether a thread of the member panicked; otherwise the member is dead.
     pub panicked: bool,
 }
 
 impl RobustLock {
-    /// Takes it if it is free. `contended`: others may sleep on it, because the caller did.
+    /// Takes the lock if it is free. `contended`: others may sleep on it, because the caller did.
     #[inline]
     #[must_use]
     pub fn try_lock(&self, me: u32, contended: bool) -> bool {
         let ours = (me + 1) | if contended { FLAG } else { 0 };
-        // SYNC POINT lock: what was written under it.
+        // SYNC POINT lock: sees the writes under it.
         let taken = self.word.compare_exchange(FREE, ours, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok()
     }
 
-    /// Who holds it, by what the word says: any number.
+    /// Number of the holder, by the word, which any member may write: any number.
     pub fn holder(&self) -> Option<u32> {
         (self.word.load(Ordering::Relaxed) & !FLAG).checked_sub(1)
     }
 
-    /// The value to sleep on; `None`: it is free.
+    /// The value to sleep on; `None`: the lock is free, or has just changed.
     #[must_use]
     pub fn prepare_sleep(&self) -> Option<u32> {
         let seen = self.word.load(Ordering::Relaxed);
@@ -71,14 +71,15 @@ impl RobustLock {
         marked.is_ok().then_some(seen | FLAG)
     }
 
-    /// Takes it away from a dead member, if that one holds it still, and marks it as abandoned. Of several that try one has it.
+    /// Takes the lock away from a dead member, if that member still holds it, and marks it as abandoned. Only one of several
+    /// callers gets it.
     #[must_use]
     pub fn steal(&self, me: u32, dead: u32) -> bool {
         let seen = self.word.load(Ordering::Relaxed);
         if seen & !FLAG != dead + 1 {
             return false;
         }
-        // Others may have waited for the dead one.
+        // The flag is set, because others may have waited for the dead member.
         let stolen = self.word.compare_exchange(seen, (me + 1) | FLAG, Ordering::Acquire, Ordering::Relaxed);
         if stolen.is_ok() {
             self.abandon(Abandoned { member: dead, panicked: false });
@@ -86,21 +87,21 @@ impl RobustLock {
         stolen.is_ok()
     }
 
-    /// By the holder. Whether somebody is to be woken.
+    /// Frees the lock; for its holder. Returns whether a waiter is to be woken.
     #[inline]
     #[must_use]
     pub fn unlock(&self) -> bool {
-        // SYNC POINT lock: publishes what was written under it.
+        // SYNC POINT lock: publishes the writes under it.
         let before = self.word.swap(FREE, Ordering::Release);
         before & FLAG != 0
     }
 
-    /// By the holder: what it protects may be half written.
+    /// Marks the protected data as possibly half written; for the holder.
     pub fn abandon(&self, by: Abandoned) {
         self.mark.store((by.member + 1) | if by.panicked { FLAG } else { 0 }, Ordering::Relaxed);
     }
 
-    /// By the holder: whether what it protects may be half written.
+    /// The member that left the protected data half written, perhaps; for the holder.
     #[inline]
     pub fn abandoned(&self) -> Option<Abandoned> {
         let mark = self.mark.load(Ordering::Relaxed);
@@ -108,12 +109,12 @@ impl RobustLock {
         Some(Abandoned { member, panicked: mark & FLAG != 0 })
     }
 
-    /// By the holder: what it protects is whole.
+    /// Marks the protected data as whole; for the holder.
     pub fn repair(&self) {
         self.mark.store(0, Ordering::Relaxed);
     }
 
-    /// To sleep on, by futex.
+    /// The word to sleep on, by futex.
     pub fn word(&self) -> &AtomicU32 {
         &self.word
     }
@@ -187,7 +188,8 @@ mod loom_models {
         }
     }
 
-    /// One at a time, and each sees what the one before wrote. Fails if either half of SYNC POINT `lock` is weakened to Relaxed.
+    /// One member at a time has the lock, and each sees the writes of the one before. Fails if either half of SYNC POINT
+    /// `lock` is weakened to Relaxed.
     #[test]
     fn loom_lock_excludes_and_publishes() {
         loom::model(|| {
@@ -201,7 +203,7 @@ mod loom_models {
         });
     }
 
-    /// Of two that find the holder dead one takes the lock; the other waits for that one, and is woken.
+    /// Two members find the holder dead: one takes the lock; the other waits for that one, and is woken.
     #[test]
     fn loom_lock_of_the_dead_goes_to_one() {
         loom::model(|| {
@@ -223,7 +225,7 @@ mod loom_models {
         });
     }
 
-    /// Whoever sleeps on the lock is woken by the one that unlocks it.
+    /// A member that sleeps on the lock is woken by the one that unlocks it.
     #[test]
     fn loom_lock_wakes_who_sleeps() {
         loom::model(|| {
@@ -232,7 +234,7 @@ mod loom_models {
             let waiter = lock.clone();
             let waiter = thread::spawn(move || {
                 let asleep_on = if waiter.try_lock(1, false) { None } else { waiter.prepare_sleep() };
-                // The kernel compares before it lets sleep.
+                // The kernel compares before it puts the thread to sleep.
                 asleep_on.is_some_and(|value| waiter.word.load(Ordering::SeqCst) == value)
             });
             let wakes = lock.unlock();

@@ -1,16 +1,16 @@
-//! Lines on stderr that cannot harm who says them.
+//! Lines on stderr that cannot block or end the writer.
 //!
-//! `eprintln!` panics when stderr is a pipe that nobody reads any more, and waits for ever when its reader is paused. A
-//! library must do neither: its threads serve others than the one who looks at stderr. So every line of the library goes
-//! through [`say`](crate::say!): one write, of at most 4096 bytes so that a pipe keeps it whole, after at most
-//! 50 ms. A line that cannot be written is dropped.
+//! `eprintln!` panics when stderr is a pipe without a reader, and waits for ever when its reader is paused. A library must do
+//! neither: its threads serve others than the reader of stderr. So every line of the library goes through
+//! [`say`](crate::say!): one write, of at most 4096 bytes so that a pipe keeps it whole, after at most 50 ms. A line that
+//! cannot be written is dropped.
 //!
-//! Most of what can be stderr has a write that does not wait (pipes since Linux 6.5). What has none, as terminals, is written by a
-//! thread that may wait in our place (`deck-say`): one at a time. Who says the line waits at most 50 ms for that thread, and
-//! whoever has a line meanwhile at most 50 ms for its turn. Where no thread is to be had, the line is written without one.
+//! Most kinds of stderr have a write that does not wait (pipes since Linux 6.5). For kinds without one, such as terminals, a
+//! thread that may wait writes in our place (`deck-say`): one line at a time. The caller waits at most 50 ms for that thread,
+//! and other callers meanwhile at most 50 ms for their turn. Where no thread can be started, the line is written without one.
 //!
-//! SIGPIPE does not come up: a pipe without a reader is not written to (a reader that leaves in that very moment aside,
-//! and there std ignores the signal).
+//! SIGPIPE does not occur: a pipe without a reader is not written to (apart from a reader that leaves at that very moment,
+//! for which std ignores the signal).
 
 use std::fmt::{self, Write as _};
 use std::io::IoSlice;
@@ -22,15 +22,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 
-/// What a pipe takes in one piece (`PIPE_BUF`).
+/// Bytes that a pipe takes in one piece (`PIPE_BUF`).
 const MOST_BYTES: usize = 4096;
-/// How long a line may wait for a stderr that takes nothing, and for the thread that writes it. After a line that stderr did
-/// not take the next ones wait no more, until one was taken.
+/// Time that a line may wait for a stderr that takes nothing, and for the thread that writes it. After a line that stderr did
+/// not take, the next ones do not wait, until one was taken.
 const MOST_WAIT: Duration = Duration::from_millis(50);
-/// A stderr that says it is ready and then takes nothing is asked so often.
+/// Number of attempts at a stderr that says it is ready and then takes nothing.
 const MOST_TRIES: u32 = 8;
 
-/// Writes `udeck: process PID: …` to stderr: takes what `format!` takes. Never panics, and does not wait for who reads.
+/// Writes `udeck: process PID: …` to stderr, with the arguments of `format!`. Never panics, and does not wait for the reader.
 #[macro_export]
 macro_rules! say {
     ($($words:tt)*) => {
@@ -38,8 +38,8 @@ macro_rules! say {
     };
 }
 
-/// Writes one line to stderr, or drops it: see the module. Control characters other than line feeds and tabs are
-/// escaped, because words of a peer may be among it.
+/// Writes one line to stderr, or drops it: see the module. Control characters other than line feeds and tabs are escaped,
+/// because a peer's words may be in it.
 pub fn stderr_line(words: fmt::Arguments<'_>) {
     static STUCK: AtomicBool = AtomicBool::new(false);
     let limit = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { MOST_WAIT };
@@ -48,13 +48,13 @@ pub fn stderr_line(words: fmt::Arguments<'_>) {
     STUCK.store(written == Err(Errno::AGAIN), Ordering::Relaxed);
 }
 
-/// As [`stderr_line`], and does not wait for a stderr that takes nothing. It does wait for the thread that writes the line: this
-/// process may be about to end.
+/// Writes a line as [`stderr_line`] does, without waiting for a stderr that takes nothing. It does wait for the thread that
+/// writes the line: this process may be about to end.
 pub(crate) fn stderr_line_at_once(words: fmt::Arguments<'_>) {
     let _ = write_at_once(rustix::stdio::stderr(), &line(words), start_thread);
 }
 
-/// The line as it is written.
+/// The line in the form in which it is written.
 fn line(words: fmt::Arguments<'_>) -> String {
     struct Escaping(String);
     impl fmt::Write for Escaping {
@@ -73,7 +73,7 @@ fn line(words: fmt::Arguments<'_>) -> String {
         }
     }
     let mut text = Escaping(String::new());
-    // Cut off, or a `Display` that fails: what there is of it is said.
+    // The text may be cut off, or a `Display` may fail: the beginning is written.
     let _ = text.write_fmt(words);
     let Escaping(mut text) = text;
     if text.len() >= MOST_BYTES {
@@ -85,10 +85,10 @@ fn line(words: fmt::Arguments<'_>) -> String {
     text
 }
 
-/// What the thread does that writes a line.
+/// Body of the thread that writes a line.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// False: there is none to be had.
+/// Starts the thread. `false`: none could be started.
 fn start_thread(body: Body) -> bool {
     std::thread::Builder::new().name("deck-say".into()).spawn(body).is_ok()
 }
@@ -97,8 +97,8 @@ fn write_at_once(to: BorrowedFd<'static>, line: &str, start: impl FnOnce(Body) -
     write_or_have_written(to, line, Instant::now(), MOST_WAIT, start)
 }
 
-/// Waits until `end` for a `to` that takes it, and then `patience` for the thread that may have to write it in our place.
-/// [`Errno::AGAIN`]: nobody reads. [`Errno::INPROGRESS`]: it is being written.
+/// Waits until `end` for a `to` that takes the line, and then `patience` for the thread that may have to write it in our
+/// place. [`Errno::AGAIN`]: nobody reads. [`Errno::INPROGRESS`]: it is being written.
 fn write_or_have_written(
     to: BorrowedFd<'static>,
     line: &str,
@@ -107,7 +107,7 @@ fn write_or_have_written(
     start: impl FnOnce(Body) -> bool,
 ) -> Result<(), Errno> {
     match write_line(to, line, end) {
-        // It is ready as far as one can know, and may not be any more.
+        // The stream was ready as far as can be known, and may not be any more.
         Err(Errno::OPNOTSUPP) => {
             let owned = line.to_owned();
             let write = move || rustix::io::write(to, owned.as_bytes()).map(drop);
@@ -120,12 +120,12 @@ fn write_or_have_written(
     }
 }
 
-/// One write, until `end`. [`Errno::AGAIN`]: nobody reads. [`Errno::OPNOTSUPP`]: this has no write that does not wait (terminals,
-/// pipes of older kernels).
+/// Writes once, until `end`. [`Errno::AGAIN`]: nobody reads. [`Errno::OPNOTSUPP`]: this kind of stream has no write that does
+/// not wait (terminals, pipes of older kernels).
 fn write_line(to: BorrowedFd<'_>, line: &str, end: Instant) -> Result<(), Errno> {
     for _ in 0..MOST_TRIES {
         wait_until_ready(to, end)?;
-        // Another writer may be faster than we are: not to wait then, without a change to the flags that all who have
+        // Another writer may be faster. This write does not wait then, and does not change the flags that all processes with
         // this stderr share.
         match pwritev2(to, &[IoSlice::new(line.as_bytes())], u64::MAX, ReadWriteFlags::NOWAIT) {
             Ok(_) => return Ok(()),
@@ -137,16 +137,17 @@ fn write_line(to: BorrowedFd<'_>, line: &str, end: Instant) -> Result<(), Errno>
     Err(Errno::AGAIN)
 }
 
-/// Has `write` done by a thread of its own, and waits for that, for `patience`. While one is under way, until `end`, there is no
-/// other: of what nobody reads, one line is kept. `None`: no thread could be started. [`Errno::AGAIN`]: another one is under way
-/// still. [`Errno::INPROGRESS`]: this one is, which on a busy machine says nothing of who reads.
+/// Runs `write` on a thread of its own, and waits for it, for `patience`. While one is in progress, there is no other, and a
+/// caller waits for its turn until `end`: of lines that nobody reads, one is kept. `None`: no thread could be started.
+/// [`Errno::AGAIN`]: another one is still in progress. [`Errno::INPROGRESS`]: this one is, which on a busy machine tells
+/// nothing about the reader.
 fn apart(
     end: Instant,
     patience: Duration,
     start: impl FnOnce(Body) -> bool,
     write: impl FnOnce() -> Result<(), Errno> + Send + 'static,
 ) -> Option<Result<(), Errno>> {
-    // No lock: a process that is forked meanwhile says no more lines, and does not wait for one either.
+    // No lock is used here: a process that is forked meanwhile writes no more lines, and does not wait for one, either.
     static BUSY: AtomicBool = AtomicBool::new(false);
     while BUSY.swap(true, Ordering::Acquire) {
         if Instant::now() >= end {
@@ -176,7 +177,7 @@ fn wait_until_ready(to: BorrowedFd<'_>, end: Instant) -> Result<(), Errno> {
         Ok(_) if asked[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) => {
             Err(Errno::PIPE)
         }
-        // Interrupted: the write finds out.
+        // After an interruption the write finds out.
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error),
     }
@@ -193,7 +194,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A terminal, which has no write that does not wait: its screen, and where programs write.
+    /// A terminal, which has no write that does not wait: its screen, and the end to which programs write.
     fn terminal() -> (OwnedFd, OwnedFd) {
         let screen = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&screen).unwrap();
@@ -211,7 +212,7 @@ mod tests {
         super::apart(end, patience, start_thread, write).unwrap()
     }
 
-    /// As to stderr, whatever that is.
+    /// Writes to any kind of stream, as for stderr.
     fn write_line(to: BorrowedFd<'_>, line: &str, limit: Duration) -> Result<(), Errno> {
         match super::write_line(to, line, Instant::now() + limit) {
             Err(Errno::OPNOTSUPP) => rustix::io::write(to, line.as_bytes()).map(drop),
@@ -310,7 +311,7 @@ mod tests {
         drop(programs);
     }
 
-    /// After a panic that cannot unwind there is no process any more in which the thread could write later.
+    /// After a panic that cannot unwind the process ends, and the thread could not write later.
     #[test]
     fn what_is_said_at_once_is_on_the_terminal_before_anything_else_is_done() {
         let (_screen, programs) = terminal();
@@ -324,12 +325,12 @@ mod tests {
         };
         let said = || loop {
             match write_at_once(to.as_fd(), "last words\n", slowly) {
-                // Another test's turn.
+                // It is another test's turn.
                 Err(Errno::AGAIN) => std::thread::yield_now(),
                 other => return other.is_ok(),
             }
         };
-        // On a busy machine the wait may be short for a thread; not each time.
+        // On a busy machine the wait may be too short for a thread; not each time.
         assert!((0..20).any(|_| said()), "nobody waits for the thread");
     }
 

@@ -1,4 +1,4 @@
-//! Memory shared with other processes: anonymous (memfd), sealed, gone with its last user.
+//! Segments: memory shared with other processes, anonymous (memfd), sealed, gone with its last user.
 //!
 //! No segment has a name in a file system, so `kill -9` leaves nothing behind. Sizes are sealed, so that a
 //! mapping can never be cut off under its user (no SIGBUS). Pages are committed before use ([`Mapping::commit`]
@@ -18,14 +18,14 @@ use crate::above_stdio;
 use crate::atomic::Shared;
 use crate::limits::{check_file_size, name_limits};
 
-/// The unit in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
+/// Unit in bytes in which [`Mapping::commit`] allocates in large segments: a huge page, so that the kernel can use one.
 pub const CHUNK: usize = 2 << 20;
-/// The unit in segments smaller than a chunk.
+/// Unit in bytes in segments smaller than a chunk.
 const PAGE: usize = 4096;
-/// The kind of file system that ordinary shared memory is of.
+/// Kind of file system of ordinary shared memory.
 const SHARED_MEMORY: i64 = libc::TMPFS_MAGIC;
 
-/// What peers may do with a segment.
+/// Rights of peers in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
     /// Peers can map it read-only, enforced by the kernel (`F_SEAL_FUTURE_WRITE`): an *outbox*.
@@ -72,9 +72,9 @@ pub fn create(name: &str, len: usize, peers: PeerAccess) -> io::Result<(OwnedFd,
     Ok((fd, mapping))
 }
 
-/// Maps a segment that a peer handed over, after checking that it is what it should be: ordinary shared memory (no huge
-/// pages, which we might have none of when we touch them), sealed against resizing, of a size within `len`. Nothing of it
-/// is touched, and it may have less memory than bytes ([`is_present`]).
+/// Maps a segment that a peer handed over, after checking its properties: ordinary shared memory (no huge pages, of which
+/// this host might have none when we touch them), sealed against resizing, of a size within `len`. Nothing of it is touched,
+/// and it may have less memory than bytes ([`is_present`]).
 ///
 /// # Errors
 /// `InvalidData` when the seals, the size or the kind of memory are wrong; the kernel's otherwise.
@@ -87,10 +87,10 @@ pub fn adopt(
     Mapping::new(fd, size, peers == PeerAccess::Write)
 }
 
-/// As [`adopt`], without mapping it: how many bytes it has.
+/// Checks a segment as [`adopt`] does, without mapping it. Returns its length in bytes.
 ///
 /// # Errors
-/// As [`adopt`].
+/// Those of [`adopt`].
 pub fn check(
     fd: BorrowedFd<'_>,
     len: core::ops::RangeInclusive<usize>,
@@ -115,9 +115,9 @@ pub fn check(
     Ok(size)
 }
 
-/// Whether the system has memory for all of `[start, end)` of a segment: its maker has committed it. A read of what is not
-/// there would take that memory, on our account. Once it is there, it stays: a sealed segment ([`PeerAccess::Read`]) cannot
-/// be given holes. Costs a look at each page, and no memory. Waits for nobody since Linux 6.5; before, for a maker that is
+/// Whether the system has memory for all of `[start, end)` of a segment: its maker has committed it. A read of an absent page
+/// would take memory, on our account. Once memory is there, it stays: a sealed segment ([`PeerAccess::Read`]) cannot be given
+/// holes. Costs a look at each page, and no memory. Does not block since Linux 6.5; before, it waits for a maker that is
 /// committing memory at the moment.
 ///
 /// # Errors
@@ -131,19 +131,20 @@ pub fn is_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> io::Result<bo
     }
     match seek(fd, SeekFrom::Hole(start as u64)) {
         Ok(hole) => Ok(hole >= end as u64),
-        // A system that cannot say (Linux can, since 3.8).
+        // Such a system cannot say (Linux can, since 3.8).
         Err(rustix::io::Errno::INVAL) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
 
-/// How many pages of `[start, end)`, which is not empty, the system has: in memory or swapped out (cachestat(2), Linux 6.5).
-/// `None` where it cannot say. Unlike `SEEK_HOLE` it does not take the file's lock, which a maker holds while it commits.
+/// Number of pages of `[start, end)`, which is not empty, that the system has: in memory or swapped out (cachestat(2), Linux
+/// 6.5). `None` where the system cannot say. Unlike `SEEK_HOLE` it does not take the file's lock, which a maker holds while
+/// it commits.
 fn pages_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> Option<usize> {
-    // The same number on every architecture; not every libc crate's target knows it.
+    // The number is the same on every architecture; not every libc crate's target knows it.
     const SYS_CACHESTAT: libc::c_long = 451;
     let range = [start as u64, (end - start) as u64];
-    // Pages cached, dirty, under writeback, evicted, evicted lately. Of shared memory "evicted" is swapped out.
+    // Pages cached, dirty, under writeback, evicted, evicted lately. Evicted pages of shared memory are swapped out.
     let mut counts = [0u64; 5];
     // SAFETY: `struct cachestat_range` is two and `struct cachestat` five 64-bit words, which live during the call.
     let status = unsafe {
@@ -152,8 +153,8 @@ fn pages_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> Option<usize> 
     (status == 0).then_some((counts[0] + counts[3]) as usize)
 }
 
-/// Reads what lies at `offset` of a segment that its maker may give holes at any moment. A hole reads as zeros; unlike a load from a
-/// mapping, this takes no memory for it. Waits for nobody but the disk that something was swapped out to.
+/// Reads bytes at `offset` of a segment that its maker may give holes at any moment. A hole reads as zeros; unlike a load
+/// from a mapping, this takes no memory for it. Blocks only for the disk to which a page was swapped out.
 ///
 /// # Errors
 /// The kernel's; `UnexpectedEof` beyond the segment's end.
@@ -172,10 +173,10 @@ pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> io::Re
 }
 
 impl Mapping {
-    /// Maps all of `fd` at an address aligned to [`CHUNK`], so that the kernel can use huge pages: as the system's settings
-    /// have it (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). They could be had whatever the settings are
-    /// (`MADV_COLLAPSE`), but that holds this process's memory map, and cannot be interrupted, until every processor has run
-    /// a work item of the kernel's: seconds, with a busy processor, in which nobody's connection is answered.
+    /// Maps all of `fd` at an address aligned to [`CHUNK`], so that the kernel can use huge pages, if the system's settings
+    /// allow it (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`). `MADV_COLLAPSE` would make huge pages whatever the
+    /// settings are. But it holds this process's memory map, and cannot be interrupted, until every processor has run a work
+    /// item of the kernel's: seconds, with a busy processor, in which no connection is answered.
     fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> io::Result<Self> {
         Self::map(fd, len, writable).map_err(name_limits)
     }
@@ -217,14 +218,13 @@ impl Mapping {
         Ok(Mapping { base: non_null(mapped?), len, writable })
     }
 
-    /// Bytes of address space.
+    /// Length of the address space in bytes.
     #[allow(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The address of `offset`, if `len` bytes from there lie inside. What may be done with it is the caller's
-    /// to know.
+    /// The address of `offset`, if `len` bytes from there lie inside. The caller has to know which accesses are allowed.
     #[inline]
     pub fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;
@@ -246,10 +246,10 @@ impl Mapping {
         unsafe { at.as_ref() }
     }
 
-    /// As [`Mapping::structure`]: so many of them, one after the other.
+    /// The `count` shared structures from `offset` on, one after the other.
     ///
     /// # Panics
-    /// As [`Mapping::structure`].
+    /// Those of [`Mapping::structure`].
     pub fn structures<T: Shared>(&self, offset: usize, count: usize) -> &[T] {
         let len = count.checked_mul(size_of::<T>()).expect("structures inside the mapping");
         let at = self.at(offset as u64, len).expect("structures inside the mapping").cast::<T>();
@@ -274,7 +274,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Reads of each page, which [`is_present`] counts from then on: before Linux 5.14, which cannot populate.
+    /// Reads each page, which [`is_present`] counts from then on: for Linux before 5.14, which cannot populate.
     #[cold]
     fn touch(&self, start: usize, len: usize) {
         for offset in (start..start + len).step_by(PAGE) {
@@ -284,8 +284,8 @@ impl Mapping {
         }
     }
 
-    /// Maps what is already committed into this process's page tables. An optimisation: failures (`false`) only mean that
-    /// first touches fault.
+    /// Maps committed pages into this process's page tables. It is an optimisation: a failure (`false`) only means that first
+    /// touches fault.
     pub fn populate(&self, start: usize, len: usize) -> bool {
         let Some(at) = self.at(start as u64, len) else { return false };
         let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
@@ -293,7 +293,7 @@ impl Mapping {
         unsafe { madvise(at.as_ptr().cast(), len, advice) }.is_ok()
     }
 
-    /// As [`Mapping::populate`], if all of it is in memory at this moment: takes none.
+    /// Populates as [`Mapping::populate`] does, if all pages are in memory at this moment: it takes no memory.
     pub fn populate_resident(&self, start: usize, len: usize) {
         let mut pages = [0u8; CHUNK / PAGE];
         let Some(at) = self.at(start as u64, len).filter(|_| len <= CHUNK) else { return };
@@ -321,7 +321,7 @@ impl<T: Shared> SharedRef<T> {
     /// The structure at `offset` of `mapping`.
     ///
     /// # Panics
-    /// As [`Mapping::structure`].
+    /// Those of [`Mapping::structure`].
     pub fn new(mapping: Arc<Mapping>, offset: usize) -> Self {
         let at = NonNull::from(mapping.structure::<T>(offset));
         SharedRef { at, mapping }
@@ -437,7 +437,7 @@ mod tests {
         let (all, done) = (CHUNK..CHUNKS * CHUNK, AtomicU64::new(0));
         let has = |at: usize| pages_present(fd.as_fd(), at, at + 1) == Some(1);
         let of_all = |flags| fallocate(&fd, flags, all.start as u64, (all.end - all.start) as u64);
-        // Whether a look was over while the maker was at it: not in each round, on a busy machine, but in one.
+        // Returns whether a check was over while the maker was committing: not in each round, on a busy machine, but in one.
         let round = || {
             done.store(0, Ordering::SeqCst);
             std::thread::scope(|scope| {

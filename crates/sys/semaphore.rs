@@ -1,31 +1,31 @@
-//! A counting semaphore among the members of a segment, of which a dead member's permits come back.
+//! Counting semaphore among the members of a segment, whose permits come back from a dead member.
 //!
-//! What is kept is the total, and how many permits each member holds: what is free is the difference. Each change is one store, so a
-//! member that dies in the middle leaves nothing half done: it holds a permit or it does not. Permits are taken under the
+//! The total is kept, and the number of permits that each member holds: the difference is free. Each change is one store, so
+//! a member that dies in the middle leaves nothing half done: it holds a permit or it does not. Permits are taken under the
 //! segment's [lock](crate::robust_lock) and given back without it.
 //!
 //! # Sync points
-//! * `permit`: what a holder wrote before it gave a permit back is seen by who takes it.
+//! * `permit`: writes of a holder before it gave a permit back are seen by the member that takes it.
 
 use crate::atomic::{AtomicU32, Ordering};
 use crate::member_table::MemberTable;
 
-/// The most permits: sums of what members say cannot overflow.
+/// Upper bound of permits: sums of the members' values cannot overflow.
 pub const MAX_PERMITS: u32 = 1 << 20;
 
 impl MemberTable<'_> {
-    /// How many permits are free.
+    /// Number of free permits.
     pub fn free_permits(self) -> i64 {
         let held: i64 = self.rows.iter().map(|row| i64::from(held(&row.held))).sum();
         i64::from(self.head.total.load(Ordering::Relaxed) as i32) - held
     }
 
-    /// Whether this member holds any.
+    /// Whether this member holds a permit.
     pub fn holds_permits(self, member: u32) -> bool {
         held(&self.rows[member as usize].held) > 0
     }
 
-    /// Member `me`, which holds the lock, takes a permit. `false`: none is free.
+    /// Takes a permit for member `me`, which holds the lock. `false`: none is free.
     #[must_use]
     pub fn take_permit(self, me: u32) -> bool {
         let free = self.free_permits() > 0;
@@ -35,22 +35,23 @@ impl MemberTable<'_> {
         free
     }
 
-    /// Member `me` gives a permit back, that it holds. Whether somebody is to be woken ([`Head::permits`](crate::member_table::Head::permits)).
+    /// Gives back a permit that member `me` holds. Returns whether a waiter is to be woken
+    /// ([`Head::permits`](crate::member_table::Head::permits)).
     #[must_use]
     pub fn give_permit(self, me: u32) -> bool {
-        // SYNC POINT permit: publishes what was written before.
+        // SYNC POINT permit: publishes earlier writes.
         self.rows[me as usize].held.fetch_sub(1, Ordering::Release);
         self.head.permits.raise()
     }
 
-    /// Member `me`, which holds the lock, keeps a permit for good: there is one less. In this order: if it dies in between, the permit does not
-    /// come back, as if it had died after.
+    /// Destroys a permit of member `me`, which holds the lock: there is one less. The order of the stores matters: if the
+    /// member dies in between, the permit does not come back, as if it had died afterwards.
     pub fn forget_permit(self, me: u32) {
         self.head.total.fetch_sub(1, Ordering::Relaxed);
         self.rows[me as usize].held.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A member, which holds the lock, adds permits. `false`: there would be too many.
+    /// Adds permits, for a member that holds the lock. `false`: there would be too many.
     #[must_use]
     pub fn add_permits(self, more: u32) -> bool {
         let total = self.head.total.load(Ordering::Relaxed) as i32;
@@ -62,7 +63,7 @@ impl MemberTable<'_> {
         fits
     }
 
-    /// By whoever holds the lock: takes back what a dead member holds. How many.
+    /// Takes back the permits of a dead member, for a member that holds the lock. Returns their number.
     pub fn reclaim_permits(self, dead: u32) -> u32 {
         let row = &self.rows[dead as usize].held;
         let held = held(row).max(0);
@@ -74,7 +75,7 @@ impl MemberTable<'_> {
 }
 
 fn held(row: &AtomicU32) -> i32 {
-    // SYNC POINT permit: sees what was written before.
+    // SYNC POINT permit: sees earlier writes.
     row.load(Ordering::Acquire) as i32
 }
 
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(table.free_permits(), 2, "one of three is gone for good");
     }
 
-    /// It dies between the two stores of `forget_permit`: as if after both.
+    /// The member dies between the two stores of `forget_permit`: the effect is as after both.
     #[test]
     fn who_dies_while_it_forgets_a_permit_has_forgotten_it() {
         let (head, rows) = (Head::default(), [Row::default()]);
@@ -139,8 +140,8 @@ mod loom_models {
     // SAFETY: the model under test decides who may touch the data; loom reports it if it is wrong.
     unsafe impl Sync for Model {}
 
-    /// One permit is held by one at a time, and each sees what the one before wrote. Fails if either half of SYNC POINT `permit` is
-    /// weakened to Relaxed.
+    /// One permit is held by one member at a time, and each sees the writes of the one before. Fails if either half of SYNC
+    /// POINT `permit` is weakened to Relaxed.
     #[test]
     fn loom_semaphore_excludes_and_publishes() {
         loom::model(|| {

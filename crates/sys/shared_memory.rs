@@ -1,4 +1,5 @@
-//! Memory that several processes of a host use together: a segment with a head, a row for each of them (its *members*), and data.
+//! Shared memory that several processes of a host use together: a segment with a head, a row for each process (its
+//! *members*), and data.
 //!
 //! ```text
 //! 0        head: lock, events, kind              64 bytes and more
@@ -6,12 +7,13 @@
 //! page     data                                  from the next page on
 //! ```
 //!
-//! The data are used in one of two ways, which is chosen when the segment is made, and the same for all: by its elements
-//! ([`SharedMemory::elements`]: relaxed atomic accesses only), or by whoever holds the lock ([`SharedMemory::try_lock`]: a slice). Never by
-//! both: a slice must not change while it is there.
+//! The data are used in one of two ways, which is chosen when the segment is made, and is the same for all: element by
+//! element ([`SharedMemory::elements`]: relaxed atomic accesses only), or by the holder of the lock
+//! ([`SharedMemory::try_lock`]: a slice). The two are never mixed, because a slice must not change while it exists.
 //!
-//! The slice of who holds the lock is the one reference to memory that a peer can write. It rests on what SAFETY.md calls trust: that a
-//! member does not write what it was told to leave. Who does not trust them copies ([`LockGuard::copy_to`]).
+//! The lock holder's slice is the only reference to memory that a peer can write. It rests on trust, in the sense of
+//! SAFETY.md: a member does not write data that it was told to leave. A program that does not trust its peers copies
+//! ([`LockGuard::copy_to`]).
 
 use core::ptr::NonNull;
 use std::io;
@@ -31,19 +33,19 @@ use crate::segment::{self, Mapping, PeerAccess};
 use crate::{futex, process};
 
 const PAGE: usize = 4096;
-/// Longest segment: as long as any arena may be.
+/// Longest segment in bytes: as long as any arena may be.
 const MAX_LEN: usize = 1 << 40;
 
-/// How the data are used.
+/// Use of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedUse {
-    /// By elements.
+    /// Element by element.
     Elements = 1,
-    /// By whoever holds the lock.
+    /// By the holder of the lock.
     Locked = 2,
 }
 
-/// See the module. Dropped, this member has left.
+/// A member's view of a shared segment. When it is dropped, the member has left.
 #[derive(Debug)]
 pub struct SharedMemory {
     mapping: Mapping,
@@ -55,11 +57,11 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes one with `len` bytes of zeros, for so many members, of which this process is `me`. The memory is taken at once. The descriptor is
-    /// for the others.
+    /// Makes a segment with `len` bytes of zeros, for `members` members, of which this process is `me`. The memory is taken
+    /// at once. The descriptor is for the other members.
     ///
     /// # Errors
-    /// The kernel's: no descriptors, no memory, no `/proc`. `InvalidInput`: longer than can be.
+    /// The kernel's: no descriptors, no memory, no `/proc`. `InvalidInput`: longer than a segment can be.
     pub fn create(kind: SharedUse, members: u32, me: u32, len: usize) -> io::Result<(OwnedFd, Self)> {
         let (data, whole) = layout(members, len).ok_or(io::ErrorKind::InvalidInput)?;
         let (fd, mapping) = segment::create("udeck-shared", whole, PeerAccess::Write)?;
@@ -69,10 +71,10 @@ impl SharedMemory {
         Ok((fd, memory))
     }
 
-    /// Uses one that another process has made and passed, with the same arguments.
+    /// Attaches to a segment that another process has made and passed, with the same arguments.
     ///
     /// # Errors
-    /// `InvalidData`: it is something else. `AddrInUse`: another process says that it is this member.
+    /// `InvalidData`: it is something else. `AddrInUse`: another process claims to be this member.
     pub fn attach(passed: Passed, kind: SharedUse, members: u32, me: u32, len: usize) -> io::Result<Self> {
         let (data, whole) = layout(members, len).ok_or(io::ErrorKind::InvalidInput)?;
         let (fd, mapping) = passed.adopt(whole..=whole, PeerAccess::Write)?;
@@ -97,29 +99,28 @@ impl SharedMemory {
         Ok(memory)
     }
 
-    /// This member.
+    /// Number of this member.
     pub fn me(&self) -> u32 {
         self.me
     }
 
-    /// How many there are.
+    /// Number of members.
     pub fn members(&self) -> u32 {
         self.members
     }
 
-    /// Head and rows.
+    /// Head and rows of the segment.
     #[inline]
     pub fn table(&self) -> MemberTable<'_> {
         let rows = self.mapping.structures::<Row>(size_of::<Head>(), self.members as usize);
         MemberTable { head: self.mapping.structure(0), rows }
     }
 
-    /// Where a member stands: [`MemberState::Present`] if it has come, has not left, and lives.
-    /// `None`: it came, and is dead.
+    /// State of a member: [`MemberState::Present`] if it has come, has not left, and lives. `None`: it came, and is dead.
     pub fn state(&self, member: u32) -> Option<MemberState> {
         let row = &self.table().rows[member as usize];
         match row.state() {
-            // In this order: one that leaves says so before it gives its byte up.
+            // The order matters: a leaving member changes its state before it gives up its byte.
             MemberState::Present if !self.liveness.is_alive(member) => match row.state() {
                 MemberState::Present => None,
                 state => Some(state),
@@ -131,7 +132,7 @@ impl SharedMemory {
     /// Access to the data by elements.
     ///
     /// # Panics
-    /// If the segment is used otherwise.
+    /// If the segment is used under the lock.
     #[inline]
     pub fn elements(&self) -> Elements<'_> {
         assert!(
@@ -152,21 +153,21 @@ impl SharedMemory {
         self.table().head.lock.holder().filter(|holder| *holder < self.members)
     }
 
-    /// Takes the lock away from its holder, if that one is dead, or has left: then it has leaked its guard, and nobody can use that any
-    /// more, because a guard borrows the segment.
+    /// Takes the lock away from its holder, if that member is dead, or has left. In the latter case it has leaked its guard,
+    /// which cannot be used any more, because a guard borrows the segment.
     pub fn steal_lock(&self) -> Option<LockGuard<'_>> {
         let has_ended = |member: &u32| matches!(self.state(*member), None | Some(MemberState::Left));
         let dead = self.lock_holder().filter(has_ended)?;
         self.table().head.lock.steal(self.me, dead).then(|| self.guard())
     }
 
-    /// This member has just taken the lock.
+    /// Makes the guard of a lock that this member has just taken.
     #[inline]
     fn guard(&self) -> LockGuard<'_> {
         LockGuard { memory: self, unwinding: std::thread::panicking() }
     }
 
-    /// Sleeps while somebody holds the lock, at most so long.
+    /// Sleeps while the lock is held, at most `limit`.
     pub fn sleep_on_lock(&self, limit: Duration) {
         let lock = &self.table().head.lock;
         if let Some(held) = lock.prepare_sleep() {
@@ -174,14 +175,14 @@ impl SharedMemory {
         }
     }
 
-    /// Sleeps until `events` is raised beyond `seen`, at most so long.
+    /// Sleeps until `events` is raised beyond `seen`, at most `limit`.
     pub fn sleep_on(&self, events: &EventCount, seen: u32, limit: Duration) {
         events.begin_sleep();
         futex::sleep(events.word(), seen, limit);
         events.end_sleep();
     }
 
-    /// Gives a permit back that this member holds, and wakes one that waits for it.
+    /// Gives back a permit that this member holds, and wakes one waiter for it.
     pub fn give_permit(&self) {
         let table = self.table();
         if table.give_permit(self.me) {
@@ -189,7 +190,7 @@ impl SharedMemory {
         }
     }
 
-    /// Raises `events`, and wakes those that sleep on them.
+    /// Raises `events`, and wakes the threads that sleep on them.
     pub fn raise(&self, events: &EventCount) {
         if events.raise() {
             futex::wake(events.word());
@@ -199,19 +200,19 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // The rows are the parent's.
+        // In a forked child the rows are the parent's.
         if process::is_forked() {
             return;
         }
         let table = self.table();
         table.rows[self.me as usize].set_state(MemberState::Left);
-        // Those that wait for it look again.
+        // Waiters for this member check again.
         self.raise(&table.head.barriers);
         self.raise(&table.head.permits);
     }
 }
 
-/// Where the data lie, and how long the segment is.
+/// Byte range of the data, and length of the segment in bytes.
 fn layout(members: u32, len: usize) -> Option<(Range<usize>, usize)> {
     let head = size_of::<Head>() + members as usize * size_of::<Row>();
     let start = head.next_multiple_of(PAGE);
@@ -219,27 +220,27 @@ fn layout(members: u32, len: usize) -> Option<(Range<usize>, usize)> {
     Some((start..end, end.next_multiple_of(PAGE)))
 }
 
-/// This process has the lock. Dropped, the lock is free; dropped by a panic, it is abandoned, too.
+/// Guard of the lock. When dropped, the lock is free; when dropped by a panic, it is abandoned, too.
 #[derive(Debug)]
 pub struct LockGuard<'a> {
     memory: &'a SharedMemory,
-    /// Its thread was unwinding before it took the lock: that it still does says nothing of the data.
+    /// Whether the thread was unwinding before it took the lock: unwinding at the drop then says nothing about the data.
     unwinding: bool,
 }
 
 impl LockGuard<'_> {
-    /// Who left the data half written, perhaps.
+    /// The member that left the data half written, perhaps.
     #[inline]
     pub fn abandoned(&self) -> Option<Abandoned> {
         self.memory.table().head.lock.abandoned()
     }
 
-    /// The data are whole again.
+    /// Marks the data as whole again.
     pub fn repair(&mut self) {
         self.memory.table().head.lock.repair();
     }
 
-    /// The data: at the start of a page.
+    /// The data, at the start of a page.
     ///
     /// # Panics
     /// This and the next three: if the segment is used by elements, or its lock is a semaphore's.
@@ -260,7 +261,7 @@ impl LockGuard<'_> {
         unsafe { core::slice::from_raw_parts_mut(at.as_ptr(), self.memory.data.len()) }
     }
 
-    /// Copies all data out, whoever else writes there.
+    /// Copies all data out, even if a peer writes there at the same time.
     ///
     /// # Panics
     /// As above, and if `to` has another length.
@@ -270,7 +271,7 @@ impl LockGuard<'_> {
         unsafe { copy_in(to, self.data_at()) };
     }
 
-    /// Copies all data in, whoever else writes there.
+    /// Copies all data in, even if a peer writes there at the same time.
     ///
     /// # Panics
     /// As above, and if `from` has another length.
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
     use crate::socket::{self, Received};
 
-    /// `fd` as a peer passes it.
+    /// Passes `fd` to this process, as a peer does.
     fn passed(fd: &OwnedFd) -> Passed {
         let (ours, theirs) = socket::pair().unwrap();
         assert!(socket::send(ours.as_fd(), b"x", &[fd.as_fd()]).unwrap());
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!(first.state(1), Some(MemberState::Present));
         drop(second);
         assert_eq!(first.state(1), Some(MemberState::Left));
-        // As a killed process leaves it.
+        // This is the state that a killed process leaves.
         first.table().rows[1].set_state(MemberState::Present);
         assert_eq!(first.state(1), None);
         assert!(first.table().head.lock.try_lock(1, false));

@@ -1,4 +1,4 @@
-//! Unix sockets between processes of one host: datagrams in order, descriptors in passing, the peer's identity.
+//! Unix sockets between processes of one host: datagrams in order, passed descriptors, the peer's identity.
 //!
 //! Addresses are abstract (no file), so nothing is left behind by a killed process.
 
@@ -16,12 +16,12 @@ use rustix::net::{
 use crate::above_stdio;
 use crate::closer::{Endpoint, Passed};
 
-/// Descriptors that one datagram may carry.
+/// Upper bound of descriptors in one datagram.
 pub const MAX_FDS: usize = 4;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// A listening socket under the abstract name `name`.
+/// Makes a listening socket under the abstract name `name`.
 ///
 /// # Errors
 /// `AddrInUse` when the name is taken; the kernel's otherwise.
@@ -35,7 +35,7 @@ pub fn listen_at(name: &[u8]) -> io::Result<Endpoint> {
 /// Connects to the abstract name `name`, without waiting.
 ///
 /// # Errors
-/// `ConnectionRefused` when nobody listens there (any more).
+/// `ConnectionRefused` when there is no listener (any more).
 pub fn connect_to(name: &[u8]) -> io::Result<Endpoint> {
     let socket = new()?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
@@ -46,7 +46,7 @@ fn new() -> io::Result<OwnedFd> {
     above_stdio(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None))
 }
 
-/// The next waiting connection, if there is one.
+/// Accepts the next waiting connection, if there is one.
 ///
 /// # Errors
 /// The kernel's, out of descriptors among them.
@@ -66,12 +66,13 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?)
 }
 
-/// Who is at the other end: user id and, where it lies in our pid namespace, process id.
+/// Identity of the process at the other end: user id and, if it is in our pid namespace, process id.
 ///
 /// # Errors
 /// The kernel's.
 pub fn peer_identity(socket: BorrowedFd<'_>) -> io::Result<(u32, Option<i32>)> {
-    // Not rustix's `socket_peercred`: its process id is never 0, and the kernel reports 0 for a process outside our pid namespace.
+    // rustix's `socket_peercred` is not used: its process id is never 0, and the kernel reports 0 for a process outside our
+    // pid namespace.
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes to `credentials`, any bytes are one, and the descriptor is open while borrowed.
@@ -121,20 +122,20 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     }
 }
 
-/// What [`receive`] found.
+/// Result of [`receive`].
 #[derive(Debug)]
 pub enum Received {
-    /// A datagram of so many bytes (cut to the buffer's length; see `truncated`).
+    /// A datagram, cut to the buffer's length (see `truncated`).
     Datagram {
-        /// Its length in the buffer.
+        /// Its length in the buffer, in bytes.
         len: usize,
-        /// The datagram is longer than the buffer, or carries more descriptors than [`MAX_FDS`].
-        /// It stays where it is: read no more from this socket.
+        /// Whether the datagram is longer than the buffer, or carries more descriptors than [`MAX_FDS`]. It stays in the
+        /// socket then: read no more from this socket.
         truncated: bool,
-        /// What it carried.
+        /// Descriptors that it carried.
         fds: Vec<Passed>,
     },
-    /// Nothing there now.
+    /// No datagram is there now.
     Nothing,
     /// The peer closed its end, or died.
     Closed,
@@ -142,12 +143,12 @@ pub enum Received {
 
 /// Receives one datagram into `buffer`, without waiting.
 ///
-/// Two system calls: what is read at once is looked at first. The descriptors for which there is no room would otherwise be
-/// closed by the kernel, here and now, however long that takes ([`crate::closer`]).
+/// Makes two system calls: it peeks at the datagram first. Otherwise the kernel would close the descriptors for which there
+/// is no room, here and now, however long that takes ([`crate::closer`]).
 ///
 /// # Errors
-/// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error. This process has no room for the descriptors
-/// ([`is_shortage`](crate::is_shortage)): the datagram stays where it is, and can be received later.
+/// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error. If this process has no room for the
+/// descriptors ([`is_shortage`](crate::is_shortage)), the datagram stays in the socket, and can be received later.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -162,7 +163,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = part {
-            // All have their closer before one of them is duplicated.
+            // All descriptors have their closer before one of them is duplicated.
             let passed: Vec<_> = passed.map(Passed::new).collect();
             fds.extend(passed.into_iter().map(Passed::above_stdio));
         }
@@ -180,15 +181,15 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     Ok(Received::Datagram { len: message.bytes, truncated, fds })
 }
 
-/// Takes the datagram that was just looked at. Its descriptors are open here: none of them is closed by that.
+/// Takes the datagram that was just peeked at. Its descriptors are open here, so this closes none of them for good.
 fn take_first(socket: BorrowedFd<'_>) -> io::Result<()> {
     let take = || recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
-    // That the peer has gone without reading is told once, and before what it had sent.
+    // A first error may only report that the peer has gone without reading, which is reported once, before the peer's data.
     take().or_else(|error| if error == Errno::CONNRESET { take() } else { Err(error) })?;
     Ok(())
 }
 
-/// Whether the other end is closed, whatever lies unread.
+/// Whether the other end is closed, even if datagrams lie unread.
 ///
 /// # Errors
 /// The kernel's.
@@ -199,7 +200,7 @@ pub fn is_hung_up(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(fds[0].revents().contains(PollFlags::HUP))
 }
 
-/// Whether something can be read from `fd` within `limit` (a closed peer counts).
+/// Waits until something can be read from `fd` (a closed peer counts), at most `limit`. Returns whether it can.
 ///
 /// # Errors
 /// The kernel's.
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(text, "12");
         assert!(matches!(receive(b.as_fd(), &mut buffer).unwrap(), Received::Nothing));
         drop(a);
-        // A child that another test has just forked may hold it until its `exec`.
+        // A child that another test has just forked may hold the socket until its `exec`.
         let ended = loop {
             match receive(b.as_fd(), &mut buffer).unwrap() {
                 Received::Nothing => std::thread::sleep(std::time::Duration::from_millis(1)),
@@ -260,7 +261,8 @@ mod tests {
         assert_eq!(connect_to(name.as_bytes()).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 
-    /// Where the test of another pid namespace listens, in the process that it starts there.
+    /// Environment variable with the name at which the test of another pid namespace listens, in the process that it starts
+    /// there.
     const LISTENS_AT: &str = "UDECK_TEST_LISTENS_AT";
 
     #[test]

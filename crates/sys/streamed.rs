@@ -1,24 +1,25 @@
-//! Copies longer than the last-level cache, past the caches.
+//! Streamed copies: copies longer than the last-level cache, past the caches.
 //!
-//! An ordinary store reads the line first that it is about to overwrite: a third of a long copy's memory traffic, for nothing. `memcpy` knows that, but
-//! believes what the processor says of its cache; a virtual machine may say that of the whole host (320 MiB where there are 32), and then it
-//! never comes to it. Linux knows better.
+//! An ordinary store first reads the line that it is about to overwrite: a third of a long copy's memory traffic, for
+//! nothing. `memcpy` avoids that, but believes the processor's report of its cache size. A virtual machine may report that of
+//! the whole host (320 MiB where there are 32), and then `memcpy` never does. Linux knows better.
 //!
-//! Stores past the caches are made in order, so each one that is the first of its page waits until the page's address is found: in a virtual
-//! machine two tables are walked for that, for each 4 KiB. So the next page is touched a page ahead. On a virtual machine (EPYC of Zen 4)
-//! 64 MiB to message memory took 5.2 to 6.7 ms by `memcpy`, 3.7 to 4.9 by stores past the caches, 3.3 to 4.0 by those of AVX, and
-//! 2.6 to 2.9 with the touch. Huge pages, which message memory seldom has, gained nothing beyond that.
+//! Stores past the caches are made in order, so the first store to each page waits until the page's address is found: in a
+//! virtual machine two tables are walked for that, for each 4 KiB. So the next page is touched a page ahead. On a virtual
+//! machine (EPYC of Zen 4) 64 MiB to message memory took 5.2 to 6.7 ms by `memcpy`, 3.7 to 4.9 by stores past the caches, 3.3
+//! to 4.0 by those of AVX, and 2.6 to 2.9 with the touch. Huge pages, which message memory seldom has, gained nothing beyond
+//! that.
 //!
-//! What is shorter than the cache is quicker by `memcpy`, and is still there when the receiver reads it.
+//! Copies shorter than the cache are quicker by `memcpy`, and their data are still in the cache when the receiver reads them.
 
 use std::hint::black_box;
 use std::sync::OnceLock;
 
 type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void;
 
-/// What is shorter is not for [`copy`].
+/// Lower bound in bytes of the lengths that [`copy`] is for.
 pub const LONG: usize = 8 << 20;
-/// Where Linux does not say how large its last-level cache is.
+/// Size in bytes of the last-level cache where Linux does not tell it.
 const USUAL_CACHE: usize = 32 << 20;
 
 fn is_longer_than_cache(len: usize) -> bool {
@@ -30,7 +31,7 @@ fn is_longer_than_cache(len: usize) -> bool {
     len >= *CACHE.get_or_init(known)
 }
 
-/// "32768K" as Linux writes it.
+/// Decodes a size as Linux writes it, such as `32768K`.
 fn bytes_of(size: &str) -> Option<usize> {
     size.trim().strip_suffix('K')?.parse::<usize>().ok()?.checked_mul(1024)
 }
@@ -50,15 +51,19 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
+/// Copies by the C library.
+///
 /// # Safety
 /// That of [`copy`].
 unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
-    // Opaque, as in `copy_in`.
+    // The function is opaque, as in `copy_in`.
     let memcpy: Memcpy = black_box(libc::memcpy);
     // SAFETY: our contract.
     unsafe { memcpy(to.cast(), from.cast(), len) };
 }
 
+/// Copies past the caches, by the best instructions of this processor.
+///
 /// # Safety
 /// That of [`copy`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -68,7 +73,7 @@ unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     unsafe { stream_by(lines, to, from, len) };
 }
 
-/// Copies so many bytes, one line or more and no part of one, to where lines begin.
+/// Copies whole lines (one or more, `len` bytes in all) to a line's beginning.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 type Lines = unsafe fn(*mut u8, *const u8, usize);
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -76,11 +81,13 @@ const LINE: usize = 64;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const PAGE: usize = 4096;
 
+/// Copies past the caches, whole lines by `lines` and the rest by `memcpy`.
+///
 /// # Safety
-/// That of [`copy`], and the processor has what `lines` is made of.
+/// That of [`copy`], and the processor has the instructions of `lines`.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn stream_by(lines: Lines, to: *mut u8, from: *const u8, len: usize) {
-    // These stores want whole lines.
+    // These stores need whole lines.
     let before = to.align_offset(LINE).min(len);
     let after = before + (len - before) / LINE * LINE;
     // SAFETY: parts of both ranges, as our contract has them; what `lines` gets are whole lines, aligned in `to`.
@@ -90,16 +97,16 @@ unsafe fn stream_by(lines: Lines, to: *mut u8, from: *const u8, len: usize) {
         for start in (before..after).step_by(PAGE) {
             lines(to.add(start), from.add(start), PAGE.min(after - start));
         }
-        // These stores come before whatever tells others of them.
+        // The fence makes these stores visible before any store that announces them.
         std::arch::asm!("sfence", options(nostack));
     }
 }
 
-/// In assembler, so that who writes `from` meanwhile races with machine code only, as with [`super::copy_in`].
+/// Written in assembler, so that a writer of `from` meanwhile races with machine code only, as with [`super::copy_in`].
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of `len` bytes, one line or more and no part of one; `to` is where a line begins. A fence
-/// follows.
+/// `from` is valid for reads and `to` for writes of `len` bytes, one line or more and no part of one; `to` is a line's
+/// beginning. A fence follows.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn lines_by_sse2(to: *mut u8, from: *const u8, len: usize) {
     // SAFETY: reads and writes `len` bytes. The touch of the next page is none if there is no such page. SSE2 is part of x86_64.
@@ -131,7 +138,7 @@ unsafe fn lines_by_sse2(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// As [`lines_by_sse2`], with half as many instructions.
+/// Copies as [`lines_by_sse2`] does, with half as many instructions.
 ///
 /// # Safety
 /// That of [`lines_by_sse2`], and the processor has AVX.
@@ -173,7 +180,7 @@ mod tests {
 
     type Copy = unsafe fn(*mut u8, *const u8, usize);
 
-    /// What this machine takes, and what one without AVX does.
+    /// The copies of this machine, and of one without AVX.
     fn copies() -> Vec<Copy> {
         #[allow(unused_mut, reason = "there is one where there is no x86_64")]
         let mut all: Vec<Copy> = vec![stream];
@@ -182,6 +189,8 @@ mod tests {
         all
     }
 
+    /// Copies as [`stream`] does on a processor without AVX.
+    ///
     /// # Safety
     /// That of [`copy`].
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,18 +1,19 @@
-//! The library's own threads, and the callbacks of users that they run.
+//! Threads of the library, and the callbacks of users that they run.
 //!
 //! A thread of the library serves calls that wait. If it panicked and nothing else happened, they would wait for ever, or
-//! until a deadline that says nothing of the reason. So every such thread is started here: a panic in it is caught,
-//! `on_panic` marks what the thread served as failed and wakes who waits for it, and one line on stderr says so.
+//! until a deadline that does not tell the reason. So every such thread is started here. A panic in it is caught, `on_panic`
+//! marks the objects that the thread served as failed and wakes the waiters, and one line on stderr reports it.
 //!
-//! What a user gave us to call may panic, too, and that is no failure of ours: it is called through a [`Callback`], which
-//! catches the panic, says so once, and lets the thread go on.
+//! A user's closure may panic, too, and that is no failure of ours: it is called through a [`Callback`], which catches the
+//! panic, reports it once, and lets the thread go on.
 //!
 //! # The panic hook
-//! std tells of a panic by its hook, before the thread unwinds: its own writes to stderr, and waits where that is a pipe that
-//! nobody reads. Then nothing would be caught. So the first thread that is started here puts a hook before the one that
-//! there is. It says panics of the library's threads (a user's closures there included) in one line that waits for nobody who reads, without a
-//! backtrace: who captures one may wait for another thread that writes one. Any other thread's panic goes to the hook that was there
-//! before, as it is. A hook that the program sets later has them all; it does well to call the one before it, and not to wait.
+//! std reports a panic by its hook, before the thread unwinds: its own hook writes to stderr, and waits where that is a pipe
+//! that nobody reads. Then nothing would be caught. So the first thread that is started here puts a hook before the existing
+//! one. That hook reports panics of the library's threads (a user's closures there included) in one line that waits for no
+//! reader, without a backtrace: capturing one may wait for another thread that writes one. Any other thread's panic goes to
+//! the hook that was there before, as it is. A hook that the program sets later gets them all; it does well to call the one
+//! before it, and not to wait.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -27,11 +28,11 @@ use crate::limits::name_limits;
 /// Starts a thread of the library. If `body` panics, `on_panic` is called, on the thread, with the panic's words, and
 /// joining gives these words, too.
 ///
-/// `on_panic` has to see to it that nobody waits for this thread any more. It must not wait itself, and what it locks must
-/// be free after a panic: `parking_lot`'s locks are.
+/// `on_panic` has to make sure that nothing waits for this thread any more. It must not wait itself, and the locks that it
+/// takes must be free after a panic: `parking_lot`'s locks are.
 ///
 /// # Errors
-/// The kernel's: no threads left. Neither of the two was called then.
+/// The kernel's: no threads left. Neither closure was called then.
 pub fn spawn<R: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> R + Send + 'static,
@@ -42,10 +43,10 @@ pub fn spawn<R: Send + 'static>(
     Builder::new().name(name.clone()).spawn(move || run(&name, body, on_panic)).map_err(name_limits)
 }
 
-/// As [`spawn`], in a scope.
+/// Starts a thread as [`spawn`] does, in a scope.
 ///
 /// # Errors
-/// As [`spawn`].
+/// Those of [`spawn`].
 pub fn spawn_scoped<'scope, R: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     name: &'static str,
@@ -58,14 +59,14 @@ pub fn spawn_scoped<'scope, R: Send + 'scope>(
 }
 
 fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> Result<R, String> {
-    // Again: who started this thread may have been unwinding.
+    // Called again, because the thread that started this one may have been unwinding.
     put_hook();
     let _ours = Ours::begin();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => Ok(result),
         Err(panic) => {
             let words = words(panic);
-            // First what others wait for, then the words about it.
+            // Waiting calls are woken first, then the line is written.
             attempt(|| on_panic(&words));
             crate::say!("the library's thread {name} panicked, and what it served fails: {words}");
             Err(words)
@@ -74,11 +75,11 @@ fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> 
 }
 
 thread_local! {
-    /// This thread is one of the library, in its body.
+    /// Whether this thread is one of the library, in its body.
     static IS_OURS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, the thread is one of the library.
+/// Marks the thread as one of the library while it lives.
 struct Ours;
 
 impl Ours {
@@ -94,7 +95,7 @@ impl Drop for Ours {
     }
 }
 
-/// Once in this process: see the module. Not while this thread unwinds, because std panics then.
+/// Puts the hook, once in this process: see the module. Does nothing while this thread unwinds, because std panics then.
 fn put_hook() {
     static ONCE: Once = Once::new();
     if std::thread::panicking() {
@@ -106,7 +107,7 @@ fn put_hook() {
     });
 }
 
-/// In the hook: at once, because a panic that cannot unwind has no later. It waits only for a write that is under way.
+/// Reports a panic, in the hook, at once: a panic that cannot unwind has no later moment. It waits only for a write in progress.
 #[cold]
 fn report(panic: &PanicHookInfo<'_>) {
     let payload = panic.payload();
@@ -121,7 +122,7 @@ fn report(panic: &PanicHookInfo<'_>) {
     ));
 }
 
-/// What a panic said. A payload's own drop may panic, so that one of unknown type is kept.
+/// The words of a panic. A payload of unknown type is leaked, because its own drop may panic.
 fn words(panic: Box<dyn Any + Send>) -> String {
     let panic = match panic.downcast::<String>() {
         Ok(words) => return *words,
@@ -136,13 +137,13 @@ fn words(panic: Box<dyn Any + Send>) -> String {
     }
 }
 
-/// Calls `act`, and leaves a panic in it at that: for what comes after a panic has been told of, and may meet what that has
-/// left behind. Whether there was none.
+/// Calls `act`, and ignores a panic in it: for code that runs after a panic was reported, and may meet its remains. Returns
+/// whether there was none.
 pub fn attempt(act: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(act)).map_err(std::mem::forget).is_ok()
 }
 
-/// The place where closures of a user are called: a panic in one is caught, and said once.
+/// Caller of a user's closures: a panic in one is caught, and reported once.
 #[derive(Debug)]
 pub struct Callback {
     what: &'static str,
@@ -150,12 +151,12 @@ pub struct Callback {
 }
 
 impl Callback {
-    /// For the closures that `what` names in a sentence: `"the error callback"`.
+    /// Makes a caller for the closures that `what` names in a sentence: `"the error callback"`.
     pub const fn new(what: &'static str) -> Self {
         Callback { what, told: AtomicBool::new(false) }
     }
 
-    /// Calls one. `None`: it panicked.
+    /// Calls a closure. `None`: it panicked.
     pub fn call<R>(&self, closure: impl FnOnce() -> R) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(closure)) {
             Ok(result) => Some(result),
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(thread.unwrap().join().unwrap(), Ok(7));
     }
 
-    /// Panics again when it is dropped.
+    /// A value that panics again when it is dropped.
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -232,10 +233,10 @@ mod tests {
         assert_eq!(callback.call(|| 2), Some(2));
     }
 
-    /// In the process that the test of this name starts.
+    /// Environment variable that is set in the process that a test starts.
     const CHILD: &str = "UDECK_TEST_PANICS";
 
-    /// This test again, as a process whose standard streams are these, and in which [`CHILD`] is set.
+    /// Starts this test again, as a process in which [`CHILD`] is set.
     fn child(name: &str) -> Command {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([&format!("thread::tests::{name}"), "--exact", "--nocapture"]);

@@ -1,4 +1,4 @@
-//! The way back: "I am done with the buffer you lent me".
+//! Tokens: the way back of lent buffers from the borrower to the lender.
 //!
 //! A lender numbers the buffers it has lent on one connection (tokens, fewer than the lane has slots); the
 //! borrower returns tokens here in whatever order it finishes, from whichever thread drops the message. The
@@ -21,14 +21,14 @@
 use crate::atomic::{AtomicU32, Ordering};
 use crate::fault;
 
-/// Slots of a lane: one more than can be lent at once would be wasteful, so exactly the bound on lent buffers.
+/// Number of slots of a lane: exactly the bound of buffers that are lent at once. More would be wasteful.
 #[cfg(not(loom))]
 pub const SLOTS: u32 = 64;
-/// Slots of a lane (small under loom).
+/// Number of slots of a lane (small under loom).
 #[cfg(loom)]
 pub const SLOTS: u32 = 2;
 
-/// Where the lane lies.
+/// Place of a lane's entries.
 pub trait Lane {
     /// The entry at `index < SLOTS`.
     fn entry(&self, index: u32) -> &AtomicU32;
@@ -54,7 +54,7 @@ impl<L: Lane> Returner<L> {
         Returner { lane, next: AtomicU32::new(0) }
     }
 
-    /// How many were returned so far, modulo 2^32.
+    /// Number of tokens that were returned so far, modulo 2^32.
     #[inline]
     pub fn returned(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
@@ -83,7 +83,7 @@ impl<L: Lane> Collector<L> {
         Collector { lane, next: 0 }
     }
 
-    /// The next token that came back. Positions wrap after 2^32 returns; a lap lasts 65,535 of them.
+    /// Takes the next token that came back. Positions wrap after 2^32 returns; a lap number is reused after 65,535 laps.
     #[inline]
     pub fn collect(&mut self) -> Option<u16> {
         // SYNC POINT token: the borrower's reads are over.
@@ -114,7 +114,7 @@ mod tests {
         Arc::new((0..SLOTS).map(|_| AtomicU32::new(0)).collect())
     }
 
-    /// Both ends agree whatever it is; but all slots of a lap have the same, and no position is too great for it.
+    /// Both ends compute the same lap number; all slots of a lap have the same, and no position is too great for it.
     #[cfg(not(loom))]
     #[test]
     fn the_lap_changes_with_the_first_slot() {

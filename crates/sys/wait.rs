@@ -1,14 +1,14 @@
-//! How a waiting thread spends its time: spin, then yield, then sleep.
+//! Waiting: how a waiting thread spends its time. It spins, then yields, then sleeps.
 //!
-//! With a processor for every rank, spinning for as long as a sleep would have cost comes first, and yielding after it. Where
-//! waits end in sleep again and again, because the peer computes between its messages, both only burn a processor: then a wait
+//! With a processor for every rank, a wait first spins for as long as a sleep would have cost, and then yields. Where waits
+//! end in sleep again and again, because the peer computes between its messages, both only burn a processor: then a wait
 //! sleeps after a short spin, until news come before the sleep again.
 //!
-//! With more ranks than processors the peer may be one that cannot run while we spin: then yielding comes first. But it may as well run on
-//! another processor at this moment, and answer sooner than a yield comes back. So a wait first spins for what a
-//! few context switches cost, if that has paid lately. Two ranks that speak to each other then run at the same time, until one
-//! of them is suspended, and the other, whose spinning is in vain, makes place for the next two: nobody schedules them,
-//! but each message says who runs.
+//! With more ranks than processors the peer may be one that cannot run while we spin: then yielding comes first. But it may
+//! as well run on another processor at this moment, and answer sooner than a yield comes back. So a wait first spins for the
+//! time of a few context switches, if that has paid lately. Two ranks that exchange messages then run at the same time, until
+//! one of them is suspended, and the other, whose spinning is in vain, makes place for the next two. No one schedules them;
+//! each message decides which rank runs.
 //!
 //! Source: Arpaci-Dusseau, *Implicit coscheduling: coordinated scheduling with implicit information in distributed
 //! systems*, ACM TOCS 2001.
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 use crate::missed::missed;
 
-/// What the waiter should do before it looks again.
+/// Next action of a waiter before it polls again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Look again at once.
+    /// Poll again at once.
     Again,
     /// Nothing came for a while: sleep until woken (the caller knows on what).
     Sleep,
@@ -31,13 +31,13 @@ pub enum Pause {
 pub struct Spinner {
     looks: u32,
     budget: Budget,
-    /// When it began to spin, and then to yield.
+    /// Start of the spinning, and later of the yielding.
     since: Option<Instant>,
     oversubscribed: bool,
     habit: Habit,
 }
 
-/// What is left to a wait before it sleeps.
+/// Remaining budget of a wait before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Budget {
     spin_for: Duration,
@@ -46,36 +46,37 @@ struct Budget {
     yields: u32,
 }
 
-/// What waits at one place have taught, kept from wait to wait: whether spinning pays, and whether the last one has spent its
-/// budget already.
+/// Experience of the waits at one place, kept from wait to wait: whether spinning pays, and whether the last one has spent
+/// its budget already.
 #[derive(Clone, Copy, Debug)]
 pub struct Habit {
-    /// Waits whose news came before they slept (with more ranks than processors: while they spun), less waits in vain; 0 to
-    /// [`Habit::MOST`].
+    /// Number of waits whose news came before they slept (with more ranks than processors: while they spun), less those in
+    /// vain; 0 to [`Habit::MOST`].
     credit: u8,
-    /// All waits, modulo 256.
+    /// Number of all waits, modulo 256.
     waits: u8,
-    /// The last wait spun and yielded, and nothing came: the next one sleeps at once. Without this, waits that end early to
-    /// look after something else, one after the other, would burn a processor for as long as nothing comes.
+    /// Whether the last wait spun and yielded, and nothing came: the next one sleeps at once. Without this, waits that end
+    /// early to poll something else, one after the other, would burn a processor for as long as nothing comes.
     spent: bool,
 }
 
-/// A yield among runnable ranks costs about a context switch; past this many the machine is waiting, not busy.
+/// Number of yields of a wait. A yield among runnable ranks costs about a context switch; past this many the machine is
+/// waiting, not busy.
 const YIELDS: u32 = 200;
-/// Longest time that a wait alone on its processor yields. Its yields take a fraction of that, unless another program has the processor
-/// meanwhile: for a time slice each. One that sleeps is run as soon as it is woken.
+/// Longest time that a wait alone on its processor yields. Its yields take a fraction of that, unless another program has the
+/// processor meanwhile, for a time slice each. A waiter that sleeps instead is run as soon as it is woken.
 const YIELD_FOR: Duration = Duration::from_millis(1);
 
 impl Budget {
     /// About twice the measured cost of a wake-up by futex across cores (22 µs): spinning longer than a sleep would have cost
     /// buys nothing.
     const LONG: Self = Budget { spin_for: Duration::from_micros(50), looks_per_clock: 64, yields: YIELDS };
-    /// What it takes until a peer gets its turn on another processor, if there are two to four ranks to each, and answers: a few
-    /// context switches, and what they leave in the caches. (Measured with 4 and 8 ranks on two processors: with 1.5 µs, ranks
-    /// seldom come to run at the same time.)
+    /// Time until a peer gets its turn on another processor, with two to four ranks per processor, and answers: a few context
+    /// switches, and their cost in the caches. (Measured with 4 and 8 ranks on two processors: with 1.5 µs, ranks seldom come
+    /// to run at the same time.)
     const BRIEF: Self = Budget { spin_for: Duration::from_micros(5), looks_per_clock: 16, yields: YIELDS };
     const YIELDING: Self = Budget { spin_for: Duration::ZERO, ..Self::BRIEF };
-    /// For who sleeps anyway. A look may be a system call, so the clock is read after each.
+    /// Budget of a wait that will sleep anyway. A poll may be a system call, so the clock is read after each.
     const GLANCE: Self = Budget { spin_for: Duration::from_micros(5), looks_per_clock: 1, yields: 0 };
     const NONE: Self = Budget { spin_for: Duration::ZERO, looks_per_clock: 1, yields: 0 };
 
@@ -86,9 +87,10 @@ impl Budget {
 }
 
 impl Habit {
-    /// So many failures in a row end it.
+    /// Credit after which this many failures in a row end the spinning.
     const MOST: u8 = 16;
-    /// Without credit, one wait in so many tries again. With a processor for every rank a try costs others nothing.
+    /// Without credit, one wait in this many spins again. With a processor for every rank (`RETRY_ALONE`) an attempt costs
+    /// others nothing.
     const RETRY: u8 = 64;
     const RETRY_ALONE: u8 = 32;
 
@@ -99,7 +101,7 @@ impl Habit {
         self.credit > 0 || self.waits.is_multiple_of(retry)
     }
 
-    /// For a wait that is known to be long: it sleeps at once.
+    /// Makes the next wait sleep at once: it is known to be long.
     pub fn for_sleep(self) -> Self {
         Self { spent: true, ..self }
     }
@@ -112,27 +114,28 @@ impl Habit {
         self.credit = self.credit.saturating_sub(1);
     }
 
-    /// A long wait costs as much as ten wake-ups where a look is a system call: five of them are enough.
+    /// Notes a wait that ended in sleep. A long wait costs as much as ten wake-ups where a poll is a system call, so five of
+    /// these are enough.
     fn ended_in_sleep(&mut self) {
         self.credit /= 2;
     }
 }
 
 impl Default for Habit {
-    /// Half convinced.
+    /// Half of the highest credit.
     fn default() -> Self {
         Habit { credit: Self::MOST / 2, waits: 0, spent: false }
     }
 }
 
 impl Spinner {
-    /// For a single wait. `oversubscribed`: more ranks run on this host than processors may run them.
+    /// A spinner for a single wait. `oversubscribed`: more ranks run on this host than it has processors for them.
     pub fn new(oversubscribed: bool) -> Self {
         let budget = if oversubscribed { Budget::YIELDING } else { Budget::LONG };
         Self::within(budget, oversubscribed, Habit::default())
     }
 
-    /// For one of many waits at the same place; [`Spinner::found`] and [`Spinner::gave_up`] give the habit back.
+    /// A spinner for one of many waits at the same place; [`Spinner::found`] and [`Spinner::gave_up`] return the habit.
     #[inline]
     pub fn with_habit(oversubscribed: bool, mut habit: Habit) -> Self {
         if habit.spent {
@@ -147,7 +150,7 @@ impl Spinner {
         Self::within(budget, oversubscribed, habit)
     }
 
-    /// For a wait whose looks take long: the clock is read after each.
+    /// Adapts the spinner to polls that take long: the clock is read after each.
     pub fn with_long_looks(mut self) -> Self {
         self.budget.looks_per_clock = 1;
         self
@@ -158,7 +161,7 @@ impl Spinner {
         Spinner { looks: 0, budget, since: None, oversubscribed, habit }
     }
 
-    /// Called after each fruitless look. Returns [`Pause::Sleep`] when the budget is spent, every time from
+    /// Counts a poll in vain, and decides the next action. Returns [`Pause::Sleep`] when the budget is spent, every time from
     /// then on.
     #[inline]
     pub fn pause(&mut self) -> Pause {
@@ -174,8 +177,8 @@ impl Spinner {
         self.stop_spinning()
     }
 
-    /// What came was found, or the wait ends for another reason than its time: the habit to keep. With more ranks than
-    /// processors, what is found without a yield came from somebody who runs at the same time.
+    /// Ends the wait: its news came, or it ends for another reason than its time. Returns the habit to keep. With more ranks
+    /// than processors, news found without a yield came from a peer that runs at the same time.
     #[inline]
     pub fn found(mut self) -> Habit {
         let paid = if self.oversubscribed { self.budget.yields == YIELDS } else { !self.budget.is_spent() };
@@ -186,7 +189,7 @@ impl Spinner {
         self.habit
     }
 
-    /// Nothing came in time: the habit to keep.
+    /// Ends the wait: nothing came in time. Returns the habit to keep.
     pub fn gave_up(mut self) -> Habit {
         self.habit.spent = self.budget.is_spent();
         self.habit
@@ -198,7 +201,7 @@ impl Spinner {
         let since = *self.since.get_or_insert(now);
         if now.duration_since(since) >= self.budget.spin_for {
             (self.budget.spin_for, self.since) = (Duration::ZERO, None);
-            // Alone on its processor, it has its yields before it has waited in vain.
+            // Alone on its processor, a wait has its yields before it has waited in vain.
             if self.oversubscribed {
                 self.habit.was_in_vain();
             } else if self.budget.is_spent() {
@@ -219,7 +222,7 @@ impl Spinner {
         Pause::Again
     }
 
-    /// Counts a yield. `lasted`: since the first one of this wait began.
+    /// Counts a yield. `lasted`: time since the first yield of this wait began.
     fn yielded(&mut self, lasted: Duration) {
         let is_late = !self.oversubscribed && lasted >= YIELD_FOR;
         self.budget.yields = if is_late { 0 } else { self.budget.yields - 1 };
@@ -246,7 +249,7 @@ mod tests {
             while spinner.pause() == Pause::Again {
                 looks += 1;
             }
-            // Alone on its processor it yields for a limited time, of which another program may have taken all.
+            // Alone on its processor it yields for a limited time, all of which another program may have taken.
             let yields = if spinner.oversubscribed { YIELDS } else { 1 };
             assert!(looks >= u64::from(yields), "yields come before sleep");
             assert_eq!(spinner.pause(), Pause::Sleep);
@@ -269,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Waits, until it has yielded once, or only for one look. Whether it spun, and what it learned.
+    /// Waits until it has yielded once, or only for one poll. Returns whether it spun, and the habit.
     fn wait(habit: Habit, in_vain: bool) -> (bool, Habit) {
         let mut spinner = Spinner::with_habit(true, habit);
         let spins = !spinner.budget.spin_for.is_zero();
@@ -306,7 +309,7 @@ mod tests {
         assert_eq!(habit.credit, Habit::MOST);
     }
 
-    /// Alone on its processor: waits until it would sleep, or only for one look. What it learned.
+    /// Waits alone on its processor until it would sleep, or only for one poll. Returns the habit.
     fn wait_alone(habit: Habit, in_vain: bool) -> Habit {
         let mut spinner = Spinner::with_habit(false, habit);
         let mut pause = spinner.pause();
@@ -337,11 +340,11 @@ mod tests {
         }
         assert_eq!(habit.credit, Habit::MOST);
         assert_eq!(Spinner::with_habit(false, habit).budget, Budget::LONG);
-        // One that looked in vain for all of its time has learned that, and no more.
+        // A wait that polled in vain for all of its time has learned that, and no more.
         assert_eq!(wait_alone(habit, true).credit, Habit::MOST / 2);
     }
 
-    /// A message that is there after a yield that gave a time slice away would have come sooner by a wake-up.
+    /// A message that is found after a yield which gave a time slice away would have come sooner by a wake-up.
     #[test]
     fn who_yields_to_another_program_sleeps_soon() {
         let mut habit = Habit::default();
@@ -368,7 +371,7 @@ mod tests {
         assert!(spinner.budget.spin_for.is_zero(), "it yields now");
     }
 
-    /// Among ranks that share processors a yield lets another one work.
+    /// Among ranks that share processors, a yield lets another rank work.
     #[test]
     fn who_yields_to_other_ranks_goes_on() {
         let mut spinner = Spinner::with_habit(true, Habit::default());

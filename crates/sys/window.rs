@@ -1,8 +1,8 @@
-//! Memory that a peer may write or read by itself, and how its owner takes it back.
+//! Windows: memory that a peer may write or read by itself, and how its owner takes it back.
 //!
-//! The owner publishes [`Entry`]s, each under a handle. A peer announces at its [`Gate`] which handle it goes to, looks the
-//! entry up, copies, and leaves. To withdraw, the owner clears the entry and waits until no peer is inside that had
-//! announced *this* handle. Who is inside another window holds nothing up.
+//! The owner publishes [`Entry`]s, each under a handle. A peer announces at its [`Gate`] the handle of the window that it
+//! enters, looks the entry up, copies, and leaves. To withdraw, the owner clears the entry and waits until no peer is inside
+//! that had announced *this* handle. A peer inside another window holds nothing up.
 //!
 //! ```text
 //! gate   0        32                64
@@ -19,7 +19,7 @@
 //!
 //! # Hostility
 //! A peer that lies (copies without announcing it, or announces another window than it uses) spoils only window memory
-//! of its own job; see SAFETY.md. One that announces a window for ever holds up that window, one per connection.
+//! of its own job; see SAFETY.md. A peer that announces a window for ever holds up that window, one per connection.
 //! An owner that lies can make a writer write only within the owner's own landing memory: the caller checks
 //! bounds after [`Visit::look_up`].
 
@@ -39,7 +39,7 @@ pub struct Entry {
 // SAFETY: atomics only.
 unsafe impl Shared for Entry {}
 
-/// One peer's announcement: which window it is inside. In memory that the peer writes.
+/// A peer's announcement of the window that it is inside. It lies in memory that the peer writes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Gate(AtomicU64);
@@ -47,7 +47,7 @@ pub struct Gate(AtomicU64);
 // SAFETY: atomics only.
 unsafe impl Shared for Gate {}
 
-/// A peer's stay inside a window: it goes out when this is dropped.
+/// A peer's visit to a window: it ends when this is dropped.
 #[derive(Debug)]
 #[must_use = "a visit is over when this is dropped"]
 pub struct Visit<'a> {
@@ -55,25 +55,25 @@ pub struct Visit<'a> {
     handle: u32,
 }
 
-/// A stay inside a window, as the owner saw it.
+/// A peer's visit to a window, as the owner saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay(u64);
 
-/// What an entry says.
+/// Content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposed {
     /// The owner's protection tag.
     pub tag: u32,
-    /// Start, in the owner's memory: which of its segments, `rights` say.
+    /// Start of the window in the owner's memory; `rights` tells the segment.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What peers may do there: bits whose meaning is the caller's.
+    /// Rights of peers there: bits whose meaning is the caller's.
     pub rights: u32,
 }
 
 impl Entry {
-    /// Owner: publishes `exposed` under `handle` (not 0).
+    /// Publishes `exposed` under `handle` (not 0). The owner calls this.
     pub fn expose(&self, handle: u32, exposed: Exposed) {
         self.tag.store(exposed.tag, Ordering::Relaxed);
         self.offset.store(exposed.offset, Ordering::Relaxed);
@@ -82,8 +82,8 @@ impl Entry {
         self.handle.store(handle, Ordering::Release);
     }
 
-    /// Owner: withdraws the entry. It may be reused only when every stay that [`Gate::stay_in`] its handle shows
-    /// afterwards is over.
+    /// Withdraws the entry. The owner calls this, and may reuse the entry only when every visit that [`Gate::stay_in`] shows
+    /// for its handle afterwards is over.
     pub fn withdraw(&self) {
         self.handle.store(0, Ordering::Relaxed);
         // SYNC POINT gate, owner's half.
@@ -92,8 +92,8 @@ impl Entry {
 }
 
 impl Visit<'_> {
-    /// What the window is that was announced, if this is its entry. Nothing has handle 0: an entry that was withdrawn
-    /// holds it, beside what it exposed.
+    /// Content of the announced window, if this is its entry. Handle 0 finds nothing: a withdrawn entry holds 0, beside its
+    /// former content.
     pub fn look_up(&self, entry: &Entry) -> Option<Exposed> {
         (self.handle != OUTSIDE && entry.handle.load(Ordering::Acquire) == self.handle).then(|| Exposed {
             tag: entry.tag.load(Ordering::Relaxed),
@@ -110,16 +110,16 @@ impl Drop for Visit<'_> {
     }
 }
 
-/// In the place of a handle: no window.
+/// Handle of a peer that is outside of all windows.
 const OUTSIDE: u32 = 0;
 /// One visit, in a gate's word.
 const ONE_VISIT: u64 = 1 << 32;
 
 impl Gate {
-    /// Peer: goes inside the window `handle`, and nowhere else.
+    /// Enters the window `handle`, and no other. The peer calls this.
     pub fn enter(&self, handle: u32) -> Visit<'_> {
         let next = (self.0.load(Ordering::Relaxed) & !u64::from(u32::MAX)).wrapping_add(ONE_VISIT);
-        // SYNC POINT gate: what was copied in the visit before is over.
+        // SYNC POINT gate: the copies of the visit before are over.
         self.0.store(next | u64::from(handle), Ordering::Release);
         // SYNC POINT gate, peer's half.
         fence(Ordering::SeqCst);
@@ -132,24 +132,24 @@ impl Gate {
         self.0.store(now & !u64::from(u32::MAX), Ordering::Release);
     }
 
-    /// Owner, after [`Entry::withdraw`]: the peer's stay in the window `handle`, if it is inside that one.
+    /// The peer's visit to the window `handle`, if it is inside that one. The owner calls this after [`Entry::withdraw`].
     pub fn stay_in(&self, handle: u32) -> Option<Stay> {
         let now = self.position();
         (now as u32 == handle && handle != OUTSIDE).then_some(Stay(now))
     }
 
-    /// Owner: whether a stay is over. A later one in the same window is another.
+    /// Whether a visit is over. A later one to the same window is another. The owner calls this.
     pub fn is_over(&self, stay: Stay) -> bool {
         self.position() != stay.0
     }
 
-    /// Owner: whether the peer is inside any window.
+    /// Whether the peer is inside any window. The owner calls this.
     pub fn is_occupied(&self) -> bool {
         self.position() as u32 != OUTSIDE
     }
 
     fn position(&self) -> u64 {
-        // SYNC POINT gate: what was copied in a visit that is over.
+        // SYNC POINT gate: the copies of a visit that is over.
         self.0.load(Ordering::Acquire)
     }
 }
@@ -201,8 +201,8 @@ mod tests {
         assert_eq!(gate.stay_in(0), None, "nobody is inside nothing");
     }
 
-    /// The gate lies in memory that peers can write: a peer that goes in is inside whatever was there, and each visit
-    /// differs from the one before.
+    /// The gate lies in memory that peers can write: a peer that enters is inside whatever the word was before, and each
+    /// visit differs from the one before.
     #[test]
     fn whoever_enters_is_inside() {
         for there in [0, 7, u64::MAX, u64::MAX << 32] {
@@ -225,7 +225,7 @@ mod loom_models {
 
     const ANY: Exposed = Exposed { tag: 1, offset: 0, len: 4, rights: 1 };
 
-    /// Two windows of one owner, a peer, and what lies in them.
+    /// Two windows of one owner with their memory, and a peer's gate.
     struct Shop {
         entries: [Entry; 2],
         gate: Gate,
@@ -250,7 +250,7 @@ mod loom_models {
             Arc::new(shop)
         }
 
-        /// The peer writes into the window, if that is still there.
+        /// Lets the peer write into the window, if it is still exposed.
         fn write(&self, number: usize) {
             let visit = self.gate.enter(handle(number));
             if visit.look_up(&self.entries[number]).is_some() {
@@ -259,7 +259,7 @@ mod loom_models {
             }
         }
 
-        /// The owner takes the window back, and writes there itself.
+        /// Lets the owner take the window back, and write there itself.
         fn take_back(&self, number: usize) {
             self.entries[number].withdraw();
             if let Some(stay) = self.gate.stay_in(handle(number)) {
@@ -272,7 +272,7 @@ mod loom_models {
         }
     }
 
-    /// The owner does this, while the peer does that on a thread of its own.
+    /// Runs `owner`, while `peer` runs on a thread of its own.
     fn model(
         owner: impl Fn(&Shop) + Send + Sync + 'static,
         peer: impl Fn(&Shop) + Copy + Send + Sync + 'static,
@@ -295,8 +295,8 @@ mod loom_models {
         model(|shop| shop.take_back(0), |shop| shop.write(0));
     }
 
-    /// A peer that goes from one window to the next has left the first, and what it did there is over. Fails if the
-    /// Release of `enter` is weakened: the owner may see the second visit without the end of the first.
+    /// A peer that goes from one window to the next has left the first, and its accesses there are over. Fails if the Release
+    /// of `enter` is weakened: the owner may see the second visit without the end of the first.
     #[test]
     fn loom_window_is_quiet_when_its_peer_is_inside_another() {
         let peer = |shop: &Shop| {
@@ -306,7 +306,7 @@ mod loom_models {
         model(|shop| shop.take_back(0), peer);
     }
 
-    /// Each window is taken back by itself, in whatever order its peer goes through them.
+    /// Each window is taken back by itself, in whatever order its peer visits them.
     #[test]
     fn loom_windows_are_taken_back_one_by_one() {
         let owner = |shop: &Shop| {
@@ -335,9 +335,9 @@ mod loom_models {
         });
     }
 
-    /// A window is taken back, and its entry shows another piece of memory under another handle, while a peer is on its way into
-    /// the old one: whatever it finds is what its handle named, whole. Fails if either fence of SYNC POINT `gate` is
-    /// removed: the visitor of the old one is still inside when the entry is written anew.
+    /// A window is taken back, and its entry shows another piece of memory under another handle, while a peer is about to
+    /// enter the old one: each content that the peer finds belongs to its handle, whole. Fails if either fence of SYNC POINT
+    /// `gate` is removed: the visitor of the old one is still inside when the entry is written anew.
     #[test]
     fn loom_window_that_is_exposed_again_is_another() {
         const AGAIN: Exposed = Exposed { tag: 2, offset: 1, len: 8, rights: 3 };
@@ -365,9 +365,9 @@ mod loom_models {
         model(owner, peer);
     }
 
-    /// A peer that goes into the window again, while the owner waits for the end of its stay: the second time it finds nothing,
-    /// and the owner does not take it for the first. Fails if either fence of SYNC POINT `gate` is removed, or the Release of
-    /// `enter` is: the owner may see the second visit without the end of the first.
+    /// A peer enters the window again, while the owner waits for the end of its visit: the second time it finds nothing, and
+    /// the owner does not mistake the second visit for the first. Fails if either fence of SYNC POINT `gate` is removed, or
+    /// the Release of `enter` is: the owner may see the second visit without the end of the first.
     #[test]
     fn loom_window_is_quiet_when_its_peer_comes_again() {
         let peer = |shop: &Shop| {

@@ -226,7 +226,7 @@ impl Cq {
     /// Prepares for another thread to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;
     /// poll until there are none, and try again.
     pub fn arm(&mut self) -> Armed {
-        // As in `park`, this check finds events that a poll has overlooked although it took their wake-up.
+        // This check finds events that a poll has overlooked although it took their wake-up, as in `park`.
         if self.shared.has_events() || is_forked() { Armed::News } else { self.waiter.arm() }
     }
 

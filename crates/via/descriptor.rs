@@ -19,7 +19,7 @@ pub(crate) enum Kind {
 /// One segment of a post.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// Offset in the outbox; `None`: it lies outside.
+    /// Byte offset in the outbox; `None`: the segment lies outside.
     pub offset: Option<u64>,
     /// Length in bytes.
     pub len: usize,
@@ -63,7 +63,7 @@ impl Segment {
         &mut self.region[self.range.clone()]
     }
 
-    /// Offset in the outbox arena, and length in bytes. `None` for the program's own memory, which lies elsewhere.
+    /// Byte offset in the outbox arena, and length in bytes. `None` for the program's own memory, which lies elsewhere.
     #[inline]
     pub(crate) fn located(&self) -> Option<(u64, usize)> {
         Some((self.region.block()?.offset() + self.range.start as u64, self.range.len()))

@@ -105,7 +105,7 @@ pub enum Error {
     RdmaProtection {
         /// Handle that was used.
         handle: u32,
-        /// Offset in the window.
+        /// Byte offset in the window.
         offset: usize,
         /// Length in bytes.
         len: usize,

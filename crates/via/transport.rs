@@ -631,7 +631,7 @@ pub struct Retransmissions {
 /// Any value that keeps a lent buffer alive.
 pub type Owner = Box<dyn Any + Send>;
 
-/// What became of a transfer whose buffer is the caller's again.
+/// Status of a transfer whose buffer is the caller's again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferStatus {
     /// The receiver has the message, or the data of a read are in place. (Below reliable reception, for a send or a write:

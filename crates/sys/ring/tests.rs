@@ -1,4 +1,4 @@
-//! The ring against a queue that cannot be wrong (proptest), under lies (proptest), and under every
+//! Tests of the ring against a queue that cannot be wrong (proptest), under hostile words (proptest), and under every
 //! interleaving (loom: `RUSTFLAGS="--cfg loom" cargo test --release loom_`).
 
 use super::*;
@@ -72,7 +72,7 @@ mod models {
             producer.next = Position::START.plus(u64::from(start)); producer.credit = start; consumer.next = start; consumer.told = start;
             heap.line.credit.store(start, Ordering::Relaxed);
             if start != 0 {
-                // What the lap before left behind; a fresh ring holds zeros and starts at zero.
+                // These are leftovers of the lap before; a fresh ring holds zeros and starts at zero.
                 for position in (1..=8).map(|back| start - back) {
                     heap.cells[(position & 7) as usize].head.store(u64::from(position + 1), Ordering::Relaxed);
                 }
@@ -116,7 +116,7 @@ mod models {
                     }
                     Step::PopRun(most) => {
                         let mut popped = Vec::new();
-                        // An odd one stays, and ends the run.
+                        // An odd message stays, and ends the run.
                         let taken = consumer.pop_run(usize::from(most), |number, message| {
                             assert_eq!(number, popped.len());
                             (message.meta % 2 == 0).then(|| popped.push(message.take()))
@@ -137,7 +137,7 @@ mod models {
             }
         }
 
-        /// Whatever a hostile peer writes into the shared words, both ends stay in bounds and finite, and an
+        /// For any words that a hostile peer writes into the shared memory, both ends stay in bounds and finite, and an
         /// impossible credit is reported.
         #[test]
         fn prop_garbage_is_contained(garbage in prop::collection::vec((0usize..8, any::<u64>(), any::<u32>()), 1..100)) {
@@ -281,14 +281,14 @@ mod loom_models {
         });
     }
 
-    /// Who sees that its message was read sees what the reader did before. Fails if SYNC POINT `read` is weakened to
+    /// A producer that sees its message read sees the reader's earlier actions. Fails if SYNC POINT `read` is weakened to
     /// Relaxed.
     #[test]
     fn loom_what_was_done_before_reading_is_seen() {
         what_was_done_before_is_seen(|consumer| assert!(consumer.pop().is_some()));
     }
 
-    /// As above, of a run. Fails if that SYNC POINT `read` is weakened to Relaxed.
+    /// The same for a run. Fails if its SYNC POINT `read` is weakened to Relaxed.
     #[test]
     fn loom_what_was_done_before_reading_a_run_is_seen() {
         what_was_done_before_is_seen(|consumer| assert_eq!(consumer.pop_run(2, |_, _| Some(())), 1));
@@ -320,8 +320,8 @@ mod loom_models {
         });
     }
 
-    /// As above, of a batch, which asks once: the consumer that stops watching sees the first message that it has not taken, or
-    /// the producer is told to ring. Fails if either fence of SYNC POINT `attention` is removed.
+    /// The same for a batch, which reads `attention` once: the consumer that stops watching sees the first message that it
+    /// has not taken, or the producer is told to ring. Fails if either fence of SYNC POINT `attention` is removed.
     #[test]
     fn loom_attention_loses_no_message_of_a_batch() {
         loom::model(|| {

@@ -242,7 +242,7 @@ impl Arena {
         Some(unsafe { backing.base().add(offset) })
     }
 
-    /// Offset of `[address, address + len)` in this arena, if it lies inside.
+    /// The offset of `[address, address + len)` in this arena, if it lies inside.
     pub(super) fn offset_of(&self, address: NonNull<u8>, len: usize) -> Option<u64> {
         let backing = &self.inner().backing;
         let offset = address.addr().get().checked_sub(backing.base().addr().get())?;

@@ -27,7 +27,7 @@ mod sealed {
     use super::{Arena, Block, SharedBytes};
 
     pub trait Sealed {
-        /// Offset of the memory in this arena, if it lies there.
+        /// The memory's offset in this arena, if it lies there.
         fn offset_in(&self, arena: &Arena) -> Option<u64>;
         fn bytes(&self) -> usize;
     }

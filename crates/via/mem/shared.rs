@@ -20,7 +20,7 @@ pub struct SharedBytes(Arc<View>);
 /// State that clones have in common.
 struct View {
     owner: SharedOwner,
-    /// Offset of the first byte in the owner's memory.
+    /// Index of the first byte in the owner's memory.
     start: usize,
     len: usize,
     notes: [u32; 2],
@@ -141,7 +141,7 @@ impl SharedBytes {
         self.offset_in(arena).is_some()
     }
 
-    /// Offset of the bytes in this arena, if they lie there.
+    /// The bytes' offset in this arena, if they lie there.
     pub(crate) fn offset_in(&self, arena: &Arena) -> Option<u64> {
         let start = self.0.start as u64;
         match &self.0.owner {
@@ -151,7 +151,7 @@ impl SharedBytes {
     }
 }
 
-/// Offset of these bytes in the arena, if they lie there.
+/// The offset of these bytes in the arena, if they lie there.
 fn place_in(arena: &Arena, bytes: &[u8]) -> Option<u64> {
     arena.offset_of(NonNull::from(bytes).cast(), bytes.len())
 }

@@ -72,9 +72,9 @@ pub enum NameError {
     /// The service could not be asked, or did not answer.
     #[error("{what}: {source}")]
     Service {
-        /// What was tried, on whom.
+        /// The request that was tried, and the service.
         what: String,
-        /// Why it failed.
+        /// Why the request failed.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }

@@ -74,7 +74,7 @@ impl Block {
         self.record_mut().notes = notes;
     }
 
-    /// Offset of the block in its arena.
+    /// The block's offset in its arena.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.record().offset

@@ -76,7 +76,7 @@ impl Filling {
         unsafe { std::slice::from_raw_parts_mut(self.block.base().as_ptr(), self.ready()) }
     }
 
-    /// Offset of the block in the arena.
+    /// The block's offset in the arena.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.block.offset()
