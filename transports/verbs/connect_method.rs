@@ -6,8 +6,7 @@
 //! | on | InfiniBand, RoCE | all; iWARP has no other |
 //! | needs | nothing | `librdmacm.so.1`, the kernel module `rdma_ucm`, an IP address of the device |
 //! | path (address, partition, packet sequence numbers) | from the settings | found by the kernel |
-//! | the accepting side sends | when the out-of-band connection says *ready* | when the first frame has come: on
-//! iWARP the requester speaks first (RFC 5044, 7.1.2) |
+//! | the accepting side sends | when the out-of-band connection says *ready* | when the first frame has come: on iWARP the requester speaks first (RFC 5044, 7.1.2) |
 
 use std::net::SocketAddr;
 

@@ -11,8 +11,7 @@
 //! | protection tag | a protection domain |
 //! | window | a memory region with exactly its rights, made when a peer first asks for it |
 //! | RDMA write, with immediate data; RDMA read; fence | the device's own |
-//! | unreliable delivery | an unreliable-connection queue pair (UC) for messages and RDMA writes, beside a reliable
-//! one for the control frames and for reading offers; RC where the device makes no UC |
+//! | unreliable delivery | an unreliable-connection queue pair (UC) for messages and RDMA writes, beside a reliable one for the control frames and for reading offers; RC where the device makes no UC |
 //! | reliable reception | receipts, given by the program that receives; behind a write a frame asks for one |
 //!
 //! **Messages.** Up to 48 bytes travel in a frame and are copied out of it. Up to about 4,000 bytes travel in a

@@ -3,9 +3,8 @@
 //!
 //! * **its own**, as many as the credits of the connection promise ([`RECEIVES`]), so that each frame finds one;
 //! * **the pool** of its protection domain, a shared receive queue (SRQ; InfiniBand Architecture 1, 10.2.9). It
-//! grows by as
-//!   many buffers with each connection, up to a bound of the NIC ([`RecvBufferQuota`]), and is overcommitted from
-//! then on.
+//!   grows by as many buffers with each connection, up to a bound of the NIC ([`RecvBufferQuota`]), and is
+//!   overcommitted from then on.
 //!
 //! # No starvation
 //! A frame that finds the pool empty is sent again by its sender's device (RNR, by default for ever). It finds a

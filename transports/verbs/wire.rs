@@ -14,8 +14,7 @@
 //! |---|---|---|---|---|---|---|---|
 //! | 1 short | immediate | | immediate data | | | bytes | the message |
 //! | 2 body | immediate, receipt | bytes of header | immediate data | | | bytes | the bytes behind the header |
-//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | their places:
-//! [`Part`]s |
+//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | their places: [`Part`]s |
 //! | 4 flush | | | | | | | |
 //! | 5 notes | | | | notes | | | [`Note`]s |
 //! | 6 credit | | | | | | | |
