@@ -1,4 +1,4 @@
-//! What tables promise: each lane's share where all have packets, and how long a packet waits at most.
+//! Guarantees of tables: each lane's share where all lanes have packets, and the longest wait of a packet.
 
 use crate::{
     table::{Entry, LANES, UNIT, VlTables},
@@ -6,15 +6,15 @@ use crate::{
 };
 use std::{ops::Add, time::Duration};
 
-/// Packets after which shares are what they are then, if the port's state has not repeated.
+/// Upper bound of the simulated packets, in case the port's state does not repeat. The shares are taken then.
 const MOST_PACKETS: u64 = 1 << 20;
 
-/// Each lane's part of the bytes, where `packets` has the bytes of its packets, all alike, or nothing if it has none. The port's
-/// arbiter plays until it repeats itself.
+/// Returns each lane's part of the bytes that the port sends. `packets` has the size in bytes of each lane's
+/// packets, all alike, or `None` if the lane has none. The port's arbiter is simulated until its state repeats.
 pub fn shares(tables: &VlTables, low_turn: LowTurn, packets: &[Option<u32>; LANES]) -> [f64; LANES] {
     let mut port = VlArbiter::new(tables.clone(), low_turn);
     let mut sent = [0u64; LANES];
-    // Brent: the state is compared with one that is renewed at each power of two.
+    // Brent's algorithm: the state is compared with one that is renewed at each power of two.
     let (mut old, mut sent_then, mut renewal) = (port.clone(), sent, 1);
     for packet in 1..=MOST_PACKETS {
         let Some(choice) = port.next(|vl| packets[usize::from(vl)]) else { break };
@@ -31,11 +31,12 @@ pub fn shares(tables: &VlTables, low_turn: LowTurn, packets: &[Option<u32>; LANE
     sent.map(|sent| if all == 0 { 0.0 } else { sent as f64 / all as f64 })
 }
 
-/// Bytes that go before a packet at the head of its lane, at most, until it begins: the packet that is being sent, the entries up to
-/// the lane's next one with all their weights, and what the limit lets through from the low table. `None` if there is no such bound:
-/// the lane is in no table, or in the low one while the high one has no limit.
+/// Upper bound of the bytes that go before a packet at the head of its lane begins: the packet that is being sent,
+/// the entries up to the lane's next one with all their weights, and the packets of the low table that the limit
+/// lets through. `None` if there is no such bound: the lane is in no table, or in the low one while the high one has
+/// no limit.
 ///
-/// It does not count management, waiting for credits, and packets of the same lane.
+/// The bound leaves out management packets, waiting for credits, and packets of the same lane.
 pub fn wait_bytes(tables: &VlTables, low_turn: LowTurn, mtu: u32, vl: u8) -> Option<u64> {
     let of_low = || {
         let bytes = low_wait(tables, mtu, vl)?;
@@ -49,7 +50,8 @@ pub fn wait_bytes(tables: &VlTables, low_turn: LowTurn, mtu: u32, vl: u8) -> Opt
     of_high().into_iter().chain(of_low()).min()
 }
 
-/// The same for a lane whose high entries are `distance` apart in a full table, whatever stands in the others.
+/// The bound of [`wait_bytes`] for a lane whose high entries are `distance` apart in a full table, whatever the
+/// other entries are.
 pub fn wait_bytes_at(distance: usize, high_limit: u8, mtu: u32) -> u64 {
     let limit = VlTables { high_limit, ..VlTables::default() }.limit_bytes();
     let entry = Burst::of(Entry { vl: 0, weight: u8::MAX }, mtu);
@@ -57,13 +59,13 @@ pub fn wait_bytes_at(distance: usize, high_limit: u8, mtu: u32) -> u64 {
     u64::from(mtu) + others.bytes + low_turns(limit, others) * u64::from(mtu)
 }
 
-/// How long so many bytes take at `rate` bits a second, rounded up.
+/// Returns the time that `bytes` bytes take at `rate` bits a second, rounded up.
 pub fn time_of(bytes: u64, rate: u64) -> Duration {
     let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(rate.max(1)));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// The largest distance between two entries of a lane, in entries of the table; `None` if it has none.
+/// Returns the largest distance between two entries of a lane, in entries of the table; `None` if the lane has no entry.
 pub fn distance(table: &[Entry], vl: u8) -> Option<usize> {
     let own = own_entries(table, vl);
     let last = own.last()?;
@@ -71,7 +73,7 @@ pub fn distance(table: &[Entry], vl: u8) -> Option<usize> {
     gaps.chain([own[0] + table.len() - last]).max()
 }
 
-/// Most packets and bytes of some entries' turns.
+/// Upper bound of the packets and bytes in the turns of some entries.
 #[derive(Clone, Copy, Default)]
 struct Burst {
     packets: u64,
@@ -79,7 +81,7 @@ struct Burst {
 }
 
 impl Burst {
-    /// The last packet is sent whole if a unit is left.
+    /// Burst of one entry. Its last packet is sent whole if one unit of the weight is left.
     fn of(entry: Entry, mtu: u32) -> Self {
         match u64::from(entry.weight) {
             0 => Self::default(),
@@ -100,7 +102,7 @@ fn own_entries(table: &[Entry], vl: u8) -> Vec<usize> {
     (0..table.len()).filter(|&at| table[at].vl == vl && table[at].weight > 0).collect()
 }
 
-/// The largest burst of others between two entries of a lane.
+/// Returns the largest burst of other lanes between two entries of a lane.
 fn between(table: &[Entry], mtu: u32, vl: u8) -> Option<Burst> {
     let own = own_entries(table, vl);
     let bursts = own.iter().map(|&at| {
@@ -111,19 +113,20 @@ fn between(table: &[Entry], mtu: u32, vl: u8) -> Option<Burst> {
     bursts.max_by_key(|burst| (burst.bytes, burst.packets))
 }
 
-/// How often the low table goes during a burst of the high one.
+/// Upper bound of the turns of the low table during a burst of the high one.
 fn low_turns(limit: Option<u64>, others: Burst) -> u64 {
     limit.map_or(0, |limit| (others.bytes / limit).min(others.packets) + 1)
 }
 
-/// Bytes of a low turn, at most.
+/// Upper bound of the bytes of a low turn.
 fn low_bytes(tables: &VlTables, low_turn: LowTurn, mtu: u32) -> u64 {
     let entries = tables.low.iter().map(|&entry| Burst::of(entry, mtu).bytes);
     let most = entries.max().unwrap_or(0);
     if low_turn == LowTurn::Packet { most.min(u64::from(mtu)) } else { most }
 }
 
-/// A low lane's wait: others of the table, and before each of their packets and its own what the high table may send.
+/// Upper bound of a low lane's wait: the other entries of the table, and before each of their packets and its own
+/// the bytes that the high table may send.
 fn low_wait(tables: &VlTables, mtu: u32, vl: u8) -> Option<u64> {
     let others = between(&tables.low, mtu, vl)?;
     if tables.high.iter().all(|entry| entry.weight == 0) {
@@ -142,7 +145,7 @@ mod tests {
         pairs.iter().map(|&(vl, weight)| Entry { vl, weight }).collect()
     }
 
-    /// In hundredths of a percent, of the lanes 0 to 3.
+    /// Returns the shares of the lanes 0 to 3, in hundredths of a percent.
     fn measured(high: &[(u8, u8)], low: &[(u8, u8)]) -> [i64; 4] {
         let tables = VlTables { high: entries(high), low: entries(low), high_limit: 1 };
         let mut packets = [None; LANES];
@@ -151,7 +154,7 @@ mod tests {
         [0, 1, 2, 3].map(|vl: usize| (shares[vl] * 10_000.0).round() as i64)
     }
 
-    /// Totals of 264, 158 and 106 in the high table; 704, 432 and 288.
+    /// The high tables have totals of 264, 158 and 106; 704, 432 and 288.
     #[test]
     fn shares_of_two_tables_are_the_published_ones() {
         let first = measured(&[(0, 132), (1, 158), (0, 132), (2, 106)], &[(3, 6)]);
@@ -183,7 +186,7 @@ mod tests {
     fn waits_of_lanes_that_have_no_bound() {
         let tables = VlTables { high: entries(&[(0, 1)]), low: entries(&[(1, 1)]), high_limit: 255 };
         let wait = |vl| wait_bytes(&tables, LowTurn::Packet, 2048, vl);
-        // Only the packet that is on its way.
+        // The packet waits only for the one that is being sent.
         assert_eq!((wait(0), wait(1), wait(2)), (Some(2048), None, None));
         let tables = VlTables { high_limit: 1, ..tables };
         let wait = |vl| wait_bytes(&tables, LowTurn::Packet, 2048, vl);
@@ -221,7 +224,7 @@ mod tests {
                         (lane < 4 && (own || lane != vl)).then_some(size)
                     })
                 };
-                // It comes when this one has just begun.
+                // The packet comes when the other one has just begun.
                 let last = (0..before).filter_map(|_| send(false)).last();
                 let mut waited = last.map_or(0, |last| u64::from(last.bytes));
                 while let Some(choice) = send(true).filter(|choice| choice.vl != vl) {

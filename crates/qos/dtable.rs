@@ -1,7 +1,8 @@
-//! DTable: a cyclic table of levels with weights, and a deficit for each level, so that packets of any size get their shares.
+//! DTable: a cyclic table of levels with weights, and a deficit for each level, so that packets of any size get
+//! their shares.
 //!
-//! A turn begins with the entry's weight and what the level has saved. A packet that is larger than what is left ends the turn, and
-//! the rest is saved. All sizes are in credits of 64 bytes.
+//! A turn begins with the entry's weight plus the level's deficit. A packet that is larger than the remaining
+//! credits ends the turn, and the rest becomes the deficit. All sizes are in credits of 64 bytes.
 
 mod plan;
 
@@ -12,46 +13,46 @@ use crate::table::LANES;
 /// An entry of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Slot {
-    /// The service level, 0 to 15.
+    /// Service level, 0 to 15.
     pub level: u8,
-    /// Credits that a turn begins with. An entry of 0 is skipped.
+    /// Credits with which a turn begins. An entry of 0 is skipped.
     pub weight: u32,
 }
 
-/// What a level has to send.
+/// First packet of a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Head {
-    /// Nothing.
+    /// The level has no packet.
     Empty,
-    /// A packet that may not go: the next hop has no room.
+    /// The packet may not go: the next hop has no room.
     Stalled,
-    /// A packet of so many credits.
+    /// The packet may go; its size in credits.
     Ready(u16),
 }
 
-/// Whether a level that is stalled keeps what it has saved.
+/// Whether a stalled level keeps its deficit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WhenStalled {
-    /// It loses that, as in the published scheduler.
+    /// The level loses it, as in the published scheduler.
     #[default]
     Lose,
-    /// It keeps that: the shares are right also where credits are scarce.
+    /// The level keeps it: the shares are right even where credits are scarce.
     Keep,
 }
 
-/// The state of a port.
+/// State of a port's scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DTable {
     slots: Vec<Slot>,
     when_stalled: WhenStalled,
     at: usize,
-    /// What is left of this turn.
+    /// Remaining credits of this turn.
     accumulated: u64,
     deficits: [u64; LANES],
 }
 
 impl DTable {
-    /// Starts at the first slot.
+    /// Makes a scheduler that starts at the first slot.
     ///
     /// # Panics
     /// If a slot's level is 16 or more.
@@ -61,7 +62,7 @@ impl DTable {
         Self { slots, when_stalled, at, accumulated: 0, deficits: [0; LANES] }
     }
 
-    /// Chooses among the levels' first packets: the level, and the packet's credits.
+    /// Chooses among the levels' first packets. Returns the level, and the packet's credits.
     pub fn next(&mut self, head: impl Fn(u8) -> Head) -> Option<(u8, u16)> {
         loop {
             let level = self.slots.get(self.at)?.level;
@@ -76,7 +77,8 @@ impl DTable {
                 Head::Stalled | Head::Empty => *deficit = 0,
             }
             self.accumulated = 0;
-            // Each round adds a credit at least, so it ends after as many rounds as the smallest packet has credits.
+            // Each round adds at least one credit, so the loop ends after as many rounds as the smallest packet has
+            // credits.
             self.at = self.next_ready(&head)?;
             let Slot { level, weight } = self.slots[self.at];
             self.accumulated = std::mem::take(&mut self.deficits[usize::from(level)]) + u64::from(weight);
@@ -100,14 +102,14 @@ mod tests {
         pairs.iter().map(|&(level, weight)| Slot { level, weight }).collect()
     }
 
-    /// The levels of the next packets.
+    /// Returns the levels of the next packets.
     fn order(table: &mut DTable, packets: usize, head: impl Fn(u8) -> Head) -> Vec<u8> {
         (0..packets).map_while(|_| table.next(&head)).map(|(level, _)| level).collect()
     }
 
     #[test]
     fn what_a_packet_is_too_large_for_is_saved() {
-        // Packets of 3 by 4 credits a turn: 1, 2, 3 are left, and the fourth turn has two packets.
+        // Packets have 3 credits, turns 4: the deficits are 1, 2, 3, and the fourth turn has two packets.
         let mut table = DTable::new(slots(&[(0, 4), (1, 3)]), WhenStalled::Lose);
         let expected = [0, 1, 0, 1, 0, 0, 1, 0, 1];
         assert_eq!(order(&mut table, 9, |_| Head::Ready(3)), expected);
@@ -119,7 +121,7 @@ mod tests {
         assert_eq!(order(&mut table, 2, |_| Head::Ready(3)), [0, 1]);
         assert_eq!(table.deficits[0], 2);
         let only_1 = |level| if level == 1 { Head::Ready(3) } else { Head::Empty };
-        // While another one's turn lasts, nobody looks at it; in its own turn, that it is empty costs it the rest.
+        // The level is not examined while another one's turn lasts. In its own turn it is empty, and loses the rest.
         let mut table = DTable::new(slots(&[(0, 5), (1, 3)]), WhenStalled::Lose);
         assert_eq!(order(&mut table, 1, |_| Head::Ready(3)), [0]);
         assert_eq!((order(&mut table, 1, only_1), table.deficits[0]), (vec![1], 0));
@@ -151,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sizes: after any number of packets, each level has its turns' credits but for less than a turn and a packet.
+        /// Packets of any sizes: after any number of them, each level has had its turns' credits, up to a turn and a packet.
         #[test]
         fn proptest_levels_that_always_have_packets_get_their_shares(
             weights in vec(1u32..40, 1..16),
@@ -174,7 +176,7 @@ mod tests {
                 weights.iter().zip(sent).map(|(&weight, sent)| sent as f64 / f64::from(weight)).collect();
             for (one, weight) in rounds.iter().zip(&weights) {
                 for (other, other_weight) in rounds.iter().zip(&weights) {
-                    // A level is at most a turn ahead of another, and has at most a packet saved.
+                    // A level is at most a turn ahead of another, and has at most a packet's credits saved.
                     let slack = 1.0 + 40.0 / f64::from(*weight) + 40.0 / f64::from(*other_weight);
                     prop_assert!((one - other).abs() <= slack, "{rounds:?} of {weights:?}");
                 }

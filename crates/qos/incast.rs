@@ -1,61 +1,62 @@
-//! Many senders, one receiver: grants in time (SRP and SMSRP after Jiang, Dennison and Dally).
+//! Grants for incast, many senders to one receiver: SRP and SMSRP after Jiang, Dennison and Dally.
 //!
-//! The receiver schedules its time. A reservation of `size` bytes begins at `t = max(now, next_free)`, and `next_free` becomes
-//! `t + size / rate`. The grant says how long to wait and not when, because clocks differ.
+//! The receiver schedules its time. A reservation of `size` bytes begins at `t = max(now, next_free)`, and
+//! `next_free` becomes `t + size / rate`. The grant gives a delay and not a time, because clocks differ.
 //!
-//! A short message goes at once, *speculatively*. A receiver over its threshold refuses it with a grant; the sender keeps the message
-//! and sends it again at that time, when it is not refused. A long message reserves first.
+//! A short message is sent at once, *speculatively*. A receiver over its threshold refuses it with a grant. The
+//! sender keeps the message and sends it again at the granted time, when it is not refused. A long message reserves
+//! first.
 
 use std::time::Duration;
 
 const NANOS: u128 = 1_000_000_000;
 
-/// When a message may be sent, and how much of it.
+/// Permission to send a message, or a part of it, after a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// From now.
+    /// Delay from now.
     pub after: Duration,
-    /// Bytes: what was asked for, or the most that a reservation may have.
+    /// Number of bytes: as requested, or the upper bound of a reservation.
     pub bytes: u64,
 }
 
-/// What becomes of a message that arrives without a reservation.
+/// Result of the arrival of a message without a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is taken, and counts as queued.
+    /// The message is accepted, and counts as queued.
     Accepted,
-    /// It is dropped. The sender sends it again after this time.
+    /// The message is dropped. The sender sends it again after the grant's delay.
     Refused(Grant),
 }
 
-/// A receiver's limits.
+/// Limits of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes a second that it takes; 0 is taken for 1.
+    /// Bytes a second that the receiver takes; 0 counts as 1.
     pub rate: u64,
-    /// Queued bytes above which speculative messages are refused. Where nothing is queued, each is accepted.
+    /// Queued bytes above which speculative messages are refused. While none are queued, each message is accepted.
     pub threshold: u64,
-    /// Bytes that a reservation gets at most, so that one does not keep all others waiting.
+    /// Upper bound of a reservation in bytes, so that one does not keep all others waiting.
     pub largest: u64,
 }
 
-/// A receiver: what it has queued, and until when its time is reserved.
+/// State of a receiver: the bytes that it has queued, and the end of its reserved time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receiver {
     limits: Limits,
     queued: u64,
-    /// In nanoseconds times the rate, so that nothing is rounded: a byte is `NANOS`.
+    /// End of the reserved time, in nanoseconds times the rate, so that nothing is rounded: a byte is `NANOS`.
     next_free: u128,
 }
 
 impl Receiver {
-    /// Nothing is queued or reserved.
+    /// Makes a receiver with nothing queued or reserved.
     pub fn new(limits: Limits) -> Self {
         let limits = Limits { rate: limits.rate.max(1), largest: limits.largest.max(1), ..limits };
         Self { limits, queued: 0, next_free: 0 }
     }
 
-    /// A speculative message arrives. `now` is any clock that does not go back.
+    /// Handles the arrival of a speculative message. `now` is any clock that does not go back.
     pub fn speculative(&mut self, now: Duration, bytes: u64) -> Arrival {
         if self.queued == 0 || self.queued.saturating_add(bytes) <= self.limits.threshold {
             self.queued = self.queued.saturating_add(bytes);
@@ -64,7 +65,7 @@ impl Receiver {
         Arrival::Refused(self.reserve(now, bytes))
     }
 
-    /// A reservation arrives. It is always granted, if only for a time that is far away.
+    /// Handles a reservation. It is always granted, perhaps with a long delay.
     pub fn reserve(&mut self, now: Duration, bytes: u64) -> Grant {
         let bytes = bytes.min(self.limits.largest);
         let rate = u128::from(self.limits.rate);
@@ -74,7 +75,7 @@ impl Receiver {
         Grant { after: nanos((begin - now).div_ceil(rate)), bytes }
     }
 
-    /// From now on it takes so many bytes a second. What is reserved keeps its time.
+    /// Sets the rate in bytes a second. Reserved time stays reserved.
     pub fn set_rate(&mut self, rate: u64) {
         let rate = rate.max(1);
         let time = self.next_free / u128::from(self.limits.rate);
@@ -82,28 +83,29 @@ impl Receiver {
         self.limits.rate = rate;
     }
 
-    /// So many bytes that were granted are still to come, whatever the clock says: its time is reserved for these from now on, and no longer.
+    /// Sets the reserved time by the granted bytes that are still to come: it is reserved for these from now on, and
+    /// no longer.
     pub fn settle(&mut self, now: Duration, bytes: u64) {
         let now = now.as_nanos().saturating_mul(u128::from(self.limits.rate));
         self.next_free = now.saturating_add(u128::from(bytes) * NANOS);
     }
 
-    /// A message arrives that was granted.
+    /// Counts a granted message that has arrived.
     pub fn granted(&mut self, bytes: u64) {
         self.queued = self.queued.saturating_add(bytes);
     }
 
-    /// The program has taken so much.
+    /// Counts bytes that the program has taken.
     pub fn consumed(&mut self, bytes: u64) {
         self.queued = self.queued.saturating_sub(bytes);
     }
 
-    /// Bytes that have arrived and were not consumed.
+    /// Number of bytes that have arrived and were not consumed.
     pub fn queued(&self) -> u64 {
         self.queued
     }
 
-    /// How long its time is reserved from now.
+    /// Time from now until the end of the reserved time.
     pub fn backlog(&self, now: Duration) -> Duration {
         let rate = u128::from(self.limits.rate);
         nanos(self.next_free.saturating_sub(now.as_nanos().saturating_mul(rate)).div_ceil(rate))
@@ -115,33 +117,33 @@ fn nanos(nanos: u128) -> Duration {
     Duration::new(seconds, (nanos % NANOS) as u32)
 }
 
-/// Who reserves, and when.
+/// Messages that reserve first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nobody: all messages are sent at once, and none is refused.
+    /// None: all messages are sent at once, and none is refused.
     Off,
-    /// Each message reserves first.
+    /// All messages.
     Srp,
-    /// Each message is speculative first.
+    /// None: each message is speculative first.
     Smsrp,
-    /// Messages of at most so many bytes are speculative first, longer ones reserve.
+    /// Messages longer than this many bytes; shorter ones are speculative first.
     BySize(u64),
 }
 
-/// What a sender sends now.
+/// Next step of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Send {
-    /// The message, without a reservation, and it cannot be refused.
+    /// The whole message, without a reservation. It cannot be refused.
     Plain,
-    /// The message; it may be refused.
+    /// The whole message, which may be refused.
     Speculative,
-    /// The request of a reservation for so many bytes.
+    /// A request to reserve this many bytes.
     Reserve(u64),
-    /// So many bytes of the message, as granted.
+    /// This many bytes of the message, as granted.
     Granted(u64),
 }
 
-/// A message at its sender, until all of it is sent for good.
+/// State of a message at its sender, until all of it is sent for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outgoing {
     left: u64,
@@ -152,7 +154,7 @@ pub struct Outgoing {
 enum State {
     /// An answer is awaited.
     Asked,
-    /// There is a grant.
+    /// A grant has come, and its time is awaited.
     Until {
         time: Duration,
         bytes: u64,
@@ -161,7 +163,7 @@ enum State {
 }
 
 impl Outgoing {
-    /// What is to be sent first, of a message of `bytes`.
+    /// Makes the state of a message of `bytes` bytes, and returns what to send first.
     pub fn new(mode: Mode, bytes: u64) -> (Self, Send) {
         let speculative = match mode {
             Mode::Off => return (Self { left: 0, state: State::Done }, Send::Plain),
@@ -173,23 +175,24 @@ impl Outgoing {
         (Self { left: bytes, state: State::Asked }, send)
     }
 
-    /// The speculative message was taken.
+    /// Notes that the speculative message was accepted.
     pub fn accepted(&mut self) {
         if self.state == State::Asked {
             *self = Self { left: 0, state: State::Done };
         }
     }
 
-    /// The message was refused, or the reservation answered. An answer that nobody awaits (twice the same) changes nothing.
+    /// Handles a grant, by which a message was refused or a reservation answered. An answer that is not awaited (the
+    /// same one twice) changes nothing.
     pub fn grant(&mut self, now: Duration, grant: Grant) {
         if self.state == State::Asked {
             let time = now.saturating_add(grant.after);
-            // A peer that grants nothing would be asked for ever.
+            // At least one byte is granted: a peer that grants nothing would be asked for ever.
             self.state = State::Until { time, bytes: grant.bytes.clamp(1.min(self.left), self.left) };
         }
     }
 
-    /// When [`Self::poll`] has something to send.
+    /// Time at which [`Self::poll`] has something to send.
     pub fn wakes_at(&self) -> Option<Duration> {
         match self.state {
             State::Until { time, .. } => Some(time),
@@ -197,7 +200,7 @@ impl Outgoing {
         }
     }
 
-    /// What is to be sent at this time. A message that was granted in part asks for the rest behind its part: call again at once.
+    /// Returns what to send at this time. After a part of a message, [`Self::rest`] gives the request for the rest.
     pub fn poll(&mut self, now: Duration) -> Option<Send> {
         let State::Until { time, bytes } = self.state else { return None };
         if now < time {
@@ -208,12 +211,12 @@ impl Outgoing {
         Some(Send::Granted(bytes))
     }
 
-    /// What has to be reserved next, after a part was sent.
+    /// Returns the reservation for the rest, after a part was sent.
     pub fn rest(&self) -> Option<Send> {
         (self.state == State::Asked).then_some(Send::Reserve(self.left))
     }
 
-    /// Nothing is left to do.
+    /// Whether the whole message was sent.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn reservations_follow_one_another() {
-        // A byte a nanosecond: t = max(now, next_free), next_free = t + size / rate.
+        // The rate is a byte a nanosecond: t = max(now, next_free), next_free = t + size / rate.
         let mut receiver = Receiver::new(limits(1_000_000_000, 0));
         let after = |grant: Grant| grant.after.as_nanos();
         assert_eq!(after(receiver.reserve(at(100), 50)), 0);
@@ -247,7 +250,7 @@ mod tests {
 
     #[test]
     fn nothing_is_rounded_away() {
-        // 64 bytes at 12.5 GB/s are 5.12 ns; 100 of them are 512.
+        // At 12.5 GB/s, 64 bytes take 5.12 ns; 100 of these take 512.
         let mut receiver = Receiver::new(limits(12_500_000_000, 0));
         (0..100).for_each(|_| _ = receiver.reserve(at(0), 64));
         assert_eq!(receiver.backlog(at(0)), at(512));
@@ -327,7 +330,7 @@ mod tests {
     }
 
     proptest! {
-        /// Grants overlap never, leave no gap while somebody waits, and none begins before it was asked for.
+        /// Grants never overlap, leave no gap while somebody waits, and none begins before it was asked for.
         #[test]
         fn proptest_grants_are_disjoint_and_leave_no_gap(
             rate in 1u64..=100_000_000_000,
@@ -345,15 +348,15 @@ mod tests {
             }
         }
 
-        /// 64 senders to one receiver, over a network that delays: each message arrives once, and what is queued stays bounded by
-        /// the threshold, what grants let arrive at a time, and the first message.
+        /// 64 senders send to one receiver, over a network that delays. Each message arrives once, and the queued
+        /// bytes are bounded by the threshold, the granted bytes that may arrive together, and the first message.
         #[test]
         fn proptest_an_incast_delivers_all_and_the_queue_is_bounded(
             sizes in vec(1u64..1000, 64),
             delays in vec(1u64..50, 64),
             threshold in 0u64..5000,
         ) {
-            // A byte a nanosecond; the receiver's program is as fast.
+            // The rate is a byte a nanosecond, and the receiver's program is as fast.
             let mut receiver = Receiver::new(limits(1_000_000_000, threshold));
             let mut messages: Vec<_> = sizes.iter().map(|&bytes| Outgoing::new(Mode::Smsrp, bytes).0).collect();
             let mut queue = VecDeque::new();
@@ -364,7 +367,7 @@ mod tests {
                 for (_, who, granted) in arrivals.extract_if(.., |arrival| arrival.0 == now) {
                     let taken = granted || match receiver.speculative(at(now), sizes[who]) {
                         Arrival::Accepted => { messages[who].accepted(); true }
-                        // The refusal needs no time here, and the message again its delay.
+                        // The refusal takes no time here; the message sent again has its delay.
                         Arrival::Refused(grant) => { messages[who].grant(at(now), grant); false }
                     };
                     if granted {
@@ -393,7 +396,8 @@ mod tests {
                 now += 1;
             }
             prop_assert!(arrivals.is_empty());
-            // Delays differ by up to 50 ns: so much of what was granted one after the other may come together, and a message.
+            // Delays differ by up to 50 ns, so grants of 50 ns that follow one another may arrive together, and a
+            // message.
             prop_assert!(most <= threshold.max(1000) + 50 + 2 * 1000, "{} queued, threshold {}", most, threshold);
         }
     }

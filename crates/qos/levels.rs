@@ -1,12 +1,12 @@
-//! The shares of service levels, as a user says them: `5:50,3:30,0:20`.
+//! Shares of service levels, and their text form: `5:50,3:30,0:20`.
 //!
 //! ```text
 //! LEVEL:SHARE[@DISTANCE],...      5:5,3:3,0:2      7:10@2,0:90
 //! ```
 //!
-//! Shares are parts of their sum. A level with the distance d has every d-th entry of the [table](crate::dtable), so it waits at
-//! most for d - 1 entries of others; without one, all such levels have the same. Levels that are not named are sent as the lowest
-//! that is.
+//! Shares are parts of their sum. A level with the distance d has every d-th entry of the [table](crate::dtable), so
+//! it waits for at most d - 1 entries of other levels. Levels without a distance all get the same one. Levels that
+//! are not named are sent as the lowest named one.
 
 use std::str::FromStr;
 
@@ -15,68 +15,68 @@ use thiserror::Error;
 use crate::dtable::{BadShare, Class, DTable, Plan, WhenStalled, plan};
 use crate::table::LANES;
 
-/// Entries of the table.
+/// Number of the table's entries.
 const ENTRIES: usize = 64;
 /// Bytes of a credit.
 pub const CREDIT: usize = 64;
-/// The most that one turn sends, in credits: 16 KiB. Others wait while it goes, and a turn is a system call.
+/// Upper bound of one turn in credits: 16 KiB. Others wait during a turn, and a turn is a system call.
 pub const TURN: u16 = 256;
 
-/// Levels and their table.
+/// Levels with shares, and their table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Levels {
     plan: Plan,
-    /// The level that each one is sent as.
+    /// Level as which each level is sent.
     sent_as: [u8; LANES],
 }
 
-/// Why a text has no shares in it.
+/// Why a text is no valid list of shares.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum BadLevels {
-    /// Not of the form.
+    /// A part has another form.
     #[error("{part:?} is not LEVEL:SHARE or LEVEL:SHARE@DISTANCE (for example 5:50,3:30,0:20)")]
     Form {
-        /// What it says.
+        /// The part of the text.
         part: String,
     },
-    /// Not a level.
+    /// A level is invalid or named twice.
     #[error("level {level} is named twice, or is above 15")]
     Level {
-        /// What it says.
+        /// The level.
         level: u8,
     },
-    /// No table has it.
+    /// No table has these shares.
     #[error("{why}{}", level.map_or(String::new(), |level| format!(" (level {level})")))]
     Share {
-        /// Of which.
+        /// The level that the error is about; `None` if it is about no single level.
         level: Option<u8>,
-        /// The planner's words.
+        /// The planner's error.
         why: BadShare,
     },
 }
 
 impl Levels {
-    /// A table at its start. A level whose data cannot go at the moment keeps what it has saved.
+    /// Makes a table at its start. A level whose data cannot go at the moment keeps its deficit.
     pub fn table(&self) -> DTable {
         DTable::new(self.plan.slots.clone(), WhenStalled::Keep)
     }
 
-    /// The level that `level` is sent as: itself, if it has a share.
+    /// Returns the level as which `level` is sent: itself, if it has a share.
     ///
     /// # Panics
-    /// Above 15.
+    /// If `level` is above 15.
     pub fn sent_as(&self, level: u8) -> u8 {
         self.sent_as[usize::from(level)]
     }
 
-    /// Each level that has one, and its share of 1, as the table has it.
+    /// Returns each level that has a share, and its share as the table has it, as a part of 1.
     pub fn shares(&self) -> impl Iterator<Item = (u8, f64)> + '_ {
         let all = self.plan.credits() as f64;
         self.plan.classes.iter().map(move |class| (class.class.level, class.credits as f64 / all))
     }
 }
 
-/// What a text says of a level.
+/// Demands of one level, as in the text.
 struct Wanted {
     level: u8,
     share: f64,
@@ -130,7 +130,7 @@ impl FromStr for Levels {
     }
 }
 
-/// The distance of levels that say none: what those leave that do, divided among the others.
+/// Returns the distance for levels without one: the entries that the others leave, divided among them.
 fn usual_distance(wanted: &[Wanted]) -> u32 {
     let taken: usize = wanted
         .iter()
@@ -184,7 +184,7 @@ mod tests {
         assert!(words("5:1@1,0:1").contains("no entry is left"), "{}", words("5:1@1,0:1"));
     }
 
-    /// Each level sends as its part says, whatever it sends at a time.
+    /// Each level sends as much as its share says, however much it sends at a time.
     #[test]
     fn tables_keep_to_the_shares() {
         let levels: Levels = "5:50,3:30,0:20".parse().unwrap();

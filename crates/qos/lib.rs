@@ -1,17 +1,17 @@
 //! Quality of service and congestion, as state machines without I/O, clocks or threads.
 //!
-//! - Who sends next: [`vl_arbiter`] (InfiniBand's high and low table), [`dtable`] (a table with deficits), [`sbt`] (a weight in
-//!   packets for each level). A caller says what waits; the arbiter says who goes.
-//! - What stands in the tables: [`planner`] admits connections with a bandwidth and a latency, over [`sequences`], which finds
-//!   entries at a distance; [`dtable::Plan`] gives each level its share.
-//! - What tables promise: [`analysis`] has the shares and latencies of any of them. [`opensm`] writes and reads them as the
-//!   subnet manager's options.
-//! - What a user says: [`levels`] makes a table of `5:50,3:30,0:20`.
-//! - Many senders to one receiver: [`incast`] has the grants of SRP and SMSRP, [`pacing`] what becomes of them over connections that
-//!   drop nothing.
+//! - Schedulers: [`vl_arbiter`] (InfiniBand's high and low table), [`dtable`] (a table with deficits), [`sbt`] (a
+//!   weight in packets for each level). The caller says which levels have packets; the scheduler says which one sends.
+//! - Contents of the tables: [`planner`] admits connections with a bandwidth and a latency, over [`sequences`], which
+//!   finds entries at a distance; [`dtable::Plan`] gives each level its share.
+//! - Guarantees of the tables: [`analysis`] computes the shares and latencies of any of them. [`opensm`] writes and
+//!   reads them as options of the subnet manager.
+//! - Text form: [`levels`] makes a table of `5:50,3:30,0:20`.
+//! - Many senders to one receiver: [`incast`] has the grants of SRP and SMSRP, [`pacing`] adapts them to connections
+//!   that drop nothing.
 //!
-//! `docs/qos.md` names the works that these come from. Nothing here knows a transport, so that the library, the simulator and the
-//! program `deckqos` can all use it.
+//! `docs/qos.md` names the works from which these come. This crate knows no transport, so that the library, the
+//! simulator and the program `deckqos` can all use it.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Tables as options of OpenSM, the subnet manager: written, and read again.
+//! Tables as options of OpenSM, the subnet manager: written and read.
 //!
 //! ```text
 //! qos_max_vls 8
@@ -12,19 +12,20 @@ use crate::table::{ENTRIES, Entry, LANES, MANAGEMENT_VL, VlTables};
 use std::{fmt::Write, str::FromStr};
 use thiserror::Error;
 
-/// The ports that options are for; each has options of its own name, and `qos_…` are all those that have none.
+/// Ports for which options are meant. Each kind has options with a prefix of its own, and `qos_…` covers all kinds
+/// without own options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ports {
-    /// `qos_…`: all.
+    /// `qos_…`: all ports.
     #[default]
     All,
-    /// `qos_ca_…`: those of hosts.
+    /// `qos_ca_…`: ports of hosts.
     Ca,
-    /// `qos_sw0_…`: switches' port 0.
+    /// `qos_sw0_…`: port 0 of switches.
     Switch0,
-    /// `qos_swe_…`: switches' other ports.
+    /// `qos_swe_…`: other ports of switches.
     SwitchExternal,
-    /// `qos_rtr_…`: routers'.
+    /// `qos_rtr_…`: ports of routers.
     Router,
 }
 
@@ -40,39 +41,39 @@ impl Ports {
     }
 }
 
-/// What the options say.
+/// Contents of the options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Virtual lanes for data, 1 to 15.
+    /// Number of virtual lanes for data, 1 to 15.
     pub max_vls: u8,
-    /// Both tables, and the limit.
+    /// Both arbitration tables, and the high limit.
     pub tables: VlTables,
-    /// The lane of each service level; 15 drops its packets.
+    /// Lane of each service level; 15 drops its packets.
     pub sl2vl: [u8; LANES],
 }
 
-/// Why a text has no such options.
+/// Why a text has no valid options.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadOptions {
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("line {line}: {reason}")]
     Line {
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Reason as text.
         reason: String,
     },
-    /// A line is not there.
+    /// A line is missing.
     #[error("there is no line `{name} …`")]
     Missing {
-        /// The option.
+        /// Name of the option.
         name: String,
     },
 }
 
 const NAMES: [&str; 5] = ["max_vls", "high_limit", "vlarb_high", "vlarb_low", "sl2vl"];
 
-/// The lines, for the file of OpenSM's options.
+/// Writes the lines, for OpenSM's file of options.
 pub fn write(options: &Options, ports: Ports) -> String {
     let list = |table: &[Entry]| {
         let entries = table.iter().map(|entry| format!("{}:{}", entry.vl, entry.weight));
@@ -87,14 +88,14 @@ pub fn write(options: &Options, ports: Ports) -> String {
     ];
     let mut text = String::new();
     for (name, value) in NAMES.into_iter().zip(values) {
-        // An empty table is one whose only entry has no weight.
+        // OpenSM has no empty table, so one is written with a single entry without weight.
         let value = if value.is_empty() { "0:0" } else { &value };
         let _ = writeln!(text, "{}{name} {value}", ports.prefix());
     }
     text
 }
 
-/// Reads the lines of these ports out of a file of options. Other options are none of its business.
+/// Reads the lines for these ports out of a file of options, and ignores other options.
 pub fn parse(text: &str, ports: Ports) -> Result<Options, BadOptions> {
     let mut found: [Option<(usize, &str)>; 5] = [None; 5];
     for (line, text) in (1..).zip(text.lines()) {
@@ -133,7 +134,7 @@ fn within(word: &str, least: u8, most: u8) -> Result<u8, String> {
     value.ok_or_else(|| format!("{:?} is not a number from {least} to {most}", shown(word)))
 }
 
-/// Of a word that may be anything, as much as a line of an error should have.
+/// Shortens a word of any length to what fits into an error text.
 fn shown(word: &str) -> String {
     word.trim().chars().take(40).collect()
 }
@@ -227,7 +228,8 @@ mod tests {
             }
         }
 
-        /// Any text, and good text with a part replaced: an answer, never a panic; what is accepted is a table.
+        /// Any text, and valid text with a part replaced, gives a result and never a panic; what is accepted is a
+        /// valid table.
         #[test]
         fn proptest_any_text_is_options_or_an_error(text in ".{0,200}", at in 0usize..200, cut in 0usize..20) {
             let _ = parse(&text, Ports::All);

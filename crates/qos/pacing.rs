@@ -1,89 +1,99 @@
-//! Incast control where the network drops nothing: grants over connections that have credits.
+//! Pacing: incast control where the network drops nothing, by grants over connections that have credits.
 //!
-//! [`crate::incast`] is the literature's: a message over the threshold is dropped, and comes again at its grant. Here nothing is gained by
-//! dropping: what has arrived has used the network already, and has its place. So a poster does not send what would be refused. It may have a
-//! *window* of bytes under way without asking; beyond that it reserves, and waits for its grant. When all that it has sent is read, its window is
-//! whole again. A message begins where anything is left of a window or a grant, and may be longer than that.
+//! [`crate::incast`] follows the literature: a message over the threshold is dropped, and comes again at its grant.
+//! Here dropping gains nothing: a message that has arrived has already used the network, and has its place. So a
+//! poster does not send a message that would be refused. It may have a *window* of bytes in flight without asking;
+//! beyond that it reserves, and waits for its grant. When the mailbox has read all that it has sent, its window is
+//! whole again. A message may begin while anything is left of a window or a grant, and may be longer than that.
 //!
 //! | who | has |
 //! |---|---|
-//! | a mailbox | a [`Scheduler`] of its time; for each postbox an [`Account`] of what it was granted |
-//! | a postbox | a [`Poster`], which says of the next message whether it may go |
+//! | a mailbox | a [`Scheduler`] of its time; for each postbox an [`Account`] of its grants |
+//! | a postbox | a [`Poster`], which says whether the next message may go |
 //!
-//! Sizes are weights: a message's bytes and [`OVERHEAD`].
+//! Sizes are weights: a message's bytes plus [`OVERHEAD`].
 
 use std::time::Duration;
 
 use crate::incast::{Grant, Limits, Receiver};
 
-/// What a message counts beside its bytes.
+/// Weight of a message in addition to its bytes.
 pub const OVERHEAD: u64 = 64;
-/// No grant is for a later time than that: a rate that was measured wrong, or peers that reserve and do not send, hold nobody up for longer.
+/// Upper bound of a grant's delay: a rate that was measured wrong, or peers that reserve and do not send, hold
+/// nobody up for longer.
 pub const LONGEST: Duration = Duration::from_secs(1);
-/// What was granted and has not come so long after its time is counted no longer: its poster stands still, or lies. The poster itself forgets
-/// it after twice as long. Its count begins later than the mailbox's, so it never holds the poster to less than the mailbox knows of.
+/// Time after a grant's begin at which its unused bytes are no longer counted: the poster stands still, or lies. The
+/// poster itself forgets them after twice as long. Its time begins later than the mailbox's, so it never holds the
+/// poster to less than the mailbox knows of.
 const LAPSE: Duration = Duration::from_secs(1);
 
-/// Shorter looks at a rate say little.
+/// Lower bound of a rate sample's duration: shorter samples say little.
 const SAMPLE: Duration = Duration::from_millis(2);
-/// A rate over a longer time is that of the posters.
+/// Upper bound of a rate sample's duration: a rate over a longer time is that of the posters.
 const STALE: Duration = Duration::from_secs(1);
-/// The rate is the highest of so many samples: a mailbox that waits for its posters now and then is no slower for it.
+/// Number of rate samples, of which the highest counts: a mailbox that waits for its posters now and then is no
+/// slower for it.
 const SAMPLES: usize = 8;
-/// Reservations are scheduled at so many times the rate that was measured. What was held up by its delays would be measured as slow, and be delayed for longer; what
-/// is scheduled too early does not come in time, and moves the next reservation ([`Receiver::settle`]).
+/// Factor between the measured rate and the rate by which reservations are scheduled. Without it, messages held up
+/// by their delays would be measured as slow, and be delayed for longer. A message that is scheduled too early does
+/// not come in time, and moves the next reservation ([`Receiver::settle`]).
 const GAIN: u64 = 2;
 
-/// A grant is what the mailbox takes in so long: where the processors are shared, who is woken for less is woken too often.
+/// Time that one grant covers at the mailbox's rate: where processors are shared, posters of smaller grants are
+/// woken too often.
 const SLICE: Duration = Duration::from_millis(1);
-/// And where more than the threshold is outstanding. Shorter, because a postbox waits until the mailbox has taken those of all others.
+/// Time that one grant covers while more than the threshold is outstanding. It is shorter, because a postbox waits
+/// until the mailbox has taken the grants of all others.
 const CROWDED_SLICE: Duration = Duration::from_micros(250);
 
-/// How heavy so many messages are, of so many bytes together.
+/// Returns the weight of `messages` messages with `bytes` bytes together.
 pub fn weight(messages: u64, bytes: u64) -> u64 {
     bytes.saturating_add(messages.saturating_mul(OVERHEAD))
 }
 
-/// A mailbox's limits.
+/// Limits of a mailbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// What may be granted and on its way without a delay.
+    /// Weight that may be granted and outstanding without a delay.
     pub threshold: u64,
-    /// What one reservation gets at most of a mailbox that is slow. Of a quick one it gets a slice of time.
+    /// Upper bound of one reservation from a slow mailbox. From a quick one a reservation gets a slice of time.
     pub usual: u64,
-    /// The most bytes of such a slice where more than the threshold is outstanding: each of many postboxes may have as much at the same time.
+    /// Upper bound of such a slice in bytes while more than the threshold is outstanding: each of many postboxes may
+    /// have as much at the same time.
     pub crowded: u64,
-    /// The most bytes of such a slice where less is outstanding.
+    /// Upper bound of such a slice in bytes while less is outstanding.
     pub largest: u64,
-    /// What the mailbox takes, in bytes a second; `None`: it is measured. Until it is, nothing is delayed.
+    /// Rate at which the mailbox takes messages, in bytes a second. `None`: it is measured, and until then nothing
+    /// is delayed.
     pub rate: Option<u64>,
 }
 
-/// A mailbox's time, which its postboxes reserve.
+/// Schedule of a mailbox's time, which its postboxes reserve.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     terms: Terms,
     receiver: Receiver,
     measured: DrainRate,
-    /// By which it schedules, once it is known.
+    /// Rate of the schedule in bytes a second, once it is known.
     rate: Option<u64>,
 }
 
 impl Scheduler {
-    /// Nothing is reserved, and the clock stands at `now`.
+    /// Makes a schedule without reservations at the time `now`.
     pub fn new(terms: Terms, now: Duration) -> Self {
         let limits =
             Limits { rate: terms.rate.unwrap_or(u64::MAX), threshold: terms.threshold, largest: u64::MAX };
         Self { terms, receiver: Receiver::new(limits), measured: DrainRate::new(now), rate: terms.rate }
     }
 
-    /// A reservation. `outstanding`: what was granted so far and has not come. `drained`: the weight of all that the program has taken
-    /// since the mailbox was made.
+    /// Handles a reservation. `outstanding` is the weight that was granted so far and has not come, `drained` the
+    /// weight of all that the program has taken since the mailbox was made.
     pub fn reserve(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
         self.reserve_whole(now, asked.clamp(1, self.largest(outstanding)), outstanding, drained)
     }
 
-    /// What one reservation gets at most, now: a slice of the mailbox's time. A long one, as far as that is within the threshold; else a short one.
+    /// Upper bound of a reservation now: a slice of the mailbox's time. A long slice as far as that is within the
+    /// threshold, otherwise a short one.
     fn largest(&self, outstanding: u64) -> u64 {
         let free = self.terms.threshold.saturating_sub(outstanding);
         let alone = self.taken_in(SLICE).min(self.terms.largest).min(free);
@@ -91,22 +101,22 @@ impl Scheduler {
         alone.max(crowded).max(self.terms.usual).max(1)
     }
 
-    /// What a reservation may ask for at most, now, where what is under way beyond the threshold may be lost on its way.
+    /// Upper bound of a request now, where data in flight beyond the threshold may be lost.
     pub fn within_threshold(&self, outstanding: u64) -> u64 {
         self.terms.threshold.saturating_sub(outstanding).max(self.terms.usual)
     }
 
-    /// What the mailbox takes in so long a time, by the rate that it schedules by.
+    /// Returns how many bytes the mailbox takes in the time `slice`, by the rate of the schedule.
     fn taken_in(&self, slice: Duration) -> u64 {
         let bytes = u128::from(self.rate.unwrap_or(0)) * slice.as_nanos() / 1_000_000_000;
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// As [`Self::reserve`], of a message that is granted as a whole.
+    /// Handles a reservation as [`Self::reserve`], for a message that is granted as a whole.
     pub fn reserve_whole(&mut self, now: Duration, asked: u64, outstanding: u64, drained: u64) -> Grant {
         if self.terms.rate.is_none() {
             if outstanding <= self.terms.threshold {
-                // The program may have waited for its posters: this time says nothing of it.
+                // The program may have waited for its posters, so this time says nothing of its rate.
                 self.measured.restart(now, drained);
             } else if let Some(rate) = self.measured.observe(now, drained) {
                 let rate = rate.saturating_mul(GAIN);
@@ -120,8 +130,9 @@ impl Scheduler {
     }
 }
 
-/// How fast a mailbox's program takes messages. It is looked at when a postbox asks, between looks at which more than the threshold was granted
-/// and had not come: so, mostly while the program has something to take.
+/// Measured rate at which a mailbox's program takes messages. It is sampled when a postbox asks, between two
+/// requests at which more than the threshold was granted and had not come: so, mostly while the program has messages
+/// to take.
 #[derive(Clone, Debug)]
 struct DrainRate {
     since: Duration,
@@ -135,12 +146,12 @@ impl DrainRate {
         Self { since: now, drained: 0, samples: [0; SAMPLES], next: 0 }
     }
 
-    /// The next sample begins now.
+    /// Begins the next sample now.
     fn restart(&mut self, now: Duration, drained: u64) {
         (self.since, self.drained) = (now, drained);
     }
 
-    /// The rate, in bytes a second, if there is a new sample of it.
+    /// Returns the rate in bytes a second, if there is a new sample.
     fn observe(&mut self, now: Duration, drained: u64) -> Option<u64> {
         let elapsed = now.saturating_sub(self.since);
         if elapsed < SAMPLE {
@@ -158,19 +169,19 @@ impl DrainRate {
     }
 }
 
-/// What a postbox was granted, at its mailbox.
+/// Grants of a postbox, counted at its mailbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     granted: u64,
-    /// The last grant.
+    /// Size of the last grant.
     last: u64,
-    /// What had come from it by its last grant.
+    /// Weight that had come from the postbox by its last grant.
     arrived: u64,
     lapses: Duration,
 }
 
 impl Account {
-    /// What was granted and has not come, of `arrived` in all: what is still expected of it.
+    /// Returns the granted weight that is still expected, when `arrived` has come in all.
     pub fn outstanding(&self, now: Duration, arrived: u64) -> u64 {
         if now >= self.lapses {
             return 0;
@@ -178,12 +189,13 @@ impl Account {
         self.granted.saturating_sub(arrived.saturating_sub(self.arrived))
     }
 
-    /// Whether it may ask for more: it has no more left than its last grant. So it has two at most, however small they are.
+    /// Whether the postbox may ask for more: no more is outstanding than its last grant. So it has at most two
+    /// grants, however small they are.
     pub fn may_ask(&self, now: Duration, arrived: u64) -> bool {
         self.outstanding(now, arrived) <= self.last.max(1)
     }
 
-    /// It gets a grant.
+    /// Counts a grant.
     pub fn grant(&mut self, now: Duration, arrived: u64, grant: Grant) {
         let lapses = now.saturating_add(grant.after).saturating_add(LAPSE);
         let granted = self.outstanding(now, arrived).saturating_add(grant.bytes);
@@ -191,46 +203,46 @@ impl Account {
     }
 }
 
-/// Whether a postbox's next message may go.
+/// Whether the next message of a postbox may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It may.
+    /// The message may go now.
     Now,
-    /// Something has to be reserved first.
+    /// A reservation is needed first.
     Ask,
-    /// It waits, until this time where that is known, for the mailbox's answer where not.
+    /// The message waits until this time; `None`: until the mailbox answers.
     Wait(Option<Duration>),
 }
 
-/// A postbox: what it may send.
+/// Sending side of a postbox: how much it may send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Poster {
-    /// What may be under way without asking, and what is left of it.
+    /// Weight that may be in flight without asking, and below, the rest of it.
     window: u64,
     left: u64,
     credit: u64,
     /// When the credit begins to count.
     from: Duration,
-    /// The grant behind that.
+    /// Begin and size of the grant behind the current one.
     next: Option<(Duration, u64)>,
-    /// Half of the last grant: when so much is left, the next one is asked for.
+    /// Half of the last grant: when no more than this is left, the next grant is requested.
     ahead: u64,
-    /// When all that was granted and not used lapses.
+    /// When all unused grants lapse.
     lapses: Duration,
     /// An answer is awaited.
     asked: bool,
 }
 
 impl Poster {
-    /// With so large a window.
+    /// Makes a poster with this window.
     pub fn new(window: u64) -> Self {
         let window = window.max(1);
         let (from, lapses) = (Duration::ZERO, Duration::ZERO);
         Self { window, left: window, credit: 0, from, next: None, ahead: 0, lapses, asked: false }
     }
 
-    /// Whether the next message may go and nothing has to be done for it: [`Self::turn`] would say so and change nothing, and nothing has to be
-    /// asked ahead. `now` is not called within the window.
+    /// Whether the next message may go and nothing else is to be done: [`Self::turn`] would return [`Turn::Now`] and
+    /// change nothing, and no grant has to be requested ahead. `now` is not called within the window.
     pub fn goes_at_once(&self, now: impl FnOnce() -> Duration) -> bool {
         if self.credit == 0 {
             return self.left > 0 && self.next.is_none() && !self.asked;
@@ -238,14 +250,15 @@ impl Poster {
         !self.asks_ahead() && (self.from..self.lapses).contains(&now())
     }
 
-    /// Old grants say nothing of what the mailbox wants now.
+    /// Forgets old grants: they say nothing of the mailbox's present state.
     fn forget_lapsed(&mut self, now: Duration) {
         if now >= self.lapses {
             (self.credit, self.next, self.ahead) = (0, None, 0);
         }
     }
 
-    /// Whether the next message may go. `all_read`: whether the mailbox has read all that was sent; then the window is whole again.
+    /// Returns whether the next message may go. `all_read` says whether the mailbox has read all that was sent; then
+    /// the window is whole again.
     pub fn turn(&mut self, now: Duration, all_read: impl FnOnce() -> bool) -> Turn {
         self.forget_lapsed(now);
         if self.credit == 0
@@ -268,36 +281,37 @@ impl Poster {
         Turn::Now
     }
 
-    /// A message has gone. It may have been more than was left.
+    /// Counts a message that was sent. It may have been larger than the rest of the window or grant.
     pub fn sent(&mut self, weight: u64) {
         let from = if self.credit > 0 { &mut self.credit } else { &mut self.left };
         *from = from.saturating_sub(weight);
     }
 
-    /// What to ask for, where so much waits: a window at least, because who waits for room has more to come, and twice the last grant. A poster
-    /// has few messages in its queue, so that its backlog says little of what it posts in the time that an answer takes.
+    /// Returns the size of the next request, when `backlog` waits: at least a window, because a poster that waits
+    /// for room has more to come, and twice the last grant. A poster has few messages in its queue, so its backlog
+    /// says little of the messages that it posts before the answer.
     pub fn asks_for(&self, backlog: u64) -> u64 {
         backlog.max(self.window).max(self.ahead.saturating_mul(4))
     }
 
-    /// Whether to ask now, so that the next grant is there when this one is used up.
+    /// Whether to send a request now, so that the next grant is there when this one is used up.
     pub fn asks_ahead(&self) -> bool {
         !self.asked && self.next.is_none() && (1..=self.ahead).contains(&self.credit)
     }
 
-    /// A reservation has gone.
+    /// Notes that a request was sent.
     pub fn asked(&mut self) {
         self.asked = true;
     }
 
-    /// The mailbox has answered. An answer that nobody awaits changes nothing.
+    /// Handles the mailbox's answer. An answer that is not awaited changes nothing.
     pub fn grant(&mut self, now: Duration, grant: Grant) {
         if !self.asked {
             return;
         }
         self.asked = false;
         self.forget_lapsed(now);
-        // A peer that grants nothing would be asked for ever.
+        // At least one byte is granted: a peer that grants nothing would be asked for ever.
         let (from, bytes) = (now.saturating_add(grant.after.min(LONGEST)), grant.bytes.max(1));
         self.ahead = bytes / 2;
         self.lapses = from.saturating_add(LAPSE * 2);
@@ -308,12 +322,12 @@ impl Poster {
         }
     }
 
-    /// Whether the next message waits for its time, or for an answer, at the last call of [`Self::turn`].
+    /// Whether the next message waits for its time or for an answer, as of the last call of [`Self::turn`].
     pub fn waits(&self, now: Duration) -> bool {
         if self.credit > 0 { now < self.from } else { self.asked && self.next.is_none() }
     }
 
-    /// What waits for its time, if something does: when that is.
+    /// Time for which the next message waits, if there is one.
     pub fn wakes_at(&self) -> Option<Duration> {
         (self.credit > 0).then_some(self.from)
     }

@@ -1,7 +1,8 @@
 //! Admission: connections with a bandwidth and a latency become entries of InfiniBand's high table.
 //!
-//! A latency is a distance between entries, rounded down to a power of two. A bandwidth is a weight: units of 64 bytes in a *frame*, the
-//! time that a table of 64 full entries takes. Connections of a lane share sequences of entries while these have weight left.
+//! A latency becomes a distance between entries, rounded down to a power of two. A bandwidth becomes a weight: units
+//! of 64 bytes in a *frame*, which is the time that a table of 64 full entries takes. Connections of a lane share
+//! sequences of entries while these have weight left.
 
 use crate::{
     analysis::{time_of, wait_bytes_at},
@@ -15,95 +16,95 @@ use std::{
 };
 use thiserror::Error;
 
-/// Most units of an entry.
+/// Upper bound of an entry's weight in units.
 const MOST_WEIGHT: u64 = u8::MAX as u64;
-/// Units of a frame.
+/// Number of units of a frame.
 const FRAME: u64 = ENTRIES as u64 * MOST_WEIGHT;
-/// Entries of a preferred best-effort lane in the low table, and the weights of the three kinds.
+/// Number of entries and their weight, for the three kinds of lanes in the low table.
 const PREFERRED: (usize, u8) = (4, 255);
 const BEST_EFFORT: (usize, u8) = (1, 10);
 const CHALLENGED: (usize, u8) = (1, 1);
 
-/// A port.
+/// Properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Bits a second.
+    /// Rate in bits a second.
     pub rate: u64,
-    /// Bytes of the largest packet.
+    /// Size of the largest packet in bytes.
     pub mtu: u32,
-    /// LimitOfHighPriority.
+    /// The port's LimitOfHighPriority.
     pub high_limit: u8,
-    /// Percent of the rate that may be promised.
+    /// Part of the rate that may be promised, in percent.
     pub cap: u8,
 }
 
-/// What a connection asks for.
+/// Demands of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Mean bits a second.
+    /// Mean bandwidth in bits a second.
     pub bandwidth: u64,
-    /// How long a packet waits at this hop at most, until it begins; `None` if that does not matter.
+    /// Upper bound of a packet's wait at this hop until it begins; `None` if that does not matter.
     pub latency: Option<Duration>,
 }
 
-/// Names an admitted connection.
+/// Identifier of an admitted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
 /// Why a connection is not admitted: what is missing, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// Not a data lane.
+    /// The lane is no data lane.
     #[error("VL {vl} is not one of 0 to 14")]
     Lane {
-        /// As asked for.
+        /// Requested lane.
         vl: u8,
     },
-    /// Nothing was asked for.
+    /// The requested bandwidth is 0.
     #[error("a bandwidth of 0 needs no admission: ask for at least 1 b/s")]
     NoBandwidth,
-    /// Shorter than any entry's wait.
+    /// The latency is shorter than any entry's wait.
     #[error(
         "a latency of {asked:?} cannot be promised: even a lane that has every entry waits up to {least:?}"
     )]
     Latency {
-        /// As asked for.
+        /// Requested latency.
         asked: Duration,
-        /// The shortest that can be promised.
+        /// Shortest latency that can be promised.
         least: Duration,
     },
-    /// The lane's connections have a larger one.
+    /// The other connections of the lane have a larger distance.
     #[error(
         "it needs the distance {asked}, and the connections of VL {vl} have {has}: take another VL, or ask for {fits:?} or more"
     )]
     Distance {
-        /// As the latency demands.
+        /// Distance that the latency needs.
         asked: usize,
         /// The lane.
         vl: u8,
-        /// The lane's distance.
+        /// Distance of the lane.
         has: usize,
-        /// The latency of the lane's distance.
+        /// Latency of the lane's distance.
         fits: Duration,
     },
-    /// More than may be promised of the link.
+    /// The bandwidth exceeds the rest that may be promised.
     #[error("it needs {}, and {} of the {} that may be promised are left", Bits(*asked), Bits(*fits), Bits(*cap))]
     Bandwidth {
-        /// As asked for.
+        /// Requested bandwidth in bits a second.
         asked: u64,
-        /// What is left.
+        /// Bandwidth that is left.
         fits: u64,
-        /// What may be promised to all.
+        /// Bandwidth that may be promised to all.
         cap: u64,
     },
-    /// Not enough free entries at that distance.
+    /// Too few entries are free at that distance.
     #[error("it needs {needs} entries, and {free} are free{}", what_fits(*fits))]
     Entries {
-        /// What it needs.
+        /// Number of entries that the connection needs.
         needs: usize,
-        /// What is free.
+        /// Number of free entries.
         free: usize,
-        /// The most that would fit, if anything would.
+        /// The most demanding request that would fit, if any would.
         fits: Option<Fits>,
     },
 }
@@ -111,9 +112,9 @@ pub enum Refusal {
 /// The most demanding request that free entries would take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fits {
-    /// Bits a second at most.
+    /// Upper bound of the bandwidth in bits a second.
     pub bandwidth: u64,
-    /// A latency of at least this.
+    /// Lower bound of the latency.
     pub latency: Duration,
 }
 
@@ -126,7 +127,7 @@ fn what_fits(fits: Option<Fits>) -> String {
     )
 }
 
-/// Bits a second, in the largest unit that leaves at least one.
+/// Number of bits a second; displayed in the largest unit that leaves at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits(pub u64);
 
@@ -142,46 +143,46 @@ impl Display for Bits {
 }
 
 impl Link {
-    /// The weight of a bandwidth: W = ⌈B · frame / rate⌉ units.
+    /// Returns the weight of a bandwidth: W = ⌈B · frame / rate⌉ units.
     pub fn weight(&self, bandwidth: u64) -> u64 {
         let weight = (u128::from(bandwidth) * u128::from(FRAME)).div_ceil(u128::from(self.rate.max(1)));
         u64::try_from(weight).unwrap_or(u64::MAX)
     }
 
-    /// How long a frame takes: 64 entries of 255 units of 64 bytes.
+    /// Duration of a frame: 64 entries of 255 units of 64 bytes.
     pub fn frame(&self) -> Duration {
         time_of(FRAME * 64, self.rate)
     }
 
-    /// How long a packet waits at most where its lane's entries are `distance` apart, whatever the others have.
+    /// Upper bound of a packet's wait if its lane's entries are `distance` apart, whatever the other entries are.
     pub fn wait_at(&self, distance: usize) -> Duration {
         time_of(wait_bytes_at(distance, self.high_limit, self.mtu), self.rate)
     }
 
-    /// The largest distance, a power of two, that keeps a latency.
+    /// Returns the largest distance, a power of two, that keeps a latency.
     pub fn distance(&self, latency: Duration) -> Result<usize, Refusal> {
         let distances = (0..=ENTRIES.trailing_zeros()).rev().map(|bits| 1 << bits);
         let refused = Refusal::Latency { asked: latency, least: self.wait_at(1) };
         distances.into_iter().find(|&distance| self.wait_at(distance) <= latency).ok_or(refused)
     }
 
-    /// Bits a second that may be promised.
+    /// Bandwidth in bits a second that may be promised.
     pub fn promised(&self) -> u64 {
         (u128::from(self.rate) * u128::from(self.cap.min(100)) / 100) as u64
     }
 }
 
-/// Entries for a distance: as many as the power of two below it needs.
+/// Returns the number of entries for a distance: as many as the power of two below it needs.
 pub fn entries_at_distance(distance: usize) -> usize {
     ENTRIES >> distance.clamp(1, ENTRIES).ilog2()
 }
 
-/// The fewest entries that have no larger distance, wherever they are.
+/// Returns the smallest number of entries with no larger distance, wherever they are.
 pub fn fewest_entries(distance: usize) -> usize {
     ENTRIES.div_ceil(distance.max(1))
 }
 
-/// The high table of a port, and who has what of it.
+/// High table of a port, and the owners of its entries.
 #[derive(Clone, Debug)]
 pub struct Planner {
     link: Link,
@@ -195,7 +196,7 @@ pub struct Planner {
 #[derive(Clone, Debug)]
 struct Lane {
     distance: usize,
-    /// With the weight that each sequence's connections have.
+    /// Sequences of the lane, each with the weight of its connections.
     sequences: BTreeMap<SequenceId, u64>,
 }
 
@@ -208,7 +209,7 @@ struct Connection {
 }
 
 impl Planner {
-    /// An empty table.
+    /// Makes an empty table.
     pub fn new(link: Link) -> Self {
         Self {
             link,
@@ -220,7 +221,7 @@ impl Planner {
         }
     }
 
-    /// Admits a connection of the lane `vl`, or says why not; then nothing has changed.
+    /// Admits a connection of the lane `vl`. If it is refused, nothing has changed.
     pub fn admit(&mut self, vl: u8, request: Request) -> Result<ConnectionId, Refusal> {
         let distance = self.distance(vl, request)?;
         let left = self.link.promised().saturating_sub(self.promised);
@@ -242,7 +243,8 @@ impl Planner {
         Ok(id)
     }
 
-    /// Releases a connection. Sequences that had to move keep their distances; nothing happens for one that is not there.
+    /// Releases a connection, and returns the moved sequences, which keep their distances. An unknown connection
+    /// changes nothing.
     pub fn release(&mut self, id: ConnectionId) -> Vec<Move> {
         let Some(connection) = self.connections.remove(&id) else { return Vec::new() };
         self.promised -= connection.bandwidth;
@@ -259,7 +261,7 @@ impl Planner {
         self.sequences.release(connection.sequence)
     }
 
-    /// The high table. Entries that nobody has are of weight 0; each that somebody has is of 1 at least, for the latency.
+    /// Returns the high table. Free entries have weight 0; each owned entry has at least weight 1, for the latency.
     pub fn table(&self) -> Vec<Entry> {
         let mut table = vec![Entry::default(); ENTRIES];
         for (&vl, lane) in &self.lanes {
@@ -275,22 +277,22 @@ impl Planner {
         table
     }
 
-    /// Entries that nobody has.
+    /// Number of free entries.
     pub fn free(&self) -> usize {
         self.sequences.free()
     }
 
-    /// Bits a second that are promised.
+    /// Promised bandwidth in bits a second.
     pub fn promised(&self) -> u64 {
         self.promised
     }
 
-    /// The distance of a lane's entries that its connections were promised.
+    /// Returns the distance that the connections of a lane were promised.
     pub fn lane_distance(&self, vl: u8) -> Option<usize> {
         self.lanes.get(&vl).map(|lane| lane.distance)
     }
 
-    /// The lane's, where it has connections: all share one.
+    /// Returns the distance for a request: the lane's, if the lane has connections, because all of them share one.
     fn distance(&self, vl: u8, request: Request) -> Result<usize, Refusal> {
         if vl >= MANAGEMENT_VL {
             return Err(Refusal::Lane { vl });
@@ -307,7 +309,7 @@ impl Planner {
         }
     }
 
-    /// A sequence of the lane that takes the weight.
+    /// Returns a sequence of the lane with room for the weight.
     fn with_room(&self, vl: u8, weight: u64) -> Option<SequenceId> {
         let lane = self.lanes.get(&vl)?;
         let room = |sequence| self.capacity(sequence);
@@ -326,7 +328,7 @@ impl Planner {
         found.ok_or_else(|| Refusal::Entries { needs, free: self.free(), fits: self.fits(vl) })
     }
 
-    /// What a new connection could have: free entries, or what is left of the lane's own.
+    /// Returns what a new connection could have: free entries, or the rest of the lane's own.
     fn fits(&self, vl: u8) -> Option<Fits> {
         let bits = |weight: u64| (u128::from(weight) * u128::from(self.link.rate) / u128::from(FRAME)) as u64;
         let left = self.link.promised().saturating_sub(self.promised);
@@ -347,18 +349,18 @@ impl Planner {
     }
 }
 
-/// A lane that nothing is promised to.
+/// Kind of a lane without promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unpromised {
     /// Preferred best effort (PBE).
     Preferred,
     /// Best effort (BE).
     BestEffort,
-    /// Challenged (CH): what is left over.
+    /// Challenged (CH): gets the rest.
     Challenged,
 }
 
-/// The low table: each lane's entries by its kind.
+/// Makes the low table: each lane's entries by its kind.
 pub fn low_table(lanes: &[(u8, Unpromised)]) -> Vec<Entry> {
     let entries = lanes.iter().take(LANES).flat_map(|&(vl, kind)| {
         let (count, weight) = match kind {

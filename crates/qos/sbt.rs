@@ -1,22 +1,23 @@
-//! The simple-based table: an entry for each level, whose weight counts packets. A cycle ends when all that have something have sent
-//! their weights.
+//! SBT, the simple-based table: an entry for each level, whose weight counts packets. A cycle ends when all levels
+//! that have packets have sent their weights.
 
 use crate::table::LANES;
 
-/// How the packet is counted by which a cycle begins.
+/// Whether the packet that begins a cycle is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cycle {
-    /// As any other: a cycle has as many packets as the weights' sum.
+    /// The packet is counted like others: a cycle has as many packets as the weights' sum.
     #[default]
     Exact,
-    /// Not at all, as in the algorithm to the letter: cycles are one packet longer (55 and 45 become 56 and 45 of 101).
+    /// The packet is not counted, as in the literal algorithm: cycles are one packet longer (55 and 45 become 56 and
+    /// 45 of 101).
     Literal,
 }
 
-/// The state of a port.
+/// State of a port's scheduler.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sbt {
-    /// By level.
+    /// Weights by level.
     weights: [u32; LANES],
     left: [u32; LANES],
     at: usize,
@@ -24,12 +25,12 @@ pub struct Sbt {
 }
 
 impl Sbt {
-    /// `weights` by level. A level whose weight is 0 never sends.
+    /// Makes a scheduler from the weights by level. A level whose weight is 0 never sends.
     pub fn new(weights: [u32; LANES], cycle: Cycle) -> Self {
         Self { weights, left: [0; LANES], at: 0, cycle }
     }
 
-    /// The level that sends a packet now, among those that have one.
+    /// Returns the level that sends a packet now, among those that have one.
     pub fn next(&mut self, has_packet: impl Fn(u8) -> bool) -> Option<u8> {
         let found = (0..LANES)
             .map(|step| (self.at + step) % LANES)
@@ -57,7 +58,7 @@ mod tests {
         weights
     }
 
-    /// Packets of the levels 0 and 1.
+    /// Returns the numbers of packets that the levels 0 and 1 have sent.
     fn sent(cycle: Cycle, packets: usize) -> [usize; 2] {
         let mut table = Sbt::new(weights(&[(0, 55), (1, 45)]), cycle);
         let levels: Vec<_> = (0..packets).map_while(|_| table.next(|_| true)).collect();

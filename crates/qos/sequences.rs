@@ -1,28 +1,30 @@
-//! Entries of a cyclic table at equal distances, so that any demand fits that needs no more entries than are free.
+//! Sequences of entries at equal distances in a cyclic table, so that any demand fits that needs no more entries
+//! than are free.
 //!
-//! A *sequence* has a power of two of entries, `len / entries` apart. Numbered by their bits in reverse, the entries of a sequence are
-//! a block of neighbours: E(i, j) of Alfaro's thesis is the block of `2^(6-i)` numbers from `j`. So the table is a buddy system.
-//! Taking the smallest free block that is large enough, and moving sequences when one is released, keeps at most one free block of
-//! each size. Then the sizes of the free blocks are the binary digits of the number of free entries, and the largest is at least
-//! any power of two that is not above that number: it fits.
+//! A *sequence* has a power of two of entries, `len / entries` apart. If entries are numbered by their bits in
+//! reverse, those of a sequence are a block of neighbours: E(i, j) of Alfaro's thesis is the block of `2^(6-i)`
+//! numbers from `j`. So the table is a buddy system. Allocation takes the smallest free block that is large enough,
+//! and a release moves sequences, which keeps at most one free block of each size. Then the sizes of the free blocks
+//! are the binary digits of the number of free entries. The largest is at least any power of two that is not above
+//! that number, so a demand of that size fits.
 
 use std::collections::BTreeMap;
 
-/// Names a sequence for as long as it is allocated.
+/// Identifier of a sequence, valid as long as it is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(u64);
 
-/// A block of numbers. Its entries are these numbers with their bits reversed.
+/// Block of numbers. Its entries are these numbers with their bits reversed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
-    /// The first number: j of E(i, j).
+    /// First number: j of E(i, j).
     pub start: usize,
-    /// How many: `2^(6-i)` in a table of 64.
+    /// Number of entries: `2^(6-i)` in a table of 64.
     pub entries: usize,
 }
 
 impl Block {
-    /// The other half of the block that is twice as large.
+    /// Returns the other half of the block that is twice as large.
     fn brother(self) -> Self {
         Self { start: self.start ^ self.entries, ..self }
     }
@@ -32,21 +34,21 @@ impl Block {
     }
 }
 
-/// A sequence lies elsewhere now. It keeps its distance; the first entry is another one.
+/// Move of a sequence to another block. It keeps its distance; its first entry is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
-    /// Which one.
+    /// The moved sequence.
     pub sequence: SequenceId,
-    /// Where it was.
+    /// Block before the move.
     pub from: Block,
-    /// Where it is.
+    /// Block after the move.
     pub to: Block,
 }
 
-/// Which entries of a table belong to which sequence.
+/// Owners of a table's entries.
 #[derive(Clone, Debug)]
 pub struct Sequences {
-    /// By number, not by entry.
+    /// Owner of each number (not entry).
     owners: Vec<Option<SequenceId>>,
     blocks: BTreeMap<SequenceId, Block>,
     next: u64,
@@ -54,7 +56,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// A table of `len` free entries.
+    /// Makes a table of `len` free entries.
     ///
     /// # Panics
     /// If `len` is not a power of two.
@@ -63,18 +65,19 @@ impl Sequences {
         Self { owners: vec![None; len], blocks: BTreeMap::new(), next: 0, defragments: true }
     }
 
-    /// Entries that no sequence has.
+    /// Number of free entries.
     pub fn free(&self) -> usize {
         self.owners.iter().filter(|owner| owner.is_none()).count()
     }
 
-    /// The table's length.
+    /// Number of entries of the table.
     #[expect(clippy::len_without_is_empty, reason = "a table has at least one entry")]
     pub fn len(&self) -> usize {
         self.owners.len()
     }
 
-    /// Takes `entries` entries at equal distances. `None` if fewer are free, or if it is no power of two up to the table's length.
+    /// Allocates `entries` entries at equal distances. Returns `None` if fewer are free, or if the number is no
+    /// power of two up to the table's length.
     pub fn allocate(&mut self, entries: usize) -> Option<SequenceId> {
         if !entries.is_power_of_two() {
             return None;
@@ -87,7 +90,8 @@ impl Sequences {
         Some(id)
     }
 
-    /// Frees a sequence's entries. Says which others had to move for it; nothing for one that is not there.
+    /// Frees a sequence's entries, and returns the sequences that had to move for it. An unknown sequence changes
+    /// nothing.
     pub fn release(&mut self, id: SequenceId) -> Vec<Move> {
         let Some(freed) = self.blocks.remove(&id) else { return Vec::new() };
         self.fill(freed, None);
@@ -98,7 +102,7 @@ impl Sequences {
             let Some(own) = blocks.iter().copied().find(|block| block.has(number)) else { break };
             let twin = blocks.into_iter().find(|other| other.entries == own.entries && *other != own);
             let Some(twin) = twin else { break };
-            // Either half may be emptied: the one that has fewer sequences.
+            // Either half could be emptied; the one with fewer sequences is.
             let (emptied, filled) = if self.inside(own.brother()).len() < self.inside(twin.brother()).len() {
                 (own.brother(), twin)
             } else {
@@ -110,17 +114,17 @@ impl Sequences {
         moves
     }
 
-    /// Where a sequence lies.
+    /// Returns the block of a sequence.
     pub fn block(&self, id: SequenceId) -> Option<Block> {
         self.blocks.get(&id).copied()
     }
 
-    /// The table's entries that a sequence has, in ascending order.
+    /// Returns the entries of a sequence, in ascending order.
     pub fn entries(&self, id: SequenceId) -> Vec<usize> {
         self.block(id).map(|block| self.entries_of(block)).unwrap_or_default()
     }
 
-    /// The table's entries that are free, in ascending order.
+    /// Returns the free entries, in ascending order.
     pub fn free_entries(&self) -> Vec<usize> {
         let free = self.free_blocks().into_iter().flat_map(|block| self.entries_of(block));
         let mut free: Vec<_> = free.collect();
@@ -128,7 +132,7 @@ impl Sequences {
         free
     }
 
-    /// The distance between the entries of a sequence of this many.
+    /// Distance between the entries of a sequence with this many.
     pub fn distance(&self, entries: usize) -> usize {
         self.len() / entries.clamp(1, self.len())
     }
@@ -141,7 +145,7 @@ impl Sequences {
         entries
     }
 
-    /// The largest ones that are aligned to their size.
+    /// Returns the largest free blocks that are aligned to their size.
     fn free_blocks(&self) -> Vec<Block> {
         let (mut blocks, mut start) = (Vec::new(), 0);
         while start < self.len() {
@@ -168,7 +172,7 @@ impl Sequences {
         self.blocks.iter().filter(|(_, other)| block.has(other.start)).map(|(id, _)| *id).collect()
     }
 
-    /// Moves all that lies in one block to another one, which is free.
+    /// Moves all sequences of one block to another block, which is free.
     fn shift(&mut self, from: Block, to: Block) -> Vec<Move> {
         let ids = self.inside(from);
         self.fill(from, None);
@@ -201,7 +205,7 @@ mod tests {
     use crate::planner::{entries_at_distance, fewest_entries};
     use proptest::{collection::vec, prelude::*};
 
-    /// The numbers of the thesis, checked by an independent program.
+    /// Numbers of the thesis, checked by an independent program.
     #[test]
     fn the_golden_requests_fit_in_their_places() {
         let mut sequences = Sequences::new(64);
@@ -239,7 +243,8 @@ mod tests {
         }
     }
 
-    /// Requests come until the table is full; entries beyond the fewest for their distances, the mean over tables.
+    /// Fills tables with requests until they are full. Returns the mean number of entries per table beyond the
+    /// fewest for their distances.
     fn waste(distances: &[usize]) -> f64 {
         const TABLES: u32 = 5000;
         let mut state = 1u64;
@@ -247,7 +252,7 @@ mod tests {
         for _ in 0..TABLES {
             let mut sequences = Sequences::new(64);
             while sequences.free() > 0 {
-                // Knuth's MMIX generator; the upper bits are good enough.
+                // The generator is Knuth's MMIX generator; its upper bits are good enough.
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let distance = distances[(state >> 33) as usize % distances.len()];
                 let entries = entries_at_distance(distance);
@@ -259,8 +264,8 @@ mod tests {
         wasted as f64 / f64::from(TABLES)
     }
 
-    /// 8.78 where all distances are as frequent, 5.68 where they are so in proportion. The thesis does not say how it treats requests
-    /// that do not fit; here they are passed over, which gives 8.9 and 5.7.
+    /// The thesis gives 8.78 if all distances are equally frequent, 5.68 if their frequency is proportional to them.
+    /// It does not say how it treats requests that do not fit. Here they are skipped, which gives 8.9 and 5.7.
     #[test]
     fn the_mean_waste_is_about_the_published_one() {
         let uniform: Vec<_> = (2..=64).collect();
@@ -270,7 +275,7 @@ mod tests {
         assert!((waste[0] - 8.78).abs() < 0.3 && (waste[1] - 5.68).abs() < 0.2, "{waste:?}");
     }
 
-    /// An operation of a history: a sequence of `2^n` entries, or the release of one of those that are there.
+    /// An operation of a history: the allocation of `2^n` entries, or the release of a sequence.
     #[derive(Clone, Debug)]
     enum Step {
         Allocate(u32),
@@ -283,7 +288,8 @@ mod tests {
         vec(prop_oneof![3 => allocate, 2 => release], 1..120)
     }
 
-    /// Plays a history against a table that follows the moves. Whether each demand was met exactly when enough was free.
+    /// Plays a history against a table that follows the moves. Returns whether each demand was met exactly when
+    /// enough entries were free.
     fn play(sequences: &mut Sequences, history: &[Step]) -> Result<bool, TestCaseError> {
         let mut held: BTreeMap<SequenceId, Block> = BTreeMap::new();
         for step in history {
@@ -330,7 +336,7 @@ mod tests {
         ) {
             let mut sequences = Sequences::new(64);
             prop_assert!(play(&mut sequences, &history)?, "a demand did not fit where enough was free");
-            // A whole set of demands, in any order.
+            // A whole set of demands fits, in any order.
             let mut left = sequences.free();
             for entries in demand.into_iter().map(|exponent| 1 << exponent) {
                 if entries <= left {
@@ -341,7 +347,7 @@ mod tests {
         }
     }
 
-    /// What the property test would say of a table that never moves anything.
+    /// The property does not hold for a table that never moves a sequence.
     #[test]
     fn without_moves_the_theorem_does_not_hold() {
         let mut sequences = Sequences { defragments: false, ..Sequences::new(4) };

@@ -1,24 +1,24 @@
 //! InfiniBand's arbiter of virtual lanes: two cyclic tables, and a limit of what the high one may send at a stretch.
 //!
-//! A turn of an entry ends when its weight is used up or its lane has nothing. Packets are sent whole, so the last one of a turn may
-//! exceed the weight, and nobody gives the excess back: [`crate::dtable`] does.
+//! A turn of an entry ends when its weight is used up or its lane has no packet. Packets are sent whole, so the last
+//! packet of a turn may exceed the weight. The excess is not taken off later turns, unlike in [`crate::dtable`].
 
 use crate::table::{Entry, MANAGEMENT_VL, UNIT, VlTables};
 
-/// What goes when the high table has sent its limit.
+/// Turn of the low table when the high table has sent its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LowTurn {
-    /// One packet of the low table, as the specification has it.
+    /// One packet of the low table, as in the specification.
     #[default]
     Packet,
-    /// A whole entry of the low table, as measured on switches.
+    /// One whole entry of the low table, as measured on switches.
     Entry,
 }
 
-/// Which table a packet was sent by.
+/// Table by which a packet was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Table {
-    /// VL 15, which is in neither.
+    /// Neither table: VL 15.
     Management,
     /// The high table.
     High,
@@ -29,27 +29,27 @@ pub enum Table {
 /// The packet that goes now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// Its lane.
+    /// Lane of the packet.
     pub vl: u8,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u32,
-    /// By which table.
+    /// Table by which it goes.
     pub table: Table,
 }
 
-/// The state of a port.
+/// State of a port's arbiter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VlArbiter {
     tables: VlTables,
     low_turn: LowTurn,
     high: Turn,
     low: Turn,
-    /// Bytes of the high table since the low one could send.
+    /// Bytes that the high table has sent since the low one had its last opportunity.
     since_low: u64,
     in_low_entry: bool,
 }
 
-/// The entry whose turn it is, and what is left of its weight.
+/// The entry whose turn it is, and the rest of its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Turn {
     at: usize,
@@ -57,14 +57,14 @@ struct Turn {
 }
 
 impl VlArbiter {
-    /// Starts at the first entry of each table.
+    /// Makes an arbiter that starts at the first entry of each table.
     pub fn new(tables: VlTables, low_turn: LowTurn) -> Self {
         let (high, low) = (Turn::before(&tables.high), Turn::before(&tables.low));
         Self { tables, low_turn, high, low, since_low: 0, in_low_entry: false }
     }
 
-    /// Chooses among the lanes' first packets. `head` has the bytes of a lane's, or nothing where none may be sent: there is none, or
-    /// no credit for it.
+    /// Chooses among the lanes' first packets. `head` gives the size in bytes of a lane's first packet, or `None` if
+    /// none may be sent: there is none, or no credit for it.
     pub fn next(&mut self, head: impl Fn(u8) -> Option<u32>) -> Option<Choice> {
         if let Some(bytes) = head(MANAGEMENT_VL) {
             return Some(Choice { vl: MANAGEMENT_VL, bytes, table: Table::Management });
@@ -76,7 +76,7 @@ impl VlArbiter {
             return Some(Choice { vl, bytes, table: Table::Low });
         }
         if self.tables.limit_bytes().is_some_and(|limit| self.since_low >= limit) {
-            // An opportunity, whether there is something or not.
+            // The opportunity counts whether the low table has a packet or not.
             self.since_low = 0;
             if let Some((vl, bytes)) = self.low.next(&self.tables.low, &head) {
                 self.in_low_entry = self.low_turn == LowTurn::Entry;
@@ -98,7 +98,7 @@ impl Turn {
         Self { at: table.len().saturating_sub(1), left: 0 }
     }
 
-    /// The same entry's next packet, or the next entry's that has one.
+    /// Returns the same entry's next packet, or that of the next entry which has one.
     fn next(&mut self, table: &[Entry], head: &impl Fn(u8) -> Option<u32>) -> Option<(u8, u32)> {
         if let Some(chosen) = self.go_on(table, head) {
             return Some(chosen);
@@ -122,7 +122,7 @@ impl Turn {
         Some(self.spend(vl, bytes))
     }
 
-    /// A packet is sent whole if any weight is left.
+    /// Takes a packet off the weight. The packet is sent whole if any weight is left.
     fn spend(&mut self, vl: u8, bytes: u32) -> (u8, u32) {
         self.left = self.left.saturating_sub(u64::from(bytes).div_ceil(UNIT).max(1));
         (vl, bytes)
@@ -141,7 +141,7 @@ mod tests {
         VlArbiter::new(VlTables { high: entries(high), low: entries(low), high_limit }, LowTurn::Packet)
     }
 
-    /// The lanes of the next packets, if all of `busy` have packets of `bytes`.
+    /// Returns the lanes of the next packets if all of `busy` have packets of `bytes` bytes.
     fn order(arbiter: &mut VlArbiter, busy: &[u8], bytes: u32, packets: usize) -> Vec<u8> {
         let head = |vl| busy.contains(&vl).then_some(bytes);
         (0..packets).map_while(|_| arbiter.next(head)).map(|choice| choice.vl).collect()
@@ -151,7 +151,7 @@ mod tests {
     fn weights_are_units_of_64_bytes_and_packets_are_whole() {
         let mut port = arbiter(&[(0, 2), (1, 1), (2, 0)], &[], 255);
         assert_eq!(order(&mut port, &[0, 1, 2], 64, 6), [0, 0, 1, 0, 0, 1]);
-        // 65 bytes are two units; the second packet of a weight of 3 exceeds it.
+        // A packet of 65 bytes takes two units, and the second packet of a weight of 3 exceeds it.
         let mut port = arbiter(&[(0, 3), (1, 1)], &[], 255);
         assert_eq!(order(&mut port, &[0, 1], 65, 6), [0, 0, 1, 0, 0, 1]);
     }
@@ -161,7 +161,7 @@ mod tests {
         let (high, low) = (&[(0, 255)], &[(1, 255)]);
         assert_eq!(order(&mut arbiter(high, low, 0), &[0, 1], 2048, 6), [0, 1, 0, 1, 0, 1]);
         assert_eq!(order(&mut arbiter(high, low, 255), &[0, 1], 2048, 1000), [0; 1000]);
-        // 4096 bytes are two packets.
+        // The limit of 4096 bytes is two packets.
         assert_eq!(order(&mut arbiter(high, low, 1), &[0, 1], 2048, 6), [0, 0, 1, 0, 0, 1]);
     }
 

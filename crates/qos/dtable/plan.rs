@@ -1,65 +1,65 @@
-//! DTable's configuration: from each class's share, distance and largest packet to the weights of the entries.
+//! Configuration of DTable: from each class's share, distance and largest packet to the weights of the entries.
 //!
-//! In a table of N entries a class at the distance d has n = N/d of them. The pool of credits, N·GMTU·k, is divided by the shares φ;
-//! an entry has at least its class's MTU and nominally at most GMTU·w. So k decides the smallest share that a class can have, and
-//! w the largest: min φ = n·MTU/pool and max φ = n·w/(N·k).
+//! In a table of N entries, a class at the distance d has n = N/d entries. The pool of credits, N·GMTU·k, is divided
+//! by the shares φ. The weight of an entry is at least its class's MTU and nominally at most GMTU·w. So k determines
+//! the smallest share that a class can have, and w the largest: min φ = n·MTU/pool and max φ = n·w/(N·k).
 
 use super::Slot;
 use crate::{sequences::Sequences, table::LANES};
 use thiserror::Error;
 
-/// What a class of traffic gets.
+/// Demands of a class of traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Class {
-    /// The service level, 0 to 15.
+    /// Service level, 0 to 15.
     pub level: u8,
-    /// Entries of its own are so far apart: a power of two.
+    /// Distance of its entries in the table: a power of two.
     pub distance: u32,
-    /// φ: its part of the link, above 0 and at most 1.
+    /// Share φ of the link, above 0 and at most 1.
     pub share: f64,
-    /// Its largest packet in credits of 64 bytes.
+    /// Largest packet in credits of 64 bytes.
     pub mtu: u32,
 }
 
 /// The two factors of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Factors {
-    /// The pool's.
+    /// Factor of the pool.
     pub k: f64,
-    /// The largest weight's.
+    /// Factor of the largest weight.
     pub w: f64,
 }
 
-/// A class as it was planned.
+/// A planned class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedClass {
-    /// What was asked for.
+    /// The class as requested.
     pub class: Class,
-    /// n.
+    /// Number n of its entries.
     pub entries: u32,
-    /// E: the weight of each entry before the correction.
+    /// Weight E of each entry before the correction.
     pub first_weight: u32,
-    /// D: the credits that the correction adds or takes.
+    /// Credits D that the correction adds or takes.
     pub correction: i64,
-    /// The credits of all its entries, after it.
+    /// Credits of all its entries after the correction.
     pub credits: u64,
 }
 
-/// A whole table.
+/// A planned table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The table.
+    /// Entries of the table.
     pub slots: Vec<Slot>,
-    /// k and w.
+    /// The factors k and w.
     pub factors: Factors,
-    /// Credits to divide.
+    /// Pool of credits that is divided.
     pub pool: f64,
-    /// In the order of the request.
+    /// Planned classes, in the order of the request.
     pub classes: Vec<PlannedClass>,
 }
 
 impl Plan {
-    /// Credits of all entries: a cycle of the table.
+    /// Number of credits of all entries, which is one cycle of the table.
     pub fn credits(&self) -> u64 {
         self.classes.iter().map(|class| class.credits).sum()
     }
@@ -68,122 +68,122 @@ impl Plan {
 /// Why there is no such table. `class` counts from 0.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum BadShare {
-    /// The table's length.
+    /// The number of entries is invalid.
     #[error("a table of {entries} entries: take a power of two from 2 to 1024")]
     Table {
-        /// As asked for.
+        /// Requested number of entries.
         entries: usize,
     },
-    /// The largest packet of all.
+    /// The size of the largest packet is invalid.
     #[error("the largest packet (gmtu) is {gmtu} credits: take 1 to 65535")]
     Gmtu {
-        /// As asked for.
+        /// Requested size in credits.
         gmtu: u32,
     },
-    /// A factor that is none, or k above w.
+    /// A factor is invalid, or k is above w.
     #[error("k = {k} and w = {w}: both are above 0 and at most 1000, and k is at most w")]
     Factors {
-        /// As asked for.
+        /// Requested k.
         k: f64,
-        /// As asked for.
+        /// Requested w.
         w: f64,
     },
-    /// Not a part.
+    /// A share is invalid.
     #[error("the share is {share}: it is above 0 and at most 1")]
     Share {
-        /// Which class.
+        /// Index of the class.
         class: usize,
-        /// As asked for.
+        /// Requested share.
         share: f64,
     },
-    /// Not a distance of this table.
+    /// A distance is invalid in this table.
     #[error("the distance is {distance}: take a power of two from 1 to {entries}")]
     Distance {
-        /// Which class.
+        /// Index of the class.
         class: usize,
-        /// As asked for.
+        /// Requested distance.
         distance: u32,
-        /// The table's length.
+        /// Number of the table's entries.
         entries: usize,
     },
-    /// Larger than the largest of all, or nothing.
+    /// A class's largest packet is larger than that of the table, or empty.
     #[error("its largest packet is {mtu} credits: it is 1 to {gmtu}, the largest of all")]
     Mtu {
-        /// Which class.
+        /// Index of the class.
         class: usize,
-        /// As asked for.
+        /// Requested size in credits.
         mtu: u32,
-        /// Of all.
+        /// Largest packet of the table in credits.
         gmtu: u32,
     },
-    /// There are 16, and each is one class's.
+    /// A level is invalid, or two classes have it. There are 16 levels.
     #[error("level {level} is above 15, or another class has it")]
     Level {
-        /// Which class.
+        /// Index of the class.
         class: usize,
-        /// As asked for.
+        /// Requested level.
         level: u8,
     },
-    /// Together more than the link.
+    /// The shares together exceed the link.
     #[error("the shares add up to {sum}, and the link has 1")]
     Sum {
-        /// What they add up to.
+        /// Sum of the shares.
         sum: f64,
     },
-    /// Together more than the table.
+    /// The classes together need more entries than the table has.
     #[error(
         "no entry is left for it: all classes together need {needs}, and the table has {entries}. Give one a larger distance"
     )]
     Full {
-        /// Which class.
+        /// Index of the class without entries.
         class: usize,
-        /// What all need.
+        /// Number of entries that all classes need.
         needs: u64,
-        /// The table's length.
+        /// Number of the table's entries.
         entries: usize,
     },
-    /// Below min φ for any k, or for the one that was asked for.
+    /// A share is below min φ, for any k or for the requested one.
     #[error(
         "the share {share} is not above {least}, the least for {entries} entries of {mtu} credits with k = {k}: take a larger \
              distance, a smaller packet or a larger share or k"
     )]
     TooSmall {
-        /// Which class.
+        /// Index of the class.
         class: usize,
-        /// As asked for.
+        /// Requested share.
         share: f64,
-        /// min φ.
+        /// Smallest share, min φ.
         least: f64,
-        /// Its entries.
+        /// Number of the class's entries.
         entries: u32,
-        /// Its largest packet.
+        /// Largest packet of the class in credits.
         mtu: u32,
-        /// The pool's factor.
+        /// Factor of the pool.
         k: f64,
     },
-    /// Above max φ.
+    /// A share is above max φ.
     #[error(
         "the share {share} is above {most}, the most for {entries} entries with k = {k} and w = {w}: take a smaller distance or \
              a larger w"
     )]
     TooLarge {
-        /// Which class.
+        /// Index of the class.
         class: usize,
-        /// As asked for.
+        /// Requested share.
         share: f64,
-        /// max φ.
+        /// Largest share, max φ.
         most: f64,
-        /// Its entries.
+        /// Number of the class's entries.
         entries: u32,
-        /// The pool's factor.
+        /// Factor of the pool.
         k: f64,
-        /// The largest weight's.
+        /// Factor of the largest weight.
         w: f64,
     },
 }
 
 impl BadShare {
-    /// Which class it is about, if it is about one.
+    /// Index of the class that the error is about; `None` if it is about no single class.
     pub fn class(&self) -> Option<usize> {
         match *self {
             Self::Table { .. } | Self::Gmtu { .. } | Self::Factors { .. } | Self::Sum { .. } => None,
@@ -211,11 +211,11 @@ pub fn plan(entries: usize, gmtu: u32, classes: &[Class]) -> Result<Plan, BadSha
     table.plan(classes, Factors { k, w: w.unwrap_or(f64::from(MAX_TENTHS) / 10.0) })
 }
 
-/// As [`plan`], with factors that are given.
+/// Plans a table as [`plan`], with given factors.
 pub fn plan_with(entries: usize, gmtu: u32, classes: &[Class], factors: Factors) -> Result<Plan, BadShare> {
     check(entries, gmtu, classes)?;
     let Factors { k, w } = factors;
-    // Written so that what is no number is refused.
+    // The comparison is written so that NaN is refused.
     let is_factor = |factor: f64| factor > 0.0 && factor <= f64::from(MAX_TENTHS) / 10.0;
     if !(is_factor(k) && is_factor(w) && k <= w) {
         return Err(BadShare::Factors { k, w });
@@ -223,9 +223,9 @@ pub fn plan_with(entries: usize, gmtu: u32, classes: &[Class], factors: Factors)
     Table { entries, gmtu }.plan(classes, factors)
 }
 
-/// The largest factor, in tenths.
+/// Upper bound of a factor, in tenths.
 const MAX_TENTHS: u32 = 10_000;
-/// The shares are decimal fractions: their sum may be this much above 1.
+/// Tolerance of the shares' sum above 1, because shares are decimal fractions.
 const ROUNDING: f64 = 1e-9;
 
 fn check(entries: usize, gmtu: u32, classes: &[Class]) -> Result<(), BadShare> {
@@ -268,12 +268,12 @@ impl Table {
         self.entries as f64 * f64::from(self.gmtu) * k
     }
 
-    /// min φ.
+    /// Smallest share min φ of a class.
     fn least(&self, class: &Class, k: f64) -> f64 {
         f64::from(self.entries_of(class)) * f64::from(class.mtu) / self.pool(k)
     }
 
-    /// max φ.
+    /// Largest share max φ of a class.
     fn most(&self, class: &Class, Factors { k, w }: Factors) -> f64 {
         f64::from(self.entries_of(class)) * w / (self.entries as f64 * k)
     }
@@ -281,7 +281,7 @@ impl Table {
     fn plan(&self, classes: &[Class], factors: Factors) -> Result<Plan, BadShare> {
         let Factors { k, w } = factors;
         let pool = self.pool(k);
-        // The least first: where no k reaches it, no w can be right.
+        // The lower bounds are checked first: if no k reaches one, no w can be right.
         for (at, class) in classes.iter().enumerate() {
             let (share, entries, least) = (class.share, self.entries_of(class), self.least(class, k));
             if least > share + ROUNDING {
@@ -315,12 +315,12 @@ impl Table {
         Ok(Plan { slots, factors, pool, classes: planned })
     }
 
-    /// E, and the class's largest packet at least.
+    /// Weight E of a class's entries, at least its largest packet.
     fn first_weight(&self, class: &Class, pool: f64) -> u32 {
         ((pool * class.share / f64::from(self.entries_of(class))).ceil() as u32).max(class.mtu)
     }
 
-    /// Each class's entries, in ascending order; those of small distances are found first.
+    /// Chooses each class's entries, in ascending order. Classes of small distances come first.
     fn places(&self, classes: &[Class]) -> Result<Vec<Vec<usize>>, BadShare> {
         let mut order: Vec<_> = (0..classes.len()).collect();
         order.sort_by_key(|&at| classes[at].distance);
@@ -328,7 +328,8 @@ impl Table {
         let mut places = vec![Vec::new(); classes.len()];
         for at in order {
             let needs = self.entries_of(&classes[at]);
-            // Larger ones were taken before, so what is free is a multiple of this: it fits, or nothing does.
+            // Larger blocks were taken before, so the number of free entries is a multiple of this one: it fits, or
+            // nothing does.
             let Some(id) = sequences.allocate(needs as usize) else {
                 let needs = classes.iter().map(|class| u64::from(self.entries_of(class))).sum();
                 return Err(BadShare::Full { class: at, needs, entries: self.entries });
@@ -339,7 +340,8 @@ impl Table {
     }
 }
 
-/// D, one credit an entry from the table's end, again and again; no entry gets less than the class's largest packet.
+/// Applies the correction D: one credit per entry from the table's end, again and again. No entry gets less than the
+/// class's largest packet.
 fn correct(slots: &mut [Slot], places: &[usize], correction: i64, mtu: u32) {
     let mut left = correction;
     while left != 0 {
@@ -366,7 +368,7 @@ mod tests {
     use crate::dtable::{DTable, Head, WhenStalled};
     use proptest::{collection::vec, prelude::*};
 
-    /// (distance, share, MTU) of the levels 0, 1, 2, …
+    /// Makes classes of the levels 0, 1, 2, … from rows of (distance, share, MTU).
     fn classes(rows: &[(u32, f64, u32)]) -> Vec<Class> {
         (0..)
             .zip(rows)
@@ -383,12 +385,12 @@ mod tests {
         )
     }
 
-    /// The weights of a class in the table's order.
+    /// Returns the weights of a class in the table's order.
     fn weights(plan: &Plan, level: u8) -> Vec<u32> {
         plan.slots.iter().filter(|slot| slot.level == level).map(|slot| slot.weight).collect()
     }
 
-    /// Shares of the credits, where all have packets of their MTU for ever.
+    /// Returns the shares of the credits if all classes always have packets of their MTU.
     fn saturated(plan: &Plan, packets: usize) -> Vec<f64> {
         let mut table = DTable::new(plan.slots.clone(), WhenStalled::Lose);
         let mut sent = [0u64; LANES];
@@ -406,7 +408,7 @@ mod tests {
 
     #[test]
     fn tables_4_8_and_4_9() {
-        // VO, VI, CL, BE, BK.
+        // The rows are the classes VO, VI, CL, BE, BK.
         let rows = [(2, 0.10, 4), (4, 0.30, 16), (8, 0.50, 16), (16, 0.05, 16), (16, 0.05, 16)];
         let plan = plan_with(128, 16, &classes(&rows), Factors { k: 2.0, w: 8.0 }).expect("it is a table");
         assert_eq!(plan.pool, 4096.0);
@@ -424,7 +426,7 @@ mod tests {
 
     #[test]
     fn table_5_4_and_its_factors_are_found() {
-        // NC, VO, VI, CL, EE, BE, BK.
+        // The rows are the classes NC, VO, VI, CL, EE, BE, BK.
         let rows = [
             (2, 0.094, 3),
             (4, 0.164, 10),
@@ -482,7 +484,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is planned has the shares within 2 %, entries at the distance, and room for the largest packet in each.
+        /// A plan has the shares within 2 %, entries at the distance, and room for the largest packet in each.
         #[test]
         fn proptest_plans_hold_what_they_promise(
             rows in vec((1u32..=6, 1u32..=100, 1u32..=32), 1..8),

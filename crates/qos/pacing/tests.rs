@@ -1,4 +1,4 @@
-//! Vectors, and whole incasts in virtual time.
+//! Test vectors, and whole incasts in virtual time.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const fn terms(threshold: u64, largest: u64, rate: Option<u64>) -> Terms {
     Terms { threshold, usual: largest, crowded: largest, largest, rate }
 }
 
-/// A byte a microsecond.
+/// Rate of a byte a microsecond.
 const SLOW: Option<u64> = Some(1_000_000);
 
 #[test]
@@ -30,7 +30,7 @@ fn below_the_threshold_nothing_waits_and_beyond_it_grants_follow_one_another() {
     assert_eq!(ask(0, 400), (us(0), 400));
     assert_eq!(ask(0, 400), (us(0), 400));
     assert_eq!(ask(0, 9999), (us(0), 400), "one reservation gets no more");
-    // t = max(now, next_free), next_free = t + size / rate, beyond the threshold.
+    // Beyond the threshold t = max(now, next_free), next_free = t + size / rate.
     assert_eq!(ask(0, 300), (us(200), 300));
     assert_eq!(ask(0, 100), (us(500), 100));
     assert_eq!(ask(0, 0), (us(600), 1));
@@ -58,14 +58,14 @@ fn the_rate_is_what_the_program_takes_at_its_best() {
     assert_eq!(rate.samples, [100_000; SAMPLES], "what was once is forgotten");
 }
 
-/// Who wakes posters for little wakes them often.
+/// Small grants would wake posters often.
 #[test]
 fn a_grant_is_a_slice_of_the_mailboxs_time_within_bounds() {
     let largest = |rate, outstanding| {
         let terms = Terms { threshold: 10_000, usual: 1000, crowded: 2000, largest: 5000, rate };
         Scheduler::new(terms, us(0)).reserve(us(0), u64::MAX, outstanding, 0).bytes
     };
-    // A byte a microsecond is 1000 in a slice.
+    // A rate of a byte a microsecond is 1000 bytes in a slice.
     let rates = [None, Some(1), Some(1_000_000), Some(3_000_000), Some(9_000_000), Some(u64::MAX)];
     assert_eq!(rates.map(|rate| largest(rate, 0)), [1000, 1000, 1000, 3000, 5000, 5000]);
     assert_eq!(
@@ -90,15 +90,16 @@ fn where_more_would_be_lost_a_slice_is_what_is_free_or_the_usual() {
     );
 }
 
-/// While little is outstanding, the program waits for its posters, and that is no rate of its own.
+/// While little is outstanding, the program waits for its posters, and its rate cannot be measured.
 #[test]
 fn idle_time_is_not_measured() {
     let mut scheduler = Scheduler::new(terms(1000, 100, None), us(0));
     scheduler.reserve(us(0), 100, 0, 0);
-    // 1000 bytes in half a second: nobody has posted more.
+    // The program took 1000 bytes in half a second, because nobody has posted more.
     assert_eq!(scheduler.reserve(us(500_000), 100, 1000, 1000).after, us(0));
     assert_eq!(scheduler.reserve(us(500_000), 100, 5000, 1000).after.as_millis(), 0, "no rate is known");
-    // 10,000 bytes in 10 ms while more than the threshold is outstanding: a byte a microsecond, scheduled twice as fast.
+    // The program took 10,000 bytes in 10 ms while more than the threshold was outstanding: a byte a microsecond,
+    // scheduled twice as fast.
     assert_eq!(scheduler.reserve(us(510_000), 100, 5000, 11_000).after, us(2000));
 }
 
@@ -128,7 +129,7 @@ fn a_window_then_a_reservation_then_the_grant_at_its_time() {
     assert_eq!(poster.turn(us(20), || false), Turn::Wait(Some(us(50))));
 }
 
-/// A poster that posts one message at a time asks for more and more, as long as it uses what it gets up.
+/// A poster that posts one message at a time asks for more and more, as long as it uses up its grants.
 #[test]
 fn grants_grow_while_they_are_used() {
     let (mut poster, mut asked) = (Poster::new(32), vec![]);
@@ -145,12 +146,12 @@ fn grants_grow_while_they_are_used() {
         }
     }
     assert_eq!(asked, [32, 64, 128, 200]);
-    // Its messages are all read, and so it begins anew.
+    // All its messages are read, so it begins anew.
     poster.sent(1000);
     assert_eq!((poster.turn(us(0), || true), poster.asks_for(10)), (Turn::Now, 32));
 }
 
-/// What a poster was granted and did not use is nothing after a while: the mailbox does not count with it any more.
+/// A grant that a poster did not use lapses after a while: the mailbox no longer counts it.
 #[test]
 fn grants_lapse_at_both_ends_and_first_at_the_mailbox() {
     let (grant, mut poster, mut account) =
@@ -191,7 +192,7 @@ fn lies_change_little() {
     assert_eq!((account.outstanding(us(0), 50), account.outstanding(LAPSE, 50)), (150, 0));
     assert_eq!(account.outstanding(us(0), u64::MAX), 0);
 
-    // Grants are few, and not only their bytes.
+    // The number of grants is bounded, too, and not only their bytes.
     let (mut account, least) = (Account::default(), Grant { after: us(0), bytes: 1 });
     account.grant(us(0), 0, least);
     assert!(account.may_ask(us(0), 0));
@@ -204,9 +205,9 @@ struct Post {
     poster: Poster,
     queue: VecDeque<(u64, u64)>,
     delay: u64,
-    /// To the mailbox, with the time of arrival.
+    /// Messages in flight to the mailbox, with their times of arrival.
     wire: VecDeque<(u64, Sent)>,
-    /// Grants that come back, likewise.
+    /// Grants in flight to the postbox, with their times of arrival.
     answers: VecDeque<(u64, Grant)>,
     unread: u64,
     is_dead: bool,
@@ -218,17 +219,17 @@ enum Sent {
     Reserve(u64),
 }
 
-/// Posters flood a mailbox. Every event has its time in microseconds.
+/// An incast in virtual time: posters flood a mailbox. Every event has its time in microseconds.
 struct Incast {
     posts: Vec<Post>,
     scheduler: Scheduler,
     accounts: Vec<Account>,
     arrived: Vec<u64>,
-    /// What lies at the mailbox, in the order of each connection.
+    /// Messages at the mailbox, in the order of each connection.
     at_mailbox: Vec<VecDeque<Sent>>,
     turn: usize,
     drained: u64,
-    /// Numbers that were given out, by postbox.
+    /// Numbers of the delivered messages, by postbox.
     given: Vec<Vec<u64>>,
     grants: Vec<(u64, usize, Grant)>,
     most_at_mailbox: u64,
@@ -303,7 +304,7 @@ impl Incast {
         self.most_at_mailbox = self.most_at_mailbox.max(all);
     }
 
-    /// The program takes the next message, which is a connection's in turn. How long it works on it.
+    /// Lets the program take the next message; connections take turns. Returns how long the program works on it.
     fn mailbox_acts(&mut self, now: u64) -> Option<u64> {
         for _ in 0..self.posts.len() {
             let who = self.turn;
@@ -337,14 +338,15 @@ impl Incast {
         post.answers.push_back((now + post.delay, grant));
     }
 
-    /// Until all is delivered, of those that live. `pace`: bytes that the program takes in a microsecond.
+    /// Runs until all messages of living postboxes are delivered. `pace` is the number of bytes that the program
+    /// takes in a microsecond.
     fn run(&mut self, pace: u64, deaths: &[(u64, usize)]) -> u64 {
         let (mut now, mut busy_until) = (0, 0);
         loop {
             for &(_, who) in deaths.iter().filter(|(at, _)| *at == now) {
                 let post = &mut self.posts[who];
                 post.is_dead = true;
-                // What is on its way arrives; what waits is lost with its poster.
+                // Messages in flight arrive; those in the queue are lost with their poster.
                 post.queue.clear();
             }
             self.posters_act(now);
@@ -374,9 +376,10 @@ fn an_incast_is_the_same_each_time_and_its_grants_are_in_order() {
     };
     let ((end, one), (_, other)) = (play(), play());
     assert_eq!(one.grants, other.grants);
-    // 40 messages of 1000 bytes of each of 64, a byte a nanosecond: the receiver is busy nearly all the time.
+    // Each of 64 postboxes sends 40 messages of 1000 bytes, a byte a nanosecond: the receiver is busy nearly all the
+    // time.
     assert!((2560..=2560 * 11 / 10).contains(&end), "{end} us");
-    // Grants begin one after another, as they were asked for.
+    // Grants begin one after another, in the order of the requests.
     let begins: Vec<_> = one.grants.iter().map(|(at, _, grant)| us(*at) + grant.after).collect();
     let late = begins.windows(2).filter(|pair| pair[1] + us(8) < pair[0]).count();
     assert_eq!(late, 0, "no later one begins before an earlier one");
@@ -390,14 +393,14 @@ fn without_a_window_the_mailbox_holds_all_and_with_it_little() {
     let mut paced = Incast::new(&sizes, &[10; 64], 4000, terms(64_000, 8000, None));
     let (free_end, paced_end) = (free.run(1000, &[]), paced.run(1000, &[]));
     assert!(free.most_at_mailbox >= 6_000_000, "{}", free.most_at_mailbox);
-    // Windows, the threshold, and the grants that overlap.
+    // The bound is made of the windows, the threshold, and the grants that overlap.
     assert!(paced.most_at_mailbox <= 64 * (4000 + 2 * 8000), "{}", paced.most_at_mailbox);
     assert!(paced_end <= free_end + free_end / 50, "{paced_end} us, {free_end} without");
 }
 
 proptest! {
-    /// No message is lost or comes twice, each postbox keeps its order, and what lies at the mailbox is bounded: whatever the sizes, delays,
-    /// deaths and terms are.
+    /// No message is lost or comes twice, each postbox keeps its order, and the bytes at the mailbox are bounded,
+    /// whatever the sizes, delays, deaths and terms are.
     #[test]
     fn proptest_each_message_arrives_once_and_in_order(
         sizes in vec(vec(0u64..5000, 0..20), 1..20),
@@ -419,12 +422,13 @@ proptest! {
                 prop_assert_eq!(given.len(), sizes[who].len());
             }
         }
-        // Each postbox: its window, two grants, and a message beyond each.
+        // Each postbox may have its window, two grants, and a message beyond each.
         let bound = sizes.len() as u64 * (window + 2 * largest + 3 * weight(1, 5000));
         prop_assert!(incast.most_at_mailbox <= bound, "{} of {}", incast.most_at_mailbox, bound);
     }
 
-    /// Whatever an honest poster sends, whenever, and however late it is answered: its mailbox takes it for one. Nor has it more than two grants.
+    /// The mailbox takes an honest poster for honest, whatever it sends and whenever, and however late it is
+    /// answered. The poster has at most two grants.
     #[test]
     fn proptest_an_honest_poster_is_never_taken_for_a_liar(
         window in 1u64..1000,
@@ -458,7 +462,7 @@ proptest! {
         }
     }
 
-    /// Any answers and any reports of what was read neither panic nor let a message go that nothing allows.
+    /// No answers and no reports of read messages cause a panic, or let a message go that nothing allows.
     #[test]
     fn proptest_a_buyer_sends_no_more_than_windows_and_grants(
         window in 1u64..1000,

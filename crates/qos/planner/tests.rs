@@ -16,7 +16,7 @@ const fn bandwidth(bandwidth: u64) -> Request {
     Request { bandwidth, latency: None }
 }
 
-/// With the latency that a distance keeps.
+/// Makes a request with the latency that a distance keeps.
 fn at_distance(distance: usize, bandwidth: u64) -> Request {
     Request { bandwidth, latency: Some(SDR.wait_at(distance)) }
 }
@@ -47,7 +47,7 @@ fn a_latency_is_a_distance_rounded_down() {
 #[test]
 fn connections_of_a_lane_share_entries_while_there_is_weight() {
     let mut planner = Planner::new(SDR);
-    // 4 entries of 255 units: 97 connections of 64 Mb/s/… of 10 units.
+    // The sequence has 4 entries of 255 units, and each connection takes 10 units.
     let request = at_distance(16, 1_500_000);
     assert_eq!(SDR.weight(1_500_000), 10);
     for _ in 0..4 * 255 / 10 {
@@ -132,7 +132,8 @@ fn history() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// After any history: each connection has its bandwidth and its latency, and a refusal for want of entries is true.
+    /// After any history, each connection has its bandwidth and its latency, and a refusal for lack of entries is
+    /// justified.
     #[test]
     fn proptest_what_is_admitted_is_kept(history in history()) {
         let mut planner = Planner::new(SDR);
