@@ -1,8 +1,8 @@
-//! Promises that VIA and uDAPL make in the same words: one text, asked of either interface.
+//! Promises that VIA and uDAPL make in the same words: one text, run over either interface.
 //!
-//! An interface is an [`Interface`], with [`End`]s of connections. [`Via`] is here; uDAPL's is in `tests/over_dat`, because this package's library
-//! knows no interface above VIs. What one of them says differently (states, refusals, immediate data, RDMA that is not allowed) has
-//! texts of its own in each.
+//! An interface is an [`Interface`], with [`End`]s of connections. [`Via`] is here; uDAPL's is in `tests/over_dat`, because this
+//! package's library knows no interface above VIs. Promises that differ between them (states, refusals, immediate data, forbidden
+//! RDMA) have separate texts in each.
 
 mod ends;
 mod fence;
@@ -29,7 +29,8 @@ pub use transfer::{Transfer, all_sizes};
 pub use via::Via;
 pub use write::Write;
 
-/// A line of a topic's table: a text of this folder, asked of the interface `I`, and the abilities without which that skips it.
+/// A line of a topic's table: a text of this folder for the interface `I`, and the abilities that it needs; without them it is
+/// skipped.
 macro_rules! shared_case {
     ($topic:expr, $name:ident, $needs:expr) => {
         $crate::Case { topic: $topic, name: stringify!($name), needs: $needs, run: $name::<I> }
@@ -39,46 +40,47 @@ use shared_case;
 
 /// An interface under test.
 pub trait Interface: 'static {
-    /// Of its connections.
+    /// One end of this interface's connections.
     type End: End;
-    /// Abilities of a NIC without which it has no RDMA write.
+    /// Abilities of a NIC without which the interface has no RDMA write.
     const WRITE: &'static [Caps];
-    /// And without which it has no RDMA read.
+    /// Abilities of a NIC without which the interface has no RDMA read.
     const READ: &'static [Caps];
-    /// And without which it lacks one of them.
+    /// Abilities of a NIC without which the interface lacks RDMA write or read.
     const BOTH: &'static [Caps];
 
     /// Two connected ends, on NICs of their own.
     fn pair(fabric: &dyn Fabric) -> (Self::End, Self::End);
 
-    /// The same, and each lets the other reach its memory, as far as the NICs can.
+    /// Two connected ends, on NICs of their own. Each allows the other to access its memory, as far as the NICs
+    /// can.
     fn reaching(fabric: &dyn Fabric) -> (Self::End, Self::End);
 }
 
 /// How a post ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Done.
+    /// The request was carried out.
     Done,
-    /// The connection ended before.
+    /// The connection ended before the request.
     Flushed,
-    /// Otherwise.
+    /// The request failed in another way.
     Failed,
 }
 
-/// A post that is over.
+/// A finished post.
 #[derive(Debug)]
 pub struct Over {
-    /// How.
+    /// How the post ended.
     pub how: How,
-    /// Bytes that were moved.
+    /// Number of bytes that were moved.
     pub length: usize,
-    /// Its memory, whole, which has come back.
+    /// The memory of the post, whole, which has come back.
     pub parts: Vec<Vec<u8>>,
 }
 
 impl Over {
-    /// The bytes that it moved.
+    /// The bytes that the post moved.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.parts.concat();
         bytes.truncate(self.length);
@@ -86,58 +88,58 @@ impl Over {
     }
 }
 
-/// Who may do what with a [`Place`].
+/// The peer's access to a [`Place`].
 #[derive(Clone, Copy, Debug)]
 pub enum Access {
     /// The peer reads it.
     Read,
     /// The peer writes it.
     Write,
-    /// Both.
+    /// The peer reads and writes it.
     Both,
 }
 
-/// Memory that the peer reaches, until it is dropped.
+/// Memory that the peer can access until it is dropped.
 pub trait Place: Send {
-    /// What the peer names it by.
+    /// The name by which the peer accesses the memory.
     type At: Copy + Send;
 
-    /// Where it is.
+    /// The memory's name for the peer.
     fn at(&self) -> Self::At;
-    /// A part of that.
+    /// The name of a part of the memory.
     fn part(at: Self::At, part: Range<usize>) -> Self::At;
-    /// Its bytes.
+    /// The bytes in the memory.
     fn bytes(&self) -> Vec<u8>;
-    /// Writes all of it.
+    /// Writes all of the memory.
     fn fill(&mut self, bytes: &[u8]);
 }
 
 /// One end of a connection. Posts panic when they are refused.
 pub trait End: Send {
-    /// Memory of its that the peer reaches.
+    /// Memory of this end that the peer can access.
     type Place: Place;
 
-    /// Pieces that a post may have, at most.
+    /// Largest number of pieces in a post.
     fn max_segments(&self) -> usize;
     /// Posts a receive into zeroed pieces of these lengths.
     fn post_receive(&mut self, rooms: &[usize]);
-    /// Posts a send of these pieces, behind earlier reads if it is fenced.
+    /// Posts a send of these pieces. A fenced one waits for earlier reads.
     fn post_send_of(&mut self, parts: &[&[u8]], fenced: bool);
     /// Posts an RDMA write of these pieces.
     fn post_write(&mut self, parts: &[&[u8]], to: <Self::Place as Place>::At, fenced: bool);
     /// Posts an RDMA read into pieces of these lengths, which hold 0xcc.
     fn post_read(&mut self, rooms: &[usize], from: <Self::Place as Place>::At, fenced: bool);
-    /// The next request that is over. `None`: there was none until then.
+    /// Waits for the next finished request. `None`: the deadline came first.
     fn request_by(&mut self, deadline: Deadline) -> Option<Over>;
-    /// The next receive that is over.
+    /// Waits for the next finished receive. `None`: the deadline came first.
     fn receive_by(&mut self, deadline: Deadline) -> Option<Over>;
-    /// Memory that holds these bytes, for the peer.
+    /// Makes memory that holds these bytes, for the peer.
     fn place(&self, bytes: &[u8], access: Access) -> Self::Place;
-    /// Takes so much memory as posts do, writes all over it, and gives it back.
+    /// Allocates `len` bytes of the memory that posts use, overwrites them, and frees them.
     fn scribble(&self, len: usize);
-    /// Ends the connection: what was posted is sent first.
+    /// Ends the connection: posted requests are sent first.
     fn disconnect(&mut self);
-    /// Whether it stands.
+    /// Whether the connection is alive.
     fn is_connected(&self) -> bool;
 
     /// Posts a send of one piece.
@@ -145,28 +147,28 @@ pub trait End: Send {
         self.post_send_of(&[bytes], false);
     }
 
-    /// Waits for a request, and expects it to be done.
+    /// Waits for a request, and asserts that it is done.
     fn sent(&mut self) -> Over {
         let over = self.request_by(soon()).expect("a request is over");
         assert_eq!(over.how, How::Done);
         over
     }
 
-    /// Waits for a receive, and expects it to be done: the message.
+    /// Waits for a receive, asserts that it is done, and returns the message.
     fn received(&mut self) -> Vec<u8> {
         let over = self.receive_by(soon()).expect("a receive is over");
         assert_eq!(over.how, How::Done);
         over.bytes()
     }
 
-    /// Nothing is over that nobody has asked for.
+    /// Asserts that no further request or receive is finished.
     fn assert_quiet(&mut self) {
         let now = Deadline::now();
         assert!(self.request_by(now).is_none() && self.receive_by(now).is_none(), "nothing else was posted");
     }
 }
 
-/// `a` sends, `b` receives: the connection works.
+/// Checks that the connection works: `a` sends, `b` receives.
 pub fn check<E: End>(a: &mut E, b: &mut E) {
     let bytes = crate::kit::pattern(77, 1000);
     b.post_receive(&[bytes.len()]);
@@ -175,7 +177,7 @@ pub fn check<E: End>(a: &mut E, b: &mut E) {
     a.sent();
 }
 
-/// Returns when what `a` has posted before is in place at `b`, which has no receive posted.
+/// Waits until everything that `a` has posted is in place at `b`, which must have no receive posted.
 pub fn settle<E: End>(a: &mut E, b: &mut E) {
     b.post_receive(&[0]);
     a.post_send(b"");

@@ -1,4 +1,4 @@
-//! The cases, a file per topic. What uDAPL promises, too, is in `both/`.
+//! The cases, a file per topic. Promises that uDAPL makes, too, are in `both/`.
 
 use crate::Case;
 use crate::both::{self, Via};

@@ -1,4 +1,4 @@
-//! A NIC that counts what is registered with it, and has limits of its own, in front of one that does the work.
+//! A NIC that counts its registrations, and has limits of its own, in front of one that does the work.
 
 #![allow(unsafe_code, reason = "it stands between the VI layer and a device")]
 
@@ -10,14 +10,14 @@ use udeck_faults::{Connection, Interpose, wrapped};
 use udeck_via::transport::{Registration, ViEndpoint, Waiter};
 use udeck_via::{Error, Nic, NicAttributes, Result};
 
-/// What stands in front of the NIC.
+/// The layer in front of the NIC.
 #[derive(Debug)]
 struct Counting {
     limits: fn(&mut NicAttributes),
     books: Arc<Books>,
 }
 
-/// What is registered, and what shall fail.
+/// Counts of registrations, and number of calls that shall fail.
 #[derive(Debug, Default)]
 pub struct Books {
     registered: AtomicUsize,
@@ -27,25 +27,25 @@ pub struct Books {
 
 #[derive(Debug)]
 struct Counted {
-    /// Ends with this.
+    /// The inner registration, which ends with this one.
     _inner: Box<dyn Registration>,
     bytes: usize,
     books: Arc<Books>,
 }
 
-/// A counting NIC in front of `nic`, with its attributes as `limits` leaves them.
+/// A counting NIC in front of `nic`, with its attributes as changed by `limits`.
 pub fn counting(nic: &Nic, limits: fn(&mut NicAttributes)) -> (Nic, Arc<Books>) {
     let books = Arc::<Books>::default();
     (wrapped(nic, Counting { limits, books: books.clone() }), books)
 }
 
 impl Books {
-    /// Registrations that live, and their bytes.
+    /// Number of living registrations, and their bytes.
     pub fn live(&self) -> (usize, usize) {
         (self.registered.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    /// The next so many calls that can fail, do.
+    /// Makes the next `calls` calls fail, among those that can fail.
     pub fn fail(&self, calls: usize) {
         self.failures.store(calls, Ordering::Relaxed);
     }

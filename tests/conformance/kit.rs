@@ -1,4 +1,4 @@
-//! What cases are made of: two NICs, a VI on each, and the usual moves.
+//! Building blocks of cases: two NICs, a VI on each, and the usual operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,28 +11,28 @@ use udeck_via::{
 
 use crate::{Fabric, Options};
 
-/// The safety net of every wait: long enough that only a lost event gets here.
+/// Deadline of every wait, a safety net so long that only a lost event reaches it.
 pub fn soon() -> Deadline {
     Deadline::after(Duration::from_millis(PATIENCE_MS.load(Ordering::Relaxed)))
 }
 
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(60_000);
 
-/// How long [`soon`] is from now on, and how long it was (60 seconds, unless set). For who expects the net to be used:
-/// what shows that a case fails need not wait as long as what shows that it passes.
+/// Sets the patience of [`soon`], and returns the previous one (60 seconds, unless set). It is for tests that expect
+/// the deadline to pass: showing that a case fails need not take as long as showing that it passes.
 pub fn set_patience(patience: Duration) -> Duration {
     Duration::from_millis(PATIENCE_MS.swap(patience.as_millis() as u64, Ordering::Relaxed))
 }
 
-/// A deadline for what must not happen.
+/// Deadline for events that must not happen.
 pub fn shortly() -> Deadline {
     Deadline::after(Duration::from_millis(30))
 }
 
-/// Looks again and again until there is something.
+/// Polls `look` until it returns something.
 ///
 /// # Panics
-/// When nothing comes.
+/// Panics if nothing comes.
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = soon();
     loop {
@@ -49,10 +49,10 @@ pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed.wrapping_mul(101)) as u8).collect()
 }
 
-/// Asserts that `bytes` are `expected`; says where they differ first, not all of them.
+/// Asserts that `bytes` are `expected`; reports the first difference, not all of them.
 ///
 /// # Panics
-/// When they are not.
+/// Panics if they differ.
 #[track_caller]
 pub fn assert_bytes(bytes: &[u8], expected: &[u8]) {
     assert_eq!(bytes.len(), expected.len(), "lengths");
@@ -61,25 +61,25 @@ pub fn assert_bytes(bytes: &[u8], expected: &[u8]) {
     }
 }
 
-/// Where `discriminator` of `nic` is.
+/// Address of `discriminator` at `nic`.
 pub fn address(nic: &Nic, discriminator: &[u8]) -> NetAddress {
     NetAddress { host: nic.attributes().address.clone(), discriminator: discriminator.to_vec() }
 }
 
 /// One side of a connection: a NIC, a VI, and one completion queue for both of its work queues.
 pub struct End {
-    /// Its NIC.
+    /// The NIC of this end.
     pub nic: Nic,
-    /// The tag of its memory.
+    /// Protection tag of its memory.
     pub ptag: Ptag,
-    /// Where its work queues report.
+    /// Completion queue of both work queues.
     pub cq: Cq,
-    /// Its VI.
+    /// The VI of this end.
     pub vi: Vi,
 }
 
 impl End {
-    /// An idle end on `nic`, whose VI is as `settings` leaves it.
+    /// An idle end on `nic`, with VI attributes as changed by `settings`.
     pub fn new(nic: &Nic, settings: impl FnOnce(&mut ViAttributes)) -> Self {
         let ptag = nic.ptag();
         let mut attributes = ViAttributes::new(ptag);
@@ -88,13 +88,13 @@ impl End {
         End { nic: nic.clone(), ptag, cq, vi: Vi::new(nic, attributes).expect("a VI") }
     }
 
-    /// Asks for a connection, with this end's completion queue.
+    /// Connects, with this end's completion queue.
     pub fn connect(&mut self, to: &NetAddress, private_data: &[u8]) -> udeck_via::Result<Vec<u8>> {
         let cq = self.cq.handle();
         self.vi.connect(to, &cq, &cq, private_data, soon())
     }
 
-    /// Answers a request, with this end's completion queue.
+    /// Accepts a request, with this end's completion queue.
     pub fn accept(&mut self, request: Request, private_data: &[u8]) -> udeck_via::Result {
         let cq = self.cq.handle();
         request.accept(&mut self.vi, &cq, &cq, private_data)
@@ -127,14 +127,14 @@ impl End {
         self.vi.post_send(descriptor).expect("a send is taken");
     }
 
-    /// Waits for a send and expects it to be done.
+    /// Waits for a send and asserts that it is done.
     pub fn sent(&mut self) -> Completion {
         let completion = self.vi.send_wait(soon()).expect("a completion");
         assert_eq!(completion.status, Status::Done);
         completion
     }
 
-    /// Waits for a receive and expects it to be done: its bytes.
+    /// Waits for a receive, asserts that it is done, and returns its bytes.
     pub fn received(&mut self) -> Vec<u8> {
         let completion = self.vi.receive_wait(soon()).expect("a completion");
         assert_eq!(completion.status, Status::Done);
@@ -146,8 +146,8 @@ impl End {
         until("an arrival", || self.vi.arrival().expect("the connection stands"))
     }
 
-    /// Sends until the connection has ended: how it did. Nobody reads, so the connection may be full before word of its end
-    /// has come from the peer: [`Error::Full`] is no end.
+    /// Sends until the connection has ended, and returns the error. Nobody reads, so the connection may be full before the
+    /// news of its end has come from the peer: [`Error::Full`] is not the end.
     pub fn learns_of_the_end(&mut self) -> Error {
         until("the sender learns of the end", || match self.vi.send_inline(None, b"", b"") {
             Ok(()) | Err(Error::Full { .. }) => None,
@@ -155,7 +155,7 @@ impl End {
         })
     }
 
-    /// Takes news until there are none, so that the next is new.
+    /// Takes news until none are left, so that the next is new.
     pub fn drain_news(&mut self) {
         while self.cq.poll().is_some() {}
     }
@@ -179,7 +179,7 @@ pub fn nics(fabric: &dyn Fabric) -> (Nic, Nic) {
     (fabric.open(&Options::default()), fabric.open(&Options::default()))
 }
 
-/// How RDMA ends that is not allowed.
+/// Statuses of forbidden RDMA.
 const FORBIDDEN: &[Status] = &[Status::RdmaProtectionError];
 
 /// Two connected ends, on NICs of their own.
@@ -191,24 +191,24 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Both receive into posted descriptors.
+    /// A connected pair that receives into posted descriptors.
     pub fn posted(fabric: &dyn Fabric) -> Self {
         Pair::with(fabric, &Options::default(), |_| {})
     }
 
-    /// Both receive lent.
+    /// A connected pair that receives lent.
     pub fn lent(fabric: &dyn Fabric) -> Self {
         Pair::with(fabric, &Options::default(), |attributes| attributes.receive = Receive::Lent)
     }
 
-    /// Both VIs are as `settings` leaves them.
+    /// A connected pair, with VI attributes as changed by `settings`.
     pub fn with(fabric: &dyn Fabric, options: &Options, settings: impl Fn(&mut ViAttributes)) -> Self {
         let mut pair = Pair::idle(fabric, options, settings);
         pair.connect();
         pair
     }
 
-    /// Not connected yet.
+    /// A pair that is not connected yet.
     pub fn idle(fabric: &dyn Fabric, options: &Options, settings: impl Fn(&mut ViAttributes)) -> Self {
         let (a, b) = (fabric.open(options), fabric.open(options));
         Pair { a: End::new(&a, &settings), b: End::new(&b, &settings) }
@@ -219,7 +219,7 @@ impl Pair {
         Door::new(&self.b.nic, b"pair").join(&mut self.a, &mut self.b);
     }
 
-    /// `a` writes to where `b` does not let it: as [`Pair::forbidden`], but below reliable reception the data may have left.
+    /// `a` writes where `b` does not allow it: as [`Pair::forbidden`], but below reliable reception the data may have left.
     pub fn forbidden_write(&mut self, bytes: &[u8], to: RemoteBuffer) {
         let write = Descriptor::rdma_write([self.a.region(bytes)], to);
         let has_left = self.a.vi.attributes().reliability != Reliability::Reception;
@@ -229,14 +229,15 @@ impl Pair {
         );
     }
 
-    /// `a` reads what `b` does not let it: as [`Pair::forbidden`].
+    /// `a` reads memory that `b` does not expose: as [`Pair::forbidden`].
     pub fn forbidden_read(&mut self, len: usize, from: RemoteBuffer) {
         let read = Descriptor::rdma_read([self.a.region(&vec![0xcc; len])], from);
         self.forbidden(read, FORBIDDEN);
     }
 
-    /// `a` posts RDMA that `b` does not allow. Where the sender can look, the post is refused, and all goes on. Where only
-    /// the target can, the descriptor ends as one of `ends`, and a reliable connection breaks: then both connect again.
+    /// `a` posts RDMA that `b` does not allow. If the sender can check, the post is refused, and the connection goes on.
+    /// If only the target can, the descriptor ends with one of `ends`, and a reliable connection breaks: then both connect
+    /// again.
     pub fn forbidden(&mut self, descriptor: Descriptor, ends: &[Status]) {
         let bytes = |descriptor: &Descriptor| -> Vec<u8> {
             descriptor.segments().iter().flat_map(Segment::bytes).copied().collect()
@@ -261,7 +262,7 @@ impl Pair {
         }
     }
 
-    /// Waits until the connection has broken, and makes another.
+    /// Waits until the connection has broken, and makes another one.
     pub fn mend(&mut self) {
         for vi in [&mut self.a.vi, &mut self.b.vi] {
             until("the connection breaks at both ends", || {
@@ -279,7 +280,7 @@ impl Pair {
         self.connect();
     }
 
-    /// Returns when what `a` has posted before is in place at `b`, which has no receive posted.
+    /// Waits until everything that `a` has posted is in place at `b`, which must have no receive posted.
     pub fn settle(&mut self) {
         self.b.post_receive(0);
         self.a.post_send(b"");
@@ -287,7 +288,7 @@ impl Pair {
         self.a.sent();
     }
 
-    /// `a` sends, `b` receives: the connection works.
+    /// Checks that the connection works: `a` sends, `b` receives.
     pub fn check(&mut self) {
         let bytes = pattern(77, 1000);
         self.b.post_receive(bytes.len());
@@ -297,11 +298,11 @@ impl Pair {
     }
 }
 
-/// A listener, and where it is.
+/// A listener, and its address.
 pub struct Door {
-    /// Takes the requests.
+    /// The listener, which receives the requests.
     pub listener: Listener,
-    /// For those who ask.
+    /// Its address, for connects.
     pub address: NetAddress,
 }
 
@@ -312,7 +313,7 @@ impl Door {
         Door { listener, address: address(nic, discriminator) }
     }
 
-    /// `end` asks, `answer` answers: what both got.
+    /// `end` connects, `answer` handles the request. Returns both results.
     pub fn ask<T>(
         &self,
         end: &mut End,
@@ -326,8 +327,8 @@ impl Door {
         })
     }
 
-    /// A request of `end` that has come, and that its maker has given up. How long that takes depends on the machine: so
-    /// each is given more time than the one before, until one has come.
+    /// Returns an arrived request of `end` that its maker has given up. The time that this takes depends on the machine:
+    /// each attempt gets more time than the one before, until a request has arrived.
     pub fn stale(&self, end: &mut End) -> Request {
         let (net, cq) = (soon(), end.cq.handle());
         let mut patience = Duration::from_millis(10);
@@ -335,7 +336,7 @@ impl Door {
             let number = attempt.to_le_bytes();
             let asked = end.vi.connect(&self.address, &cq, &cq, &number, Deadline::after(patience));
             assert!(matches!(asked, Err(Error::Timeout { .. })), "{asked:?}");
-            // Requests of one NIC stay in order: those of earlier attempts that come late are in front.
+            // Requests of one NIC stay in order: late ones of earlier attempts come first.
             while let Ok(request) = self.listener.wait(Deadline::after(patience)) {
                 if request.private_data() == number {
                     return request;

@@ -1,4 +1,4 @@
-//! Two ends that receive lent: what the transports' own tests of failures connect.
+//! Two ends that receive lent: the transports' own tests of failures connect them.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::kit::soon;
 
 /// A VI that receives lent, and its completion queue.
 pub struct LentEnd {
-    /// Its VI.
+    /// The VI of this end.
     pub vi: Vi,
-    /// Where its work queues report.
+    /// Completion queue of both work queues.
     pub cq: Cq,
 }
 
@@ -21,19 +21,19 @@ impl LentEnd {
         LentEnd { vi: Vi::new(nic, attributes).unwrap(), cq: Cq::new(nic).unwrap() }
     }
 
-    /// Asks for a connection.
+    /// Connects to a listener.
     pub fn connect(&mut self, to: &NetAddress) -> Result<Vec<u8>> {
         let cq = self.cq.handle();
         self.vi.connect(to, &cq, &cq, b"", soon())
     }
 
-    /// Answers the listener's next request.
+    /// Accepts the listener's next request.
     pub fn accept(&mut self, listener: &Listener) {
         let cq = self.cq.handle();
         listener.wait(soon()).unwrap().accept(&mut self.vi, &cq, &cq, b"").unwrap();
     }
 
-    /// The next arrival, or the end of the connection.
+    /// Waits for the next arrival, or the end of the connection.
     pub fn arrival(&mut self) -> Result<Arrival> {
         let deadline = soon();
         loop {
@@ -45,7 +45,7 @@ impl LentEnd {
         }
     }
 
-    /// How the connection ends, after whatever arrives before.
+    /// Waits for the end of the connection, after all arrivals before it.
     pub fn end(&mut self) -> Error {
         loop {
             if let Err(end) = self.arrival() {
@@ -55,13 +55,13 @@ impl LentEnd {
     }
 }
 
-/// A listener of `nic`, and where it is.
+/// A listener of `nic`, and its address.
 pub fn listen(nic: &Nic) -> (Listener, NetAddress) {
     let host = nic.attributes().address.clone();
     (Listener::new(nic, b"door").unwrap(), NetAddress { host, discriminator: b"door".to_vec() })
 }
 
-/// Two connected ends of two NICs.
+/// Makes two connected ends on two NICs.
 pub fn pair(a: &Nic, b: &Nic) -> (LentEnd, LentEnd) {
     let (listener, to) = listen(b);
     let (mut left, mut right) = (LentEnd::new(a), LentEnd::new(b));
@@ -73,7 +73,7 @@ pub fn pair(a: &Nic, b: &Nic) -> (LentEnd, LentEnd) {
     (left, right)
 }
 
-/// A message goes there and back.
+/// Checks that a message goes to the other end and back.
 pub fn check(left: &mut LentEnd, right: &mut LentEnd) {
     let one_way = |from: &mut LentEnd, to: &mut LentEnd| {
         from.vi.send_inline(Some(7), b"", b"works").unwrap();

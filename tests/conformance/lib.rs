@@ -1,4 +1,4 @@
-//! The suite that every transport passes: what VIA promises, asked of whatever [`Fabric`] it is given.
+//! The suite that every transport passes: VIA's promises, tested on any [`Fabric`].
 //!
 //! # Adding a transport
 //! Write `tests/NAME.rs`, with `harness = false` in `Cargo.toml`:
@@ -10,20 +10,20 @@
 //! }
 //! fn main() -> ExitCode { udeck_conformance::main(&[&Tcp]) }
 //! ```
-//! Nothing in here names a transport. A case that needs an ability says so ([`Case::needs`]) and is skipped, with
-//! the missing [`Caps`] printed, where the NIC does not have it; nothing else is a reason to skip. A limit of the
-//! NIC is read from its attributes.
+//! No code here names a transport. A case that needs an ability says so ([`Case::needs`]), and is skipped, with
+//! the missing [`Caps`] printed, if the NIC lacks it; there is no other reason to skip. A limit of the NIC is
+//! read from its attributes.
 //!
 //! # Adding a case
-//! A function `fn(&dyn Fabric)` in the file of its topic under `cases/`, and a line in that file's table. It opens
-//! its own NICs, panics when the promise is broken, and waits for events with [`kit::soon`] as a safety net only.
-//! Cases run one after another, so that one may count the descriptors of the process.
+//! Write a function `fn(&dyn Fabric)` in the file of its topic under `cases/`, and a line in that file's table.
+//! The function opens its own NICs, panics when the promise is broken, and waits for events with [`kit::soon`] as
+//! a safety net only. Cases run one after another, so that one may count the descriptors of the process.
 //!
-//! # Rules and the cases that hold transports to them
-//! [`rules`] has them one by one, with the cases of each; `cargo test --test shm -- --rules` prints it.
+//! # Rules and the cases that test them
+//! [`rules`] lists them, with the cases of each; `cargo test --test shm -- --rules` prints the list.
 //!
-//! That the suite notices when a promise is broken is proved by `tests/broken.rs`, over NICs that lie
-//! (`Lies` of `udeck-faults`).
+//! `tests/broken.rs` proves, over NICs that lie (`Lies` of `udeck-faults`), that the suite notices a broken
+//! promise.
 
 pub mod both;
 pub mod cases;
@@ -38,21 +38,22 @@ use udeck_via::{Caps, Nic};
 
 pub use runner::{main, main_of, main_of_one};
 
-/// A transport under test: opens NICs that behave as those of different processes of a job, all in this process.
+/// A transport under test: opens NICs that behave as if they belonged to different processes of a job, all in
+/// this process.
 pub trait Fabric: Sync {
-    /// Names the transport in the output.
+    /// Name of the transport in the output.
     fn name(&self) -> &'static str;
 
-    /// Opens one more NIC. NICs with keys of the same secret are of one job.
+    /// Opens one more NIC. NICs with keys of the same secret belong to one job.
     fn open(&self, options: &Options) -> Nic;
 }
 
-/// How a case wants its NIC.
+/// A case's options for its NIC.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// By what it proves to be of the job, or which of its ranks.
+    /// Keys that prove that the NIC belongs to the job, or to which of its ranks.
     pub keys: Keys,
-    /// Bytes of memory that messages may take, and that windows may take.
+    /// Upper bound in bytes of the memory for messages, and of the memory for windows.
     pub arena_limit: usize,
 }
 
@@ -62,15 +63,15 @@ impl Default for Options {
     }
 }
 
-/// One promise.
+/// A promise, and the function that tests it.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// The file that it is in.
+    /// Name of the file that has the case.
     pub topic: &'static str,
-    /// What is promised.
+    /// The promise.
     pub name: &'static str,
     /// Abilities without which the promise is not made.
     pub needs: &'static [Caps],
-    /// Panics when it is broken.
+    /// The test, which panics when the promise is broken.
     pub run: fn(&dyn Fabric),
 }

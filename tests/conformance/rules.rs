@@ -1,7 +1,7 @@
-//! VIA's rules, and the cases that hold transports to each. `--rules` prints them; tests check that every case that is
-//! named exists, and that every call, return code and status bit of VIPL is in its table.
+//! VIA's rules, and the cases that test each. `--rules` prints them; tests check that every named case exists, and
+//! that every call, return code and status bit of VIPL is in its table.
 //!
-//! To add a rule, or a case to one: a row, or a name in it. Cases are named `topic::case`.
+//! To add a rule, add a row; to add a case to a rule, add a name to its row. Cases are named `topic::case`.
 
 mod ours;
 mod via;
@@ -11,15 +11,16 @@ use ours::{OURS, RESOURCES, UDAPL};
 use via::{CONNECTIONS, MEMORY, QUEUES, RELIABILITY};
 use vipl::{BITS, CALLS, CODES};
 
-/// A rule, and what fails when it is broken.
+/// A rule, and the tests that fail when it is broken.
 pub struct Rule {
     /// In the specification's words, or nearly.
     pub rule: &'static str,
-    /// `topic::case` each.
+    /// Names of cases, each as `topic::case`.
     pub cases: &'static [&'static str],
-    /// `file::function` each, from the root of the workspace: of what no case can bring about on every transport.
+    /// Names of other tests, each as `file::function` from the root of the workspace, for what no case can
+    /// produce on every transport.
     pub tests: &'static [&'static str],
-    /// What stands for it here, or why there is nothing to hold anybody to; empty where the rule says it all.
+    /// How the library fulfils the rule, or why it does not apply; empty if the rule says enough.
     pub note: &'static str,
 }
 
@@ -27,7 +28,7 @@ const fn rule(rule: &'static str, cases: &'static [&'static str]) -> Rule {
     Rule { rule, cases, tests: &[], note: "" }
 }
 
-/// Of the specification, and not here.
+/// A rule of the specification that does not apply here.
 const fn absent(rule: &'static str, why: &'static str) -> Rule {
     Rule { rule, cases: &[], tests: &[], note: why }
 }
@@ -42,7 +43,7 @@ impl Rule {
     }
 }
 
-/// All of them, by chapter.
+/// All rules, by chapter.
 pub const RULES: &[(&str, &[Rule])] = &[
     ("Reliability levels: the properties of the specification's table", RELIABILITY),
     ("Work queues, descriptors, completion", QUEUES),

@@ -1,7 +1,7 @@
-//! Runs the cases over the transports it is given, and reports as libtest does.
+//! The runner: runs the cases over the given transports, and reports as libtest does.
 //!
-//! libtest's own harness wants one function per test at compile time and runs them side by side; here the tests
-//! are a table times the transports, and run alone. `--report-time` prints how long each took.
+//! libtest's own harness needs one function per test at compile time and runs the tests in parallel. Here the
+//! tests are a table times the transports, and each runs alone. `--report-time` prints the time of each.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use udeck_via::Caps;
 use crate::cases::all;
 use crate::{Case, Fabric, Options, kit};
 
-/// Runs what the command line asks for, over each of `fabrics`. Fails if any case does.
+/// Runs the cases that the command line selects, over each of `fabrics`. Fails if any case does.
 pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
     if std::env::args().any(|argument| argument == "--rules") {
         crate::rules::print();
@@ -22,7 +22,7 @@ pub fn main(fabrics: &[&dyn Fabric]) -> ExitCode {
     main_of(fabrics, &all().copied().collect::<Vec<_>>())
 }
 
-/// As [`main`], with other cases than the suite's, or some of them.
+/// Runs as [`main`] does, with these cases instead of the suite's.
 pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
     let selection = Selection::from_arguments(std::env::args().skip(1));
     let mut passed = true;
@@ -44,8 +44,8 @@ pub fn main_of(fabrics: &[&dyn Fabric], cases: &[Case]) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one test that is no case of a fabric, if the command line asks for it, and reports as [`main`] does. It fails
-/// by panicking.
+/// Runs one test that is no case of a fabric, if the command line selects it, and reports as [`main`] does. The test
+/// fails by panicking.
 pub fn main_of_one(name: &str, test: impl FnOnce()) -> ExitCode {
     let selection = Selection::from_arguments(std::env::args().skip(1));
     if !selection.takes(name) {
@@ -69,7 +69,8 @@ pub fn main_of_one(name: &str, test: impl FnOnce()) -> ExitCode {
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Set for a judge of mutants: the first failure is the verdict, and what fails by waiting need not wait long.
+/// Whether a judge of mutants runs the suite: the first failure is the verdict, and failures by waiting need
+/// not take long.
 fn stops_at_a_failure() -> bool {
     std::env::var_os("UDECK_FAIL_FAST").is_some()
 }
@@ -117,7 +118,8 @@ fn run(fabric: &dyn Fabric, cases: &[&Case], filtered: usize, times: bool) -> bo
     failed.is_empty()
 }
 
-/// `shm: 70 passed, 2 skipped (2 need rdma-read; this NIC has rdma-write | hand-off)`.
+/// Summary of a fabric, for example `shm: 70 passed, 2 skipped (2 need rdma-read; this NIC has rdma-write |
+/// hand-off)`.
 fn summary(
     name: &str,
     caps: Caps,
@@ -137,7 +139,7 @@ fn summary(
     )
 }
 
-/// What of libtest's command line has a meaning here.
+/// The options of libtest's command line that have a meaning here.
 #[derive(Debug, Default)]
 struct Selection {
     filters: Vec<String>,
@@ -145,7 +147,7 @@ struct Selection {
     exact: bool,
     list: bool,
     ignored_only: bool,
-    /// How long each took is printed with it.
+    /// Whether the time of each test is printed with it.
     times: bool,
 }
 
@@ -169,7 +171,7 @@ impl Selection {
 
     fn takes(&self, name: &str) -> bool {
         let matches = |pattern: &String| if self.exact { name == pattern } else { name.contains(pattern) };
-        // No case is switched off by hand: what is ignored here lacks an ability, and cannot be run anyway.
+        // No case is switched off by hand: an ignored case lacks an ability, and cannot be run.
         !self.ignored_only
             && (self.filters.is_empty() || self.filters.iter().any(matches))
             && !self.skip.iter().any(matches)

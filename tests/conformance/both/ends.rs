@@ -10,11 +10,11 @@ use crate::{Case, Fabric};
 
 const TOPIC: &str = "connection";
 
-/// Of the interface `I`.
+/// Cases of this topic for the interface `I`.
 pub struct Ends<I>(PhantomData<I>);
 
 impl<I: Interface> Ends<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[
         shared_case!(TOPIC, the_sender_disconnects_after_sending, &[]),
         shared_case!(TOPIC, the_receiver_disconnects_before_reading, &[]),
@@ -32,7 +32,7 @@ fn the_sender_disconnects_after_sending<I: Interface>(fabric: &dyn Fabric) {
     }
     b.post_receive(&[1]);
     a.disconnect();
-    // The sender goes on with its life, and with the memory that it got back.
+    // The sender continues, and reuses the memory that it got back.
     while a.request_by(Deadline::now()).is_some() {}
     [5000, 100_000, 5000, 100_000].into_iter().for_each(|len| a.scribble(len));
     for message in &messages {
@@ -60,7 +60,7 @@ fn the_receiver_disconnects_before_reading<I: Interface>(fabric: &dyn Fabric) {
     });
 }
 
-/// Posted with these lengths, so that each can be told from the others.
+/// Lengths of the posts, all different, so that each can be recognised.
 const LENGTHS: [usize; 4] = [11, 22, 33, 44];
 
 fn assert_flushed_in_order<E: End>(end: &mut E) {

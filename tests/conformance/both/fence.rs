@@ -1,4 +1,4 @@
-//! Fences: what waits for the RDMA reads before it.
+//! Fences: posts that wait for the RDMA reads before them.
 
 use std::marker::PhantomData;
 use std::thread;
@@ -11,11 +11,11 @@ use crate::{Case, Fabric};
 
 const TOPIC: &str = "fence";
 
-/// Of the interface `I`.
+/// Cases of this topic for the interface `I`.
 pub struct Fence<I>(PhantomData<I>);
 
 impl<I: Interface> Fence<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[
         shared_case!(TOPIC, when_a_fenced_message_has_come_the_reads_before_it_are_over, I::READ),
         shared_case!(TOPIC, a_fenced_write_does_not_spoil_the_read_before_it, I::BOTH),
@@ -24,7 +24,7 @@ impl<I: Interface> Fence<I> {
     ];
 }
 
-/// Long enough that a read is not over in an instant, where it takes its time.
+/// Length in bytes, so long that a read takes noticeable time, if its transport takes any.
 const LEN: usize = 1 << 20;
 
 fn when_a_fenced_message_has_come_the_reads_before_it_are_over<I: Interface>(fabric: &dyn Fabric) {
@@ -63,7 +63,7 @@ fn a_fenced_write_does_not_spoil_the_read_before_it<I: Interface>(fabric: &dyn F
     }
 }
 
-/// The owner of the memory writes there again as soon as it is told that it was read.
+/// The owner of the memory writes there again as soon as it learns that it was read.
 fn a_fence_lets_the_peer_reuse_what_was_read<I: Interface>(fabric: &dyn Fabric) {
     const ROUNDS: u8 = 20;
     let (mut a, mut b) = I::reaching(fabric);

@@ -1,4 +1,4 @@
-//! Each message arrives, once, in its turn.
+//! Integrity: each message arrives, exactly once, in order.
 
 use std::marker::PhantomData;
 
@@ -10,21 +10,21 @@ use crate::{Case, Fabric};
 
 const TOPIC: &str = "integrity";
 
-/// Of the interface `I`.
+/// Cases of this topic for the interface `I`.
 pub struct Integrity<I>(PhantomData<I>);
 
 impl<I: Interface> Integrity<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] =
         &[shared_case!(TOPIC, messages_arrive_once_in_the_order_of_posting, &[])];
 }
 
-/// Messages that are under way at a time, and how often.
+/// Number of messages under way at a time, and number of rounds.
 const BATCH: usize = 8;
 const ROUNDS: usize = 20;
 const LONGEST: usize = 5000;
 
-/// Inside a descriptor, at the limit of that, beyond it. It begins with its number.
+/// A message inside a descriptor, at the limit of that, or beyond it. It begins with its number.
 fn message(number: usize) -> Vec<u8> {
     let mut bytes = pattern(number, [4, 30, 48, 49, 7, LONGEST][number % 6]);
     bytes[..4].copy_from_slice(&(number as u32).to_le_bytes());
@@ -38,7 +38,7 @@ fn number_of(over: &Over) -> usize {
 
 fn messages_arrive_once_in_the_order_of_posting<I: Interface>(fabric: &dyn Fabric) {
     let (mut a, mut b) = I::pair(fabric);
-    // One more than there are messages: a message that comes twice is to find a place, too.
+    // There is one receive more than messages, so that a message that arrives twice finds a place, too.
     b.post_receive(&[LONGEST]);
     for round in 0..ROUNDS {
         let numbers = || round * BATCH..(round + 1) * BATCH;

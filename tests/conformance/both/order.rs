@@ -1,4 +1,4 @@
-//! The order of what is posted: within one queue kept, between queues not owed.
+//! The order of posts: kept within one queue, not promised between queues.
 
 use std::marker::PhantomData;
 
@@ -8,15 +8,15 @@ use super::{Access, End, How, Interface, Place, shared_case};
 use crate::kit::{assert_bytes, pattern, soon};
 use crate::{Case, Fabric};
 
-/// Of the interface `I`: receives, and the two queues.
+/// Cases of the interface `I` on receives, and on the two queues.
 pub struct Order<I>(PhantomData<I>);
-/// Of the interface `I`: completions.
+/// Cases of the interface `I` on completions.
 pub struct Completion<I>(PhantomData<I>);
-/// Of the interface `I`: reads among others.
+/// Cases of the interface `I` on reads among other posts.
 pub struct Late<I>(PhantomData<I>);
 
 impl<I: Interface> Order<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[
         shared_case!("order", receives_are_taken_in_the_order_of_their_posts, &[]),
         shared_case!("order", sends_complete_while_receives_wait_to_be_taken, &[]),
@@ -24,19 +24,19 @@ impl<I: Interface> Order<I> {
 }
 
 impl<I: Interface> Completion<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[shared_case!("completion", sends_are_reported_in_order, &[])];
 }
 
 impl<I: Interface> Late<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[shared_case!("late", both_read_at_a_time, I::READ)];
 }
 
-/// Posts of each kind.
+/// Number of posts of each kind.
 const POSTS: usize = 24;
 
-/// Messages take the oldest descriptor, not the one that fits best.
+/// A message takes the oldest descriptor, not the one that fits best.
 fn receives_are_taken_in_the_order_of_their_posts<I: Interface>(fabric: &dyn Fabric) {
     let (mut a, mut b) = I::pair(fabric);
     let rooms: Vec<usize> = (0..POSTS).map(|at| 100 + at * 37 % POSTS).collect();
@@ -49,7 +49,8 @@ fn receives_are_taken_in_the_order_of_their_posts<I: Interface>(fabric: &dyn Fab
     }
 }
 
-/// Both have sent to each other, and nobody has taken a completion: the receives are taken first, then the sends.
+/// Both ends have sent to each other, and no completion has been taken: the receives are taken first, then the
+/// sends.
 pub fn receives_first<E: End>((mut a, mut b): (E, E)) {
     for end in [&mut a, &mut b] {
         (0..POSTS).for_each(|_| end.post_receive(&[1000]));
@@ -70,7 +71,8 @@ pub fn receives_first<E: End>((mut a, mut b): (E, E)) {
 fn sends_complete_while_receives_wait_to_be_taken<I: Interface>(fabric: &dyn Fabric) {
     let (mut a, mut b) = I::pair(fabric);
     (0..POSTS).for_each(|_| a.post_receive(&[1000]));
-    // They have come, and lie unreported; of what is inside its descriptor, the sender needs nobody's help.
+    // The messages have arrived, and their completions lie unreported; a message inside its descriptor
+    // completes without the peer's help.
     let short = |at: usize| pattern(at, at);
     (0..POSTS).for_each(|at| b.post_send(&short(at)));
     (0..POSTS).for_each(|_| b.post_receive(&[1000]));
@@ -100,7 +102,7 @@ fn sends_are_reported_in_order<I: Interface>(fabric: &dyn Fabric) {
 
 const LEN: usize = 200_000;
 
-/// Reads and sends of `a` end in the order of their posts, the reads with their data.
+/// The reads and sends of `a` complete in the order of their posts, the reads with their data.
 pub fn reported_in_order<E: End>((mut a, mut b): (E, E)) {
     let place = b.place(&pattern(1, LEN), Access::Read);
     let lengths = [1, 0, 5000, 48, 49];

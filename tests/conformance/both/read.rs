@@ -10,11 +10,11 @@ use crate::{Case, Fabric};
 
 const TOPIC: &str = "read";
 
-/// Of the interface `I`.
+/// Cases of this topic for the interface `I`.
 pub struct Read<I>(PhantomData<I>);
 
 impl<I: Interface> Read<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[
         shared_case!(TOPIC, read_a_whole_window, I::READ),
         shared_case!(TOPIC, read_part_of_a_window, I::READ),

@@ -8,11 +8,11 @@ use crate::{Case, Fabric};
 
 const TOPIC: &str = "transfer";
 
-/// Of the interface `I`.
+/// Cases of this topic for the interface `I`.
 pub struct Transfer<I>(PhantomData<I>);
 
 impl<I: Interface> Transfer<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[
         shared_case!(TOPIC, messages_of_all_sizes, &[]),
         shared_case!(TOPIC, both_directions_at_once, &[]),
@@ -109,7 +109,7 @@ fn scatter_over_several_segments<I: Interface>(fabric: &dyn Fabric) {
 fn gather_and_scatter_with_other_boundaries<I: Interface>(fabric: &dyn Fabric) {
     let (mut a, mut b) = I::pair(fabric);
     let most = a.max_segments().min(b.max_segments());
-    // Lengths of the first pieces, and of the rest.
+    // The segments are given by the lengths of the first pieces; one more piece has the rest.
     let cut = |total: usize, first: [usize; 2]| {
         let mut lengths: Vec<usize> = first.into_iter().take(most - 1).collect();
         lengths.push(total - lengths.iter().sum::<usize>());

@@ -1,4 +1,4 @@
-//! VIA's.
+//! VIA as an interface under test.
 
 use std::ops::Range;
 

@@ -9,11 +9,11 @@ use crate::{Case, Fabric};
 
 const TOPIC: &str = "memory";
 
-/// Of the interface `I`.
+/// Cases of this topic for the interface `I`.
 pub struct Write<I>(PhantomData<I>);
 
 impl<I: Interface> Write<I> {
-    /// Its table.
+    /// Table of the cases.
     pub const CASES: &'static [Case] = &[
         shared_case!(TOPIC, write_a_whole_window, I::WRITE),
         shared_case!(TOPIC, write_part_of_a_window, I::WRITE),
@@ -23,7 +23,7 @@ impl<I: Interface> Write<I> {
     ];
 }
 
-/// Writes, and waits until the data are there: a message behind a write comes after it.
+/// Writes, and waits until the data are in place: a message behind a write arrives after it.
 fn write<E: End>(a: &mut E, b: &mut E, bytes: &[u8], to: <E::Place as Place>::At) {
     a.post_write(&[bytes], to, false);
     let over = a.sent();
@@ -87,7 +87,7 @@ fn data_are_visible_when_the_message_behind_them_is<I: Interface>(fabric: &dyn F
     let to = place.at();
     b.post_receive(&[4]);
     thread::scope(|scope| {
-        // Whoever is done first drops nothing of the other's.
+        // The side that finishes first must not drop anything that the other side uses.
         let writer = scope.spawn(move || {
             for round in 0..ROUNDS {
                 a.post_receive(&[0]);

@@ -1,4 +1,4 @@
-//! What a NIC says of itself.
+//! Attributes that a NIC reports.
 
 use udeck_via::transport::Body;
 use udeck_via::{
@@ -118,7 +118,7 @@ fn settings_change_while_idle_and_empty_only(fabric: &dyn Fabric) {
     assert_eq!(pair.b.vi.attributes().context, 7);
 }
 
-/// A send and a flushed receive, and each of them alone.
+/// A send and a flushed receive are unreported together, and then each alone.
 fn what_is_unreported_keeps_the_settings(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     for send_first in [false, true] {

@@ -1,5 +1,6 @@
-//! The error callback: told of the end of a connection by an error, once at each end, whether or not the program there
-//! looks; and of nothing else. (What a transport itself finds, a peer's death and lost frames, its own tests bring about.)
+//! The error callback: called when a connection ends by an error, once at each end, whether or not the program polls
+//! there; and in no other case. (The transports' own tests produce the errors that a transport itself detects: a peer's
+//! death and lost frames.)
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub const CASES: &[Case] = &[
 
 const CONTEXTS: [u64; 2] = [0xa, 0xb];
 
-/// What the callbacks of `a` and `b` were told.
+/// Events that the callbacks of `a` and `b` received.
 struct Told([Receiver<ErrorEvent>; 2]);
 
 impl Told {
@@ -45,7 +46,8 @@ impl Told {
         }))
     }
 
-    /// Waits until both ends were told of their VI, while the program looks at `b` only: why, at each.
+    /// Waits until both ends have received an event on their VI, while the program polls `b` only. Returns the
+    /// reasons.
     fn at_both(&self, pair: &mut Pair, codes: [ErrorCode; 2]) -> [String; 2] {
         let mut why = [String::new(), String::new()];
         for side in [0, 1] {
@@ -60,7 +62,7 @@ impl Told {
         why
     }
 
-    /// Nothing more has been told, nor is, until the NICs are closed.
+    /// Asserts that no further event was received, and none comes until the NICs are closed.
     fn nothing_more(self, pair: Pair) {
         drop(pair);
         for told in self.0 {
@@ -82,7 +84,8 @@ fn watched(fabric: &dyn Fabric, reliability: Reliability) -> (Pair, Told) {
 
 const BROKEN_AT_B: [ErrorCode; 2] = [ErrorCode::ConnectionLost, ErrorCode::ReceiveQueueEmpty];
 
-/// `a` sends what `b` has no place for: both are told, and no more than once, however often they look.
+/// `a` sends a message for which `b` has no place: both ends are notified, exactly once, however often they
+/// poll.
 fn breaks(pair: &mut Pair, told: &Told, len: usize) {
     pair.a.post_send(&pattern(1, len));
     let why = told.at_both(pair, BROKEN_AT_B);

@@ -1,4 +1,4 @@
-//! Completions of one VI, and the completion queue that tells of them.
+//! Completions of one VI, and the completion queue that names it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -103,7 +103,7 @@ fn a_queue_is_named_until_it_is_empty(fabric: &dyn Fabric) {
         pair.a.post_send(&pattern(1, len));
     }
     for len in 0..10 {
-        // One message for each time that it is named.
+        // Each time that the queue is named, one message is taken.
         let done = until("news", || {
             pair.b.cq.wait(soon(), || false).expect("named again while messages lie there");
             pair.b.vi.receive_done()
@@ -124,7 +124,7 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
     let (b, found) = (&mut pair.b, AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            // What was posted may be on its way still.
+            // A posted message may still be under way.
             let (deadline, mut count) = (soon(), 0);
             while (count == 0 || !found.load(Ordering::Acquire)) && !deadline.passed() {
                 match b.vi.arrival().unwrap() {
@@ -144,7 +144,7 @@ fn room_to_send_is_named(fabric: &dyn Fabric) {
     });
 }
 
-/// Nothing was read, so no room came: the end is what there is to tell.
+/// The receiver reads nothing, so no room appears: the queue reports the end instead.
 fn who_waits_for_room_is_told_of_the_end(fabric: &dyn Fabric) {
     let (Pair { mut a, b }, _receive_cq) = report_apart(fabric);
     until("the connection is full", || a.vi.send_inline(None, b"", b"x").err());
@@ -165,7 +165,7 @@ fn who_waits_for_room_is_told_of_the_end(fabric: &dyn Fabric) {
     assert!(matches!(end, Error::Closed), "{end}");
 }
 
-/// Connected ends, and where the first one's receives report: its own queue tells of sends only.
+/// Connected ends, and the completion queue of the first one's receives: its own queue reports sends only.
 fn report_apart(fabric: &dyn Fabric) -> (Pair, Cq) {
     let lent = |attributes: &mut ViAttributes| attributes.receive = Receive::Lent;
     let mut pair = Pair::idle(fabric, &Options::default(), lent);
@@ -213,7 +213,8 @@ fn the_end_of_a_connection_is_named(fabric: &dyn Fabric) {
     assert!(matches!(error, Error::Closed), "{error}");
 }
 
-/// Who takes one message each time that the queue is named hears of the end, however many came with it.
+/// A program that takes one message each time that the queue is named learns of the end, however many messages
+/// came before it.
 fn the_end_is_named_behind_what_came_before_it(fabric: &dyn Fabric) {
     for count in [1, 2, 16, 40] {
         let mut pair = Pair::lent(fabric);
@@ -222,7 +223,8 @@ fn the_end_is_named_behind_what_came_before_it(fabric: &dyn Fabric) {
             pair.a.vi.send_inline(Some(number), b"", b"x").unwrap();
         }
         drop(pair.a.vi);
-        // Most often all of it has come then, and is told of at once. Nobody can see that without looking.
+        // Usually everything has arrived by then, and is reported at once. The test cannot see this without
+        // polling.
         thread::sleep(Duration::from_millis(20));
         let mut taken = 0;
         let error = until("the end", || {
@@ -255,14 +257,14 @@ fn no_post_is_slept_through(fabric: &dyn Fabric) {
         });
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         for number in 0..MESSAGES {
-            // Posts fall before, into and after the moment in which the waiter goes to sleep.
+            // Posts happen before, during and after the moment when the waiter goes to sleep.
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             match random >> 60 {
                 0..4 => {}
                 4..10 => (0..(random >> 48) % 20_000).for_each(|_| std::hint::spin_loop()),
                 _ => thread::sleep(Duration::from_micros((random >> 40) % 300)),
             }
-            // Over a network, word of the room may come late.
+            // Over a network, news of the room may come late.
             until("room", || a.vi.send_inline(Some(number as u32), b"", b"").ok());
             until("the waiter takes it", || (taken.load(Ordering::Acquire) > number).then_some(()));
         }

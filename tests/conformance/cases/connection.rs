@@ -1,4 +1,4 @@
-//! Listeners, requests, answers; the states of a VI; the end of a connection.
+//! Connections: listeners, requests, answers, the states of a VI, and the end of a connection.
 
 use std::time::Duration;
 
@@ -101,7 +101,8 @@ fn a_connected_vi_cannot_accept(fabric: &dyn Fabric) {
     pair.check();
 }
 
-/// Also not with a completion queue of the NIC that was asked, which would connect it to memory of that one.
+/// The VI cannot accept with a completion queue of the requested NIC either, which would connect it to that
+/// NIC's memory.
 fn a_vi_of_another_nic_cannot_accept(fabric: &dyn Fabric) {
     let (a, b) = nics(fabric);
     let (mut asker, mut stranger) = (End::new(&a, |_| {}), End::new(&a, |_| {}));
@@ -247,7 +248,7 @@ fn a_closed_listener_refuses_what_waits(fabric: &dyn Fabric) {
     let door = Door::new(&b.nic, b"passing");
     let to = door.address.clone();
     std::thread::scope(|scope| {
-        // Requests of one NIC stay in order: once the second is here, the first waits.
+        // Requests of one NIC stay in order: when the second one has arrived, the first one is waiting.
         let first = scope.spawn(|| a.connect(&to, b"1"));
         let request = door.listener.wait(soon()).unwrap();
         let waiting = scope.spawn(|| second.connect(&to, b"2"));
@@ -275,7 +276,7 @@ fn an_answer_that_comes_too_late_connects_nobody(fabric: &dyn Fabric) {
     let stale = door.stale(&mut pair.a);
     if pair.b.accept(stale, b"").is_ok() {
         let end = until("the acceptor learns that the requester gave up", || pair.b.vi.arrival().err());
-        // The requester lives: nobody is lost.
+        // The requester lives, so no peer is lost.
         assert!(matches!(end, Error::Closed), "{end}");
         assert_eq!(pair.b.vi.state(), State::Error);
         pair.b.vi.disconnect();
@@ -308,7 +309,7 @@ fn a_listener_with_a_handler(fabric: &dyn Fabric) {
     }
 }
 
-/// Requests that time out stay in the listener's queue, if they got there: the slower the machine, the more time it takes.
+/// Requests that time out stay in the listener's queue if they arrived: the slower the machine, the longer this takes.
 fn requests_wait_in_order(fabric: &dyn Fabric) {
     const MANY: u8 = 5;
     let net = soon();
@@ -321,7 +322,7 @@ fn requests_wait_in_order(fabric: &dyn Fabric) {
             let asked = end.vi.connect(&door.address, &cq, &cq, &[number], Deadline::after(patience));
             assert!(matches!(asked, Err(Error::Timeout { .. })), "{asked:?}");
         }
-        // One that is in no hurry comes last.
+        // The last request has a generous deadline.
         let mut waiting = Vec::new();
         let mut last = End::new(&a, |_| {});
         let (asked, ()) = door.ask(&mut last, &[MANY], |first| {
@@ -435,7 +436,7 @@ fn rank_key(rank: u32) -> RankKey {
     HostKey::from_bytes([9; 32]).rank(rank)
 }
 
-/// What `knows` knows when the launcher has given it tickets for all of `callees`, as the keys of `says`, which it may not be.
+/// Keys of the rank `knows` with tickets for all `callees`, presented as keys of the rank `says`, which may be another one.
 fn keys(knows: u32, says: u32, callees: &[u32]) -> Keys {
     let keys = Keys::of_rank(SECRET, says, rank_key(knows));
     for callee in callees {
@@ -463,7 +464,7 @@ fn each_rank_learns_which_the_other_is(fabric: &dyn Fabric) {
     });
     assert_eq!((asked.expect("connected"), answered.expect("accepted")), (Vec::new(), Some(1)));
     pair.check();
-    // Who does not ask for a rank says of itself that it is of the job, and no more.
+    // A VI that names no rank proves only that it belongs to the job.
     let mut anybody = to_rank(&one, None);
     let (asked, answered) = door.ask(&mut anybody, b"", |request| {
         let peer = request.peer();
@@ -472,7 +473,7 @@ fn each_rank_learns_which_the_other_is(fabric: &dyn Fabric) {
     assert_eq!(answered.0, None);
     assert!(matches!(answered.1, Err(Error::InvalidParameter(_))), "a VI for rank 1: {answered:?}");
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
-    // Itself needs no ticket.
+    // A rank needs no ticket for itself.
     let mut own = Pair { a: to_rank(&zero, Some(0)), b: to_rank(&zero, Some(0)) };
     door.join(&mut own.a, &mut own.b);
     own.check();
@@ -486,12 +487,12 @@ fn no_rank_passes_for_another(fabric: &dyn Fabric) {
         assert!(door.listener.wait(Deadline::now()).is_err(), "the request never came through");
         asked.expect_err("refused")
     };
-    // Rank 1, with all that it knows, as rank 2; and as a rank that there is not.
+    // Rank 1 presents itself, with all that it knows, as rank 2, and as ranks that do not exist.
     for posing in [2, 0, 77, u32::MAX - 1] {
         let error = refused(keys(1, posing, &[0]), 0);
         assert!(!matches!(error, Error::Timeout { .. }), "as rank {posing}: {error}");
     }
-    // Who wants rank 2 is not content with rank 0; nor is one who poses as rank 2 content.
+    // A VI that wants rank 2 does not accept rank 0, nor another rank that poses as rank 2.
     let error = refused(keys(1, 1, &[2]), 2);
     assert!(!matches!(error, Error::Timeout { .. }), "{error}");
     let posing = nic_with(fabric, keys(0, 2, &[]));
@@ -500,12 +501,12 @@ fn no_rank_passes_for_another(fabric: &dyn Fabric) {
     let error = asked.expect_err("it is not rank 2");
     assert!(!matches!(error, Error::Timeout { .. }), "{error}");
     assert!(false_door.listener.wait(Deadline::now()).is_err(), "it was not asked anything");
-    // Without a ticket, nobody is asked.
+    // Without a ticket, no request is sent.
     for keys in [keys(1, 1, &[]), Keys::from(SECRET)] {
         let error = refused(keys, 0);
         assert!(matches!(error, Error::InvalidParameter(_)), "{error}");
     }
-    // None of that did the others any harm.
+    // The failed attempts have not harmed the others.
     let one = nic_with(fabric, keys(1, 1, &[0]));
     let mut pair = Pair { a: to_rank(&one, Some(0)), b: to_rank(&zero, None) };
     door.join(&mut pair.a, &mut pair.b);
@@ -544,7 +545,7 @@ fn a_vi_connects_again(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     for round in 0..20 {
         pair.check();
-        // Either side first; the other goes back to idle from wherever it is.
+        // Either side disconnects first; the other returns to idle from whatever state it is in.
         if round % 2 == 0 {
             pair.a.vi.disconnect();
             pair.b.vi.disconnect();

@@ -1,7 +1,7 @@
-//! Waiting until what was posted needs this process no more.
+//! Draining: waiting until posted requests no longer need this process.
 //!
-//! NICs of one process all live on: that nothing is lost of one that is drained and then gone is shown by the simulated fabric's
-//! own tests, and by jobs whose ranks leave (`tests/jobs/leave`).
+//! All NICs of one process live on. Other tests show that nothing is lost if a NIC is drained and then ends: the simulated
+//! fabric's own tests, and jobs whose ranks leave (`tests/jobs/leave`).
 
 use std::thread;
 
@@ -21,7 +21,7 @@ pub const CASES: &[Case] = &[
     case!(writes_are_waited_for, RDMA_WRITE),
 ];
 
-/// One that fits into a descriptor, one that is sent from where it lies, and one of many packets.
+/// Lengths in bytes: one that fits into a descriptor, one sent in place, and one of many packets.
 const LENGTHS: [usize; 3] = [20, 5000, 300_000];
 
 fn where_nothing_was_posted_there_is_nothing_to_wait_for(fabric: &dyn Fabric) {
@@ -62,7 +62,7 @@ fn what_a_vi_posted_that_is_gone_is_waited_for(fabric: &dyn Fabric) {
     assert!(matches!(end, Error::Closed), "{end}");
 }
 
-/// Posts short messages until there is no room for one more: how many.
+/// Posts short messages until there is no room for another, and returns their number.
 fn fill(pair: &mut Pair) -> usize {
     let mut posted = 0;
     loop {
@@ -74,7 +74,8 @@ fn fill(pair: &mut Pair) -> usize {
     }
 }
 
-/// Where more is accepted than the peer takes in beforehand, the rest is waited for; where not, there is nothing to wait for.
+/// If a queue accepts more than the peer takes in beforehand, the drain waits for the rest; otherwise there is nothing to
+/// wait for.
 fn who_takes_something_at_last_ends_the_wait(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     let posted = fill(&mut pair);
@@ -108,7 +109,7 @@ fn writes_are_waited_for(fabric: &dyn Fabric) {
     let write = Descriptor::rdma_write([pair.a.region(&pattern(3, len))], window.remote());
     pair.a.vi.post_send(write.immediate(3)).unwrap();
     pair.a.nic.drain(soon()).unwrap();
-    // It is with the peer's host at least; that it is in place is told there.
+    // The data have reached at least the peer's host; a message there tells that they are in place.
     pair.b.received();
     let settled = window.revoke(soon()).unwrap();
     assert_bytes(&settled, &pattern(3, len));

@@ -1,4 +1,4 @@
-//! Messages that find no place: the connection breaks, and both sides learn why.
+//! Messages that find no place: the connection breaks, and both sides learn the reason.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub const CASES: &[Case] = &[
     case!(errors_say_what_happened),
 ];
 
-/// The peer of a VI that broke the connection: it learns the reason when it sends.
+/// Asserts that the peer of a VI that broke the connection learns the reason when it sends.
 fn assert_told_of_the_descriptor(pair: &mut Pair) {
     let mut pause = Duration::from_millis(1);
     let error = until("the sender learns it", || {
-        // Ever more seldom, so that the queue has room for what is posted until the word has come over a network, however
-        // slow the machine is: nobody takes what is done.
+        // The pauses grow, so that the queue has room for all posts until the news has come over a network, however slow
+        // the machine is: no completion is taken here.
         std::thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_secs(1));
         let descriptor = Descriptor::new([pair.a.region(b"x")]);

@@ -54,7 +54,7 @@ fn events_are_bounded(fabric: &dyn Fabric) {
     }
 }
 
-/// Posts fall before, into and after the moment in which the waiter goes to sleep.
+/// Posts happen before, during and after the moment when the waiter goes to sleep.
 fn each_event_ends_a_wait(fabric: &dyn Fabric) {
     let (mut cq, mut back) = (queue(fabric, 1), queue(fabric, 1));
     let (there, here) = (cq.handle(), back.handle());
@@ -101,14 +101,14 @@ fn events_of_many_threads_all_come(fabric: &dyn Fabric) {
     assert_eq!(cq.poll(), None);
 }
 
-/// There are always both: neither waits for the end of the other.
+/// Both kinds are always available: neither waits until the other is exhausted.
 fn events_and_messages_do_not_starve_each_other(fabric: &dyn Fabric) {
     let mut pair = Pair::with(fabric, &Options::default(), |attributes| attributes.receive = Receive::Lent);
     pair.b.drain_news();
     let handle = pair.b.cq.handle();
     let (mut events, mut messages, mut polls) = (0u32, 0u32, 0u32);
     let deadline = soon();
-    // Messages come as fast as the transport brings them, which is no matter of polls; events are always there.
+    // Messages arrive at the transport's speed, which does not depend on polls; events are always available.
     while polls < 1000 || events < 100 || messages < 100 {
         polls += 1;
         assert!(!deadline.passed(), "{events} events and {messages} messages in {polls} polls");

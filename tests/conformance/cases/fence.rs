@@ -1,4 +1,4 @@
-//! Fences: what waits for the RDMA reads before it.
+//! Fences: posts that wait for the RDMA reads before them.
 
 use udeck_via::{Caps, Descriptor, Region, Reliability, Rights, Window};
 
@@ -12,7 +12,7 @@ pub const CASES: &[Case] = &[
     case!(a_refused_post_leaves_a_fence_that_holds_nothing_up, RDMA_READ),
 ];
 
-/// Long enough that a read is not over in an instant, where it takes its time.
+/// Length in bytes, so long that a read takes noticeable time, if its transport takes any.
 const LEN: usize = 1 << 20;
 
 fn pair(fabric: &dyn Fabric) -> Pair {
@@ -23,20 +23,20 @@ fn pair(fabric: &dyn Fabric) -> Pair {
     })
 }
 
-/// A window of `b`'s that holds `bytes`.
+/// A window of `b` that holds `bytes`.
 fn shown(pair: &Pair, bytes: &[u8], rights: Rights) -> Window {
     let mut window = pair.b.nic.window_for(bytes.len(), pair.b.ptag, rights).unwrap();
     window.write(0, bytes).unwrap();
     window
 }
 
-/// Posts a read of all of the window.
+/// Posts a read of the whole window.
 fn read(pair: &mut Pair, window: &Window, fenced: bool) {
     let read = Descriptor::rdma_read([pair.a.region(&vec![0xcc; window.len()])], window.remote());
     pair.a.vi.post_send(if fenced { read.fenced() } else { read }).unwrap();
 }
 
-/// The memory of the next send of `a` that is over, and done.
+/// Waits until the next send of `a` is done, and returns its memory.
 fn done(pair: &mut Pair) -> Region {
     regions(pair.a.sent().descriptor.unwrap()).pop().unwrap()
 }

@@ -1,4 +1,4 @@
-//! More than a receiver can take: many senders at once, and senders that never wait.
+//! Floods: more messages than a receiver can take, from many senders at once, and from senders that never wait.
 
 use std::thread;
 
@@ -16,17 +16,17 @@ pub const CASES: &[Case] = &[
 
 // ---- many to one ----
 
-/// NICs that send, VIs on each, and messages of each VI.
+/// Number of NICs that send, of VIs on each, and of messages of each VI.
 const NICS: usize = 4;
 const VIS: usize = 10;
 const EACH: usize = 40;
 
-/// Some travel inside their descriptor, some do not.
+/// A message: some fit into their descriptor, some do not.
 fn message(vi: usize, number: usize) -> Vec<u8> {
     pattern(vi * EACH + number, [0, 7, 48, 49, 700][(vi + number) % 5])
 }
 
-/// Posts as soon as there is room.
+/// Posts a message as soon as there is room.
 fn post(vi: &mut Vi, bytes: &[u8], immediate: usize) {
     let mut region = vi.nic().region(bytes.len(), vi.attributes().ptag).unwrap();
     region.copy_from_slice(bytes);
@@ -53,7 +53,7 @@ fn receiving_vi(nic: &Nic, context: usize) -> Vi {
     vi
 }
 
-/// Each VI's messages keep their order whoever else sends, and the completion queue forgets none.
+/// Each VI's messages keep their order whichever VIs send as well, and the completion queue omits none.
 fn many_to_one_all_arrive_in_order(fabric: &dyn Fabric) {
     let receiver = fabric.open(&Options::default());
     assert!(receiver.attributes().max_descriptors_per_queue >= EACH, "a queue takes {EACH} descriptors");
@@ -107,15 +107,15 @@ fn join(door: &Door, (asker, asker_cq): (&mut Vi, &Cq), (answerer, answerer_cq):
 
 const MESSAGES: usize = 3000;
 
-/// Bytes of the next message, which is number `taken`.
+/// Takes the next message, whose number is `taken`.
 fn take(pair: &mut Pair, taken: &mut usize) {
     let arrival: Arrival = pair.b.arrival();
     assert_eq!(arrival.immediate, Some(*taken as u32), "nothing is lost, and nothing overtakes");
     *taken += 1;
 }
 
-/// The receiver takes one message whenever the sender cannot go on. So the sender learns that it is too fast, and what
-/// waits for the receiver stays within the bounds of a queue.
+/// The receiver takes one message whenever the sender cannot continue. So the sender learns that it is too fast, and
+/// the messages that wait for the receiver stay within the bounds of a queue.
 fn is_held_back(fabric: &dyn Fabric, len: usize) {
     let mut pair = Pair::lent(fabric);
     let most = pair.a.nic.attributes().max_descriptors_per_queue;
@@ -130,7 +130,7 @@ fn is_held_back(fabric: &dyn Fabric, len: usize) {
                 if taken < sent {
                     take(&mut pair, &mut taken);
                 } else {
-                    // Over a network, word of the room may come late.
+                    // Over a network, news of the room may come late.
                     assert!(!deadline.passed(), "everything was taken, and there is no room");
                     thread::yield_now();
                 }

@@ -1,5 +1,5 @@
-//! What reliable levels promise of messages as such: each arrives, once, in its turn, and its memory is left alone. Of posted receives
-//! the first is in `both/integrity.rs`.
+//! Integrity on reliable levels: each message arrives, exactly once, in order, and its memory stays untouched. The first promise,
+//! for posted receives, is tested in `both/integrity.rs`.
 
 use udeck_via::Descriptor;
 use udeck_via::transport::Body;
@@ -13,12 +13,12 @@ pub const CASES: &[Case] = &[
     case!(a_send_is_not_done_while_its_receiver_reads_it, HAND_OFF),
 ];
 
-/// Messages that are under way at a time, and how often.
+/// Number of messages under way at a time, and number of rounds.
 const BATCH: usize = 8;
 const ROUNDS: usize = 20;
 const LONGEST: usize = 5000;
 
-/// Inside a descriptor, at the limit of that, beyond it.
+/// A message inside a descriptor, at the limit of that, or beyond it.
 fn message(number: usize) -> Vec<u8> {
     pattern(number, [1, 30, 48, 49, 0, LONGEST][number % 6])
 }
@@ -46,7 +46,7 @@ fn lent_messages_arrive_once_in_the_order_of_posting(fabric: &dyn Fabric) {
     }
 }
 
-/// The next message: its immediate data and its bytes.
+/// Waits for the next message: its immediate data and its bytes.
 fn next(end: &mut End, deadline: udeck_via::Deadline) -> Option<(u32, Vec<u8>)> {
     loop {
         if let Some(arrival) = end.vi.arrival().expect("the connection stands") {

@@ -1,4 +1,5 @@
-//! RDMA reads that may end after their posts: in order, with what was read, whatever else happens.
+//! RDMA reads that may complete after their posts: in order, with the data that were read, whatever else
+//! happens.
 
 use udeck_via::{Block, Descriptor, Error, Reading, Reliability, Rights, State, Status, Window};
 
@@ -30,14 +31,14 @@ fn pair(fabric: &dyn Fabric) -> Pair {
     at_level(fabric, Reliability::Delivery)
 }
 
-/// Pairs of all levels that read.
+/// Makes a pair of each level that has RDMA read.
 fn pairs(fabric: &dyn Fabric) -> impl Iterator<Item = Pair> {
     let caps = fabric.open(&Options::default()).caps();
     let levels = [Reliability::Delivery, Reliability::Reception].into_iter();
     levels.filter(move |level| caps.has(level.cap())).map(|level| at_level(fabric, level))
 }
 
-/// A window of `b`'s that holds a pattern.
+/// A window of `b` that holds a pattern.
 fn shown(pair: &Pair) -> Window {
     let mut window = pair.b.nic.window_for(LEN, pair.b.ptag, Rights::READ).unwrap();
     window.write(0, &pattern(1, LEN)).unwrap();
@@ -49,7 +50,7 @@ fn post_read(pair: &mut Pair, window: &Window) {
     pair.a.vi.post_send(read).unwrap();
 }
 
-/// How the next read of `a` has ended: done with its data, or flushed.
+/// Status of the next finished read of `a`: done with its data, or flushed.
 fn over(pair: &mut Pair) -> Status {
     let ended = pair.a.vi.send_wait(soon()).unwrap();
     let memory = regions(ended.descriptor.unwrap()).pop().unwrap();
@@ -73,7 +74,7 @@ fn as_many_reads_as_a_queue_holds(fabric: &dyn Fabric) {
     let bound = pair.a.nic.attributes().max_descriptors_per_queue;
     for _ in 0..2 {
         let mut posted = 0;
-        // A connection may hold fewer: then it says so, and there is room when some are over.
+        // A connection may hold fewer reads: then it refuses more, and has room again when some have completed.
         while posted < bound {
             let part = udeck_via::RemoteBuffer { offset: posted, len: 100, ..window.remote() };
             match pair.a.vi.post_send(Descriptor::rdma_read([pair.a.region(&[0xcc; 100])], part)) {
@@ -92,7 +93,7 @@ fn as_many_reads_as_a_queue_holds(fabric: &dyn Fabric) {
     }
 }
 
-/// Starts a read into a block. The number of one that is not over.
+/// Starts a read into a block. Returns the number of a read that has not completed.
 fn start(pair: &mut Pair, window: &Window) -> Option<u64> {
     match pair.a.vi.rdma_read(pair.a.block(&[0xcc; LEN]), window.remote()).unwrap() {
         Reading::Done(block) => {
@@ -107,7 +108,7 @@ fn reads_of_blocks_end_with_what_was_read(fabric: &dyn Fabric) {
     let mut pair = pair(fabric);
     let window = shown(&pair);
     for _ in 0..3 {
-        // Between them, and not reported by the same call.
+        // The reads into blocks lie between posted reads, and another call reports them.
         post_read(&mut pair, &window);
         let mut under_way: Vec<u64> = (0..5).filter_map(|_| start(&mut pair, &window)).collect();
         post_read(&mut pair, &window);
@@ -182,7 +183,7 @@ fn a_vi_that_goes_takes_no_memory_along(fabric: &dyn Fabric) {
     let Pair { a, b } = pair;
     let nic = a.nic.clone();
     drop(a);
-    // Whatever is written late is not written here.
+    // A late write of the read would hit memory of this NIC, but must not hit these blocks.
     let block = || -> Block { nic.outbox().block(LEN, udeck_via::mem::Fill::Zero).unwrap() };
     let others: Vec<Block> = (0..4).map(|_| block()).collect();
     drop(b);

@@ -1,4 +1,4 @@
-//! Receiving lent: the sender's memory is the receiver's until it drops the message.
+//! Lent receives: the receiver uses the sender's memory until it drops the message.
 
 use std::sync::Arc;
 use std::thread;
@@ -50,7 +50,7 @@ fn blocks(nic: &Nic) -> usize {
     nic.outbox().usage().blocks
 }
 
-/// Uses memory as a program does that goes on: whatever is free is written over.
+/// Uses memory as a program that continues does: all free memory is overwritten.
 fn churn(nic: &Nic) {
     let arena = nic.outbox();
     let all: Vec<_> = (0..200).map(|_| arena.block(LEN, udeck_via::mem::Fill::Keep).unwrap()).collect();
@@ -99,7 +99,7 @@ fn a_block_comes_home_when_it_is_dropped(fabric: &dyn Fabric) {
     assert_eq!(blocks(&pair.a.nic), before, "home");
 }
 
-/// By itself: nobody asks its NIC.
+/// The VI reclaims by itself: the program does not ask its NIC.
 fn a_vi_takes_back_what_was_dropped(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     let blocks = |end: &End| end.nic.outbox().usage().blocks;
@@ -112,8 +112,8 @@ fn a_vi_takes_back_what_was_dropped(fabric: &dyn Fabric) {
     });
 }
 
-/// Waits until there are as many blocks as before. Over a network a block is free when the peer's host has said that it
-/// has the bytes, which may be after its program has read them.
+/// Waits until as many blocks are in use as before. Over a network a block is free when the peer's host has confirmed
+/// that it has the bytes, which may be after its program has read them.
 fn come_home(nic: &Nic, before: usize, why: &str) {
     until(why, || (blocks(nic) == before).then_some(()));
 }
@@ -149,7 +149,7 @@ fn blocks_are_dropped_in_any_order(fabric: &dyn Fabric) {
     for step in 0..COUNT {
         held.remove(step * 7 % held.len());
         churn(&pair.a.nic);
-        // Over a network, word of that may come late.
+        // Over a network, news of that may come late.
         until("what was dropped comes home", || {
             pair.a.nic.reclaim();
             (blocks(&pair.a.nic) <= before + held.len()).then_some(())
@@ -175,7 +175,7 @@ fn a_refused_hand_off_gives_the_block_back(fabric: &dyn Fabric) {
         assert_bytes(lent(pair.b.arrival()).as_slice().unwrap(), &pattern(number, LEN));
     }
     let mut waiting = Some(block);
-    // Over a network, word of that may come late.
+    // Over a network, news of that may come late.
     until("there is room again", || {
         let block = waiting.take().expect("it came back");
         let refused = pair.a.vi.hand_off(Some(number as u32), b"", block).err();
@@ -231,7 +231,7 @@ fn parts_of_a_shared_block_are_lent_where_they_lie(fabric: &dyn Fabric) {
     for (_, part) in &parts {
         pair.a.vi.hand_off_shared(None, b"head", part).unwrap();
     }
-    // What is in flight keeps the memory.
+    // A message in flight keeps its memory.
     let places = parts.map(|(from, part)| from..from + part.len());
     for place in places {
         let message = lent(pair.b.arrival());
@@ -260,7 +260,7 @@ fn a_shared_block_that_is_refused_has_no_owner_here(fabric: &dyn Fabric) {
     assert!(matches!(error, Error::InvalidState { .. }), "{error}");
 }
 
-/// Its offset there would name memory of somebody else here.
+/// The offset of such a block would name another object's memory here.
 fn a_block_of_another_nic_is_refused(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     let bytes = pattern(1, LEN);
@@ -279,7 +279,7 @@ fn a_hoarding_receiver_does_not_starve_its_sender(fabric: &dyn Fabric) {
     hoard(Pair::lent(fabric));
 }
 
-/// Though the sender waits for word of each message: what is copied has arrived.
+/// The sender awaits the receipt of each message: a message that is copied has arrived.
 fn a_hoarding_receiver_does_not_withhold_receipts(fabric: &dyn Fabric) {
     hoard(Pair::with(fabric, &Options::default(), |attributes| {
         attributes.reliability = Reliability::Reception;
@@ -287,7 +287,7 @@ fn a_hoarding_receiver_does_not_withhold_receipts(fabric: &dyn Fabric) {
     }));
 }
 
-/// `b` drops nothing of what it takes.
+/// `b` keeps everything that it takes.
 fn hoard(mut pair: Pair) {
     const COUNT: usize = 500;
     let mut hoard = Vec::new();
@@ -300,7 +300,7 @@ fn hoard(mut pair: Pair) {
         assert_bytes(message.as_slice().unwrap(), &pattern(number, LEN));
     }
     if !pair.a.nic.caps().has(Caps::HAND_OFF) {
-        // What arrives lies in the receiver's own memory.
+        // Arrived messages lie in the receiver's own memory.
         return;
     }
     let in_place = pair.a.nic.attributes().max_descriptors_per_queue;

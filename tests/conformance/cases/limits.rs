@@ -1,4 +1,4 @@
-//! What is bounded says when it is full, and goes on when it is not.
+//! Limits: a bounded resource reports when it is full, and continues when it has room again.
 
 use udeck_via::{Cq, Descriptor, Error, Nic, Region, ViAttributes};
 
@@ -30,7 +30,7 @@ fn the_send_queue_fills_and_recovers(fabric: &dyn Fabric) {
                 let refused =
                     pair.a.vi.post_send(Descriptor::new([pair.a.region(&pattern(sent, len))])).err();
                 sent += usize::from(refused.is_none());
-                // Over a network, word of the room that there is again may come late.
+                // Over a network, news of the new room may come late.
                 refused.filter(|_| sent > 0)
             });
             assert!(matches!(error, Error::Full { .. }), "{error}");
@@ -102,7 +102,7 @@ fn too_many_segments_are_refused(fabric: &dyn Fabric) {
 }
 
 fn a_transfer_too_long_is_refused(fabric: &dyn Fabric) {
-    // Memory enough for two, but no message may be longer than an arena.
+    // The memory suffices for two messages, but no message may be longer than an arena.
     let options = Options { arena_limit: 3 << 20, ..Options::default() };
     let mut pair = Pair::with(fabric, &options, |_| {});
     let most = pair.a.nic.attributes().max_transfer;
@@ -138,7 +138,7 @@ fn rdma_writes_keep_the_bounds_of_sends(fabric: &dyn Fabric) {
     let (error, descriptor) = pair.a.vi.post_send(write(&pair.a, 1)).unwrap_err();
     assert!(matches!(error, Error::Full { what: "the send queue", .. }), "{error}");
     pair.a.sent();
-    // At once, or when the peer's NIC has said that it has placed one.
+    // There is room at once, or when the peer's NIC has confirmed that it has placed one message.
     let mut waiting = Some(descriptor);
     until("there is room again", || {
         let Err((error, back)) = pair.a.vi.post_send(waiting.take().expect("it came back")) else {
@@ -153,7 +153,7 @@ fn rdma_writes_keep_the_bounds_of_sends(fabric: &dyn Fabric) {
 const SMALL: usize = 4 << 20;
 const PIECE: usize = 100_000;
 
-/// Takes memory until there is none, twice: it is all back in between.
+/// Allocates until there is no memory, twice: in between, all of it comes back.
 fn fill_twice<T>(take: impl Fn(usize) -> udeck_via::Result<T>) {
     let mut counts = [0; 2];
     for count in &mut counts {

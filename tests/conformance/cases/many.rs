@@ -37,7 +37,8 @@ impl Crowd {
         Crowd { senders, receivers, _send_cq: send_cq, cq }
     }
 
-    /// Sends on one VI until its connection is full. Whether there was room: over a network, word of it may come late.
+    /// Sends on one VI until its connection is full. Returns whether there was room: over a network, news of room may
+    /// come late.
     fn fill(&mut self, at: usize) -> bool {
         let mut sent = false;
         while self.senders[at].send_inline(None, b"", b"flood").is_ok() {
@@ -46,7 +47,7 @@ impl Crowd {
         sent
     }
 
-    /// Looks once, and takes one message from the VI that is named, if it has one.
+    /// Polls once, and takes one message from the named VI, if it has one.
     fn poll_one(&mut self) -> Option<usize> {
         let entry = self.cq.poll()?;
         let at = entry.context as usize;
@@ -54,7 +55,7 @@ impl Crowd {
         is_message.then_some(at)
     }
 
-    /// Waits for news and takes one message from the VI that it names.
+    /// Waits for news and takes one message from the named VI.
     fn serve_one(&mut self) -> usize {
         until("a message", || {
             let entry = self.cq.wait(soon(), || false).expect("there are messages");
@@ -81,7 +82,7 @@ fn join(door: &Door, (a, a_cq): (&Nic, &CqHandle), (b, b_cq): (&Nic, &CqHandle),
     (left, right)
 }
 
-/// As long as a completion queue says that one VI alone is active, nothing else has news: no other VI, no event, no wake-up.
+/// While a completion queue says that one VI alone is active, nothing else has news: no other VI, no event, no wake-up.
 fn who_looks_at_one_hears_of_the_others(fabric: &dyn Fabric) {
     let mut crowd = Crowd::new(fabric, 2);
     let handle = crowd.cq.handle();
@@ -104,7 +105,7 @@ fn who_looks_at_one_hears_of_the_others(fabric: &dyn Fabric) {
     assert_eq!(crowd.cq.sole_active(), None, "there is a wake-up");
     active(&mut crowd);
     until("room", || crowd.senders[1].send_inline(None, b"", b"second").ok());
-    // Over a network it is on its way.
+    // Over a network the message is under way.
     until("the other one is heard of", || crowd.cq.sole_active().is_none().then_some(()));
     assert_eq!(crowd.serve_one(), 1);
 }
@@ -117,7 +118,7 @@ fn every_vi_of_many_is_served(fabric: &dyn Fabric) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..EACH {
-                // Each round in another order.
+                // Each round has another order.
                 for step in 0..VIS {
                     let at = (step * 7 + round as usize * 31) % VIS;
                     until("room", || senders[at].send_inline(Some(round), b"", &[at as u8]).ok());
@@ -139,7 +140,7 @@ fn every_vi_of_many_is_served(fabric: &dyn Fabric) {
     });
 }
 
-/// Every VI has a message whenever the completion queue is asked; whom does it name?
+/// Every VI has a message at each poll of the completion queue; the test counts which VIs it names.
 fn a_flood_is_served_fairly(fabric: &dyn Fabric) {
     for vis in [2, 5, 12, 40] {
         let mut crowd = Crowd::new(fabric, vis);
@@ -180,8 +181,8 @@ fn a_quiet_vi_is_heard_in_a_flood(fabric: &dyn Fabric) {
     }
 }
 
-/// One VI has a message at every fourth look, a flood goes on beside it, and a third VI has one message. However the
-/// rhythm falls on the turns of the completion queue, that message's turn comes; and when the first VI, which was
+/// One VI has a message at every fourth poll, a flood goes on beside it, and a third VI has one message. However the
+/// rhythm coincides with the turns of the completion queue, that message is found; also when the first VI, which was
 /// busy last, has nothing more (the last phase, which never comes up).
 fn a_rhythm_starves_nobody(fabric: &dyn Fabric) {
     const VIS: usize = 12;
@@ -216,15 +217,14 @@ fn a_rhythm_starves_nobody(fabric: &dyn Fabric) {
     }
 }
 
-/// Connections that come and go.
-/// `DECK_CONNECTIONS` sets another number, for a machine that is emulated.
+/// Number of connections that come and go. `DECK_CONNECTIONS` sets another number, for an emulated machine.
 fn connections() -> usize {
     std::env::var("DECK_CONNECTIONS").ok().and_then(|number| number.parse().ok()).unwrap_or(10_000)
 }
-/// KiB by which the process may have grown after them: less than 1 KiB for each.
+/// KiB by which the process may have grown after the connections: less than 1 KiB for each.
 const GROWTH: usize = 4096;
 
-/// What the process holds of the kernel: open descriptors, mappings, threads, and KiB of memory.
+/// Kernel resources of the process: open descriptors, mappings, threads, and KiB of memory.
 struct Holdings {
     descriptors: usize,
     mappings: usize,
@@ -267,13 +267,14 @@ fn connections_leave_nothing_behind(fabric: &dyn Fabric) {
         pair.a.nic.reclaim();
         pair.connect();
     };
-    // Allocators and caches settle.
+    // The first rounds let allocators and caches settle.
     (0..500).for_each(|_| round(&mut pair));
     let before = Holdings::now();
     let usage = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.outbox().usage());
     let used = usage(&pair);
     (0..connections()).for_each(|_| round(&mut pair));
-    // Over a network, word of the last ones may come late: also of those before, so that less may be in use than then.
+    // Over a network, news of the last connections may come late: also of those before the count, so that fewer blocks
+    // may be in use now.
     until("all blocks are back", || {
         pair.a.nic.reclaim();
         pair.b.nic.reclaim();

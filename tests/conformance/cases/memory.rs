@@ -35,7 +35,7 @@ fn writable(fabric: &dyn Fabric, len: usize) -> (Pair, Window) {
     (pair, window)
 }
 
-/// Writes, and waits until the data are there: a message behind a write comes after it.
+/// Writes, and waits until the data are in place: a message behind a write arrives after it.
 fn write(pair: &mut Pair, bytes: &[u8], to: RemoteBuffer) -> udeck_via::Result {
     let descriptor = Descriptor::rdma_write([pair.a.region(bytes)], to);
     pair.a.vi.post_send(descriptor).map_err(|(error, descriptor)| {
@@ -53,7 +53,7 @@ fn bytes_of(window: &Window) -> Vec<u8> {
     bytes
 }
 
-/// Neither the connection nor the window took harm.
+/// Asserts that neither the connection nor the window was harmed.
 fn assert_unharmed(pair: &mut Pair, window: &Window) {
     assert!(bytes_of(window).iter().all(|&byte| byte == 0), "nothing was written");
     assert_eq!((pair.a.vi.state(), pair.b.vi.state()), (State::Connected, State::Connected));
@@ -180,7 +180,7 @@ fn write_past_the_end(fabric: &dyn Fabric) {
 
 fn write_beyond_the_buffer_it_was_given(fabric: &dyn Fabric) {
     let (mut pair, window) = writable(fabric, 1000);
-    // A peer may be told of a part only.
+    // A peer may know only a part of the window.
     let part = RemoteBuffer { offset: 100, len: 50, ..window.remote() };
     pair.forbidden_write(&[1; 51], part);
     assert_unharmed(&mut pair, &window);
@@ -211,7 +211,7 @@ fn write_to_a_revoked_window(fabric: &dyn Fabric) {
     write(&mut pair, &[7; 100], next.remote()).unwrap();
 }
 
-/// The handle of a window that is not open: it must not name what an entry without a window still says.
+/// The handle of a window that is not open: it must not match the leftovers of an entry without a window.
 fn write_by_no_handle_to_a_revoked_window(fabric: &dyn Fabric) {
     let (mut pair, window) = writable(fabric, 100);
     let nowhere = RemoteBuffer { handle: MemHandle(0), ..window.remote() };

@@ -22,7 +22,7 @@ fn add(table: &mut HostTable, name: &str, nic: &Nic) {
     table.add(name, &nic.attributes().address).expect("addresses fit a table");
 }
 
-/// The NIC that the service finds is `nic`: who connects there reaches it.
+/// Asserts that the service finds `nic`: a connect to its address reaches it.
 fn assert_leads_to(names: &dyn NameService, name: &str, index: usize, nic: &Nic, from: &Nic) {
     let door = Door::new(nic, DOOR);
     let found = Door { address: names.net_address(name, index, DOOR).expect("a known name"), ..door };
@@ -118,6 +118,6 @@ fn a_name_outlives_its_nic_and_leads_nowhere(fabric: &dyn Fabric) {
     let to = table.net_address("b", 0, DOOR).unwrap();
     let mut asker = End::new(&a, |_| {});
     asker.connect(&to, b"").expect_err("nobody is there");
-    // The VI is as it was, and connects elsewhere.
+    // The VI is unchanged, and connects elsewhere.
     Door::new(&a, DOOR).join(&mut asker, &mut End::new(&a, |_| {}));
 }

@@ -1,4 +1,4 @@
-//! Completion queues that a thread of their own serves.
+//! Notification: completion queues that are served by a thread of their own.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -24,14 +24,14 @@ pub const CASES: &[Case] = &[
     case!(dropping_it_ends_it_without_waiting),
 ];
 
-/// How long a message of a handler is waited for: only a lost one takes it.
+/// Upper bound of the wait for a handler's message: only a lost message takes so long.
 const SOON: Duration = Duration::from_secs(60);
 
 fn queue(fabric: &dyn Fabric) -> Cq {
     Cq::new(&fabric.open(&Options::default())).expect("a completion queue")
 }
 
-/// Lets a thread serve the VI of `end` until it is stopped.
+/// Starts a thread that serves the VI of `end` until it is stopped.
 fn serve(end: End, mut handler: impl FnMut(&mut Vi, CqEntry) + Send + 'static) -> Notify<Vi> {
     let End { cq, vi, .. } = end;
     cq.notify(vi, move |vi, entry| {
@@ -46,7 +46,7 @@ fn stop<T>(notify: Notify<T>) -> (Cq, T) {
     notify.stop(soon()).map_err(|(error, _)| error).expect("it stops")
 }
 
-/// As `VipRecvNotify` has it.
+/// Corresponds to `VipRecvNotify`.
 fn a_handler_sees_each_receive(fabric: &dyn Fabric) {
     let Pair { mut a, mut b } = Pair::posted(fabric);
     (0..30).for_each(|len| b.post_receive(len));
@@ -59,7 +59,7 @@ fn a_handler_sees_each_receive(fabric: &dyn Fabric) {
     for len in 0..30 {
         a.post_send(&pattern(len, len));
         if len % 3 == 0 {
-            // The next finds the thread asleep, perhaps.
+            // The next message perhaps finds the thread asleep.
             assert_eq!(contents(&told.recv_timeout(SOON).unwrap()), pattern(len / 3, len / 3));
         }
     }
@@ -70,7 +70,7 @@ fn a_handler_sees_each_receive(fabric: &dyn Fabric) {
     assert!(vi.receive_done().is_none());
 }
 
-/// As `VipSendNotify` has it.
+/// Corresponds to `VipSendNotify`.
 fn a_handler_sees_the_end_of_a_send(fabric: &dyn Fabric) {
     let Pair { mut a, mut b } = Pair::posted(fabric);
     b.post_receive(5000);
@@ -89,7 +89,7 @@ fn a_handler_sees_the_end_of_a_send(fabric: &dyn Fabric) {
     stop(notify);
 }
 
-/// As `VipCQNotify` has it.
+/// Corresponds to `VipCQNotify`.
 fn a_handler_sees_all_entries_of_a_queue(fabric: &dyn Fabric) {
     let cq = queue(fabric);
     let handle = cq.handle();
@@ -112,7 +112,7 @@ fn a_handler_sees_all_entries_of_a_queue(fabric: &dyn Fabric) {
     assert_eq!((count, cq.poll()), (100, None));
 }
 
-/// One call of VIA's is one notification.
+/// One call in VIA means one notification.
 fn a_handler_that_breaks_was_called_once(fabric: &dyn Fabric) {
     let mut cq = queue(fabric);
     let handle = cq.handle();
@@ -142,7 +142,7 @@ fn stop_gives_queue_and_state_back(fabric: &dyn Fabric) {
     pair.check();
 }
 
-/// There is always one more entry: it stops all the same, and none is lost.
+/// There is always one more entry: the thread stops nevertheless, and no entry is lost.
 fn stop_ends_a_flood(fabric: &dyn Fabric) {
     let cq = queue(fabric);
     let handle = cq.handle();
@@ -210,7 +210,7 @@ fn dropping_it_ends_it_without_waiting(fabric: &dyn Fabric) {
     assert_eq!(gone.try_recv(), Err(mpsc::TryRecvError::Empty));
     gate.wait();
     assert_eq!(gone.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected));
-    // Asleep, it ends as well.
+    // A sleeping thread ends as well.
     let (state, gone) = mpsc::channel::<()>();
     drop(queue(fabric).notify(state, |_, _| Continue(())).unwrap());
     until("the end of the thread", || {

@@ -1,4 +1,4 @@
-//! The order of what is posted: within one queue kept, between queues not owed.
+//! The order of posts: kept within one queue, not promised between queues.
 
 use udeck_via::{Caps, Descriptor, Reliability, Status};
 
@@ -13,7 +13,7 @@ pub const CASES: &[Case] = &[
     case!(receives_complete_while_sends_wait_to_be_taken),
 ];
 
-/// Posts of each kind, mixed.
+/// Number of posts of both kinds, mixed.
 const POSTS: usize = 24;
 
 fn sends_and_writes(fabric: &dyn Fabric, reliability: Reliability) {
@@ -25,7 +25,7 @@ fn sends_and_writes(fabric: &dyn Fabric, reliability: Reliability) {
     for round in 0..5 {
         (0..POSTS).for_each(|_| pair.b.post_receive(1000));
         let is_write = |at: usize| (at * 7 + round).is_multiple_of(3);
-        // Some travel inside their descriptor, some do not.
+        // Some posts fit into their descriptor, some do not.
         let bytes = |at: usize| pattern(at, [3, 900, 48][at % 3]);
         for at in 0..POSTS {
             let descriptor = if is_write(at) {
@@ -60,7 +60,7 @@ fn sends_and_writes_arrive_in_order_by_reliable_reception(fabric: &dyn Fabric) {
 fn receives_complete_while_sends_wait_to_be_taken(fabric: &dyn Fabric) {
     let caps = fabric.open(&Options::default()).caps();
     let Pair { a, b } = Pair::with(fabric, &Options::default(), |attributes| {
-        // Where a send is done when it has arrived, the two queues have most to do with each other.
+        // The two queues interact most if a send is done only when it has arrived.
         if caps.has(Caps::RELIABLE_RECEPTION) {
             attributes.reliability = Reliability::Reception;
         }

@@ -1,5 +1,5 @@
-//! Objects that outlive their parents: a NIC, a completion queue or a listener is dropped first, and what was made from
-//! it serves on. Each object holds what it needs, so no order of dropping is wrong.
+//! Objects that outlive their parents: a NIC, a completion queue or a listener is dropped first, and the objects made
+//! from it stay usable. Each object holds what it needs, so no order of dropping is wrong.
 
 use udeck_via::transport::Body;
 use udeck_via::{Cq, Descriptor, Listener, RemoteBuffer, Status};
@@ -30,7 +30,7 @@ fn a_vi_outlives_its_nic(fabric: &dyn Fabric) {
     vi.post_send(Descriptor::new([region])).unwrap();
     assert_bytes(&b.received(), &pattern(1, 1000));
     assert_eq!(vi.send_wait(soon()).unwrap().status, Status::Done);
-    // It still leads to its NIC, and connects again.
+    // The VI still refers to its NIC, and connects again.
     vi.disconnect();
     b.vi.disconnect();
     let nic = vi.nic().clone();
@@ -48,12 +48,12 @@ fn a_vi_outlives_its_completion_queue(fabric: &dyn Fabric) {
     b.post_receive(1000);
     vi.post_send(Descriptor::new([to_send])).unwrap();
     assert_bytes(&b.received(), &pattern(2, 1000));
-    // The peer announces its message on a queue that nobody looks at any more.
+    // The peer announces its message on a queue that is no longer polled.
     b.post_send(&pattern(3, 1000));
     let received = vi.receive_wait(soon()).unwrap();
     assert_bytes(&contents(&received), &pattern(3, 1000));
     b.sent();
-    // Its news are not given to its successor.
+    // The news of the first queue are not given to its successor.
     let mut next = Cq::new(&nic).unwrap();
     vi.post_receive(received.descriptor.unwrap()).unwrap();
     b.post_send(&pattern(4, 1000));

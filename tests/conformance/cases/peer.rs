@@ -1,5 +1,5 @@
-//! Peer-to-peer connection. Which side asks and which listens depends on the NICs' addresses: each case treats both
-//! sides alike, or goes through both orders.
+//! Peer-to-peer connection. The NICs' addresses determine which side connects and which listens: each case treats
+//! both sides alike, or covers both orders.
 
 use std::sync::Barrier;
 use std::thread;
@@ -38,7 +38,7 @@ fn ask(end: &mut End, other: &End, name: &[u8], deadline: Deadline) -> udeck_via
     end.vi.peer_request(&address(&other.nic, name), &cq, &cq, b"", deadline)
 }
 
-/// Both ask and wait; `first` asks first.
+/// Both sides request and wait; `first` requests first.
 fn meet(first: &mut End, second: &mut End) {
     ask(first, second, NAME, soon()).unwrap();
     ask(second, first, NAME, soon()).unwrap();
@@ -50,7 +50,7 @@ fn idle(fabric: &dyn Fabric) -> Pair {
     Pair::idle(fabric, &Options::default(), |_| {})
 }
 
-/// The two are connected with each other, by one connection.
+/// Asserts that the two are connected with each other, by one connection.
 fn assert_joined(pair: &mut Pair) {
     assert_eq!((pair.a.vi.state(), pair.b.vi.state()), (State::Connected, State::Connected));
     pair.check();
@@ -148,7 +148,7 @@ fn a_peer_request_that_timed_out_connects_nobody(fabric: &dyn Fabric) {
 fn a_side_that_gave_up_resets_the_other(fabric: &dyn Fabric) {
     let mut pair = idle(fabric);
     for round in 0..60u64 {
-        // Deadlines about when the other asks, on either side of it.
+        // The deadlines lie about when the other side requests: before and after it.
         let limits = [round * 7 % 10, round * 3 % 10].map(|ms| Duration::from_micros(500 * ms));
         ask(&mut pair.a, &pair.b, NAME, Deadline::after(limits[0])).unwrap();
         ask(&mut pair.b, &pair.a, NAME, Deadline::after(limits[1])).unwrap();
@@ -187,10 +187,10 @@ fn a_peer_request_is_withdrawn(fabric: &dyn Fabric) {
     });
 }
 
-/// The thread that asks, where this side does, ends long before the deadline.
+/// If this side starts a connecting thread, the thread ends long before the deadline.
 fn a_withdrawn_peer_request_asks_no_more(fabric: &dyn Fabric) {
     both_orders(fabric, |pair| {
-        // Several: of those before, one may be about to end.
+        // Several requests are made: a thread of an earlier case may be about to end.
         let before = threads();
         for number in 0..20 {
             ask(&mut pair.a, &pair.b, &[number], Deadline::after(Duration::from_secs(3600))).unwrap();
@@ -200,7 +200,7 @@ fn a_withdrawn_peer_request_asks_no_more(fabric: &dyn Fabric) {
     });
 }
 
-/// Threads of this process.
+/// Number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").expect("a mounted /proc").count()
 }

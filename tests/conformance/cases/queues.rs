@@ -1,4 +1,4 @@
-//! Completion queues as a resource: their entries, their places, who owns them, and waits on several.
+//! Completion queues as a resource: their entries, their capacity, their owners, and waits on several.
 
 use std::thread;
 
@@ -28,7 +28,7 @@ pub const CASES: &[Case] = &[
     case!(vis_come_and_go_while_one_waits),
 ];
 
-/// An end with a completion queue of so many entries.
+/// An end with a completion queue of `entries` entries.
 fn end(nic: &Nic, entries: usize) -> End {
     let mut end = End::new(nic, |attributes| attributes.receive = Receive::Lent);
     end.cq = Cq::with_entries(nic, entries).expect("a completion queue");
@@ -41,13 +41,13 @@ fn vi(nic: &Nic, context: u64) -> Vi {
         .expect("a VI")
 }
 
-/// Two NICs, and an end on each; that of the first has so many entries, the other enough.
+/// Two NICs, and an end on each; the first end's queue has `entries` entries, the other's has enough.
 fn two(fabric: &dyn Fabric, entries: usize) -> (Door, End, End) {
     let (a, b) = nics(fabric);
     (Door::new(&b, b"door"), end(&a, entries), end(&b, 100))
 }
 
-/// How many entries are free: as many events can be posted. Takes them back.
+/// Number of free entries, which is the number of events that can be posted. Takes them back.
 fn free(cq: &mut Cq) -> usize {
     let handle = cq.handle();
     let mut posted = 0;
@@ -203,7 +203,7 @@ fn a_peer_request_has_places(fabric: &dyn Fabric) {
     assert_eq!(free(&mut a.cq), 0, "while the request is under way");
     a.vi.disconnect();
     assert_eq!(free(&mut a.cq), 2, "withdrawn");
-    // What is left of the request that was withdrawn does not stand in the way of the next for long.
+    // A remainder of the withdrawn request does not hinder the next one for long.
     until("a request", || ask(&mut a, &b.nic).ok());
     ask(&mut b, &a.nic).unwrap();
     a.vi.peer_wait().unwrap();
@@ -213,7 +213,7 @@ fn a_peer_request_has_places(fabric: &dyn Fabric) {
     assert_eq!(free(&mut a.cq), 2);
 }
 
-/// The receiver reads it where it lies, and gives it back when its sender has gone on to something else.
+/// The receiver reads the message in place, and gives it back after its sender has continued.
 fn a_send_that_is_out_at_disconnect_is_named(fabric: &dyn Fabric) {
     for reconnected in [false, true] {
         let mut pair = Pair::with(fabric, &Options::default(), |attributes| {
@@ -237,7 +237,7 @@ fn a_send_that_is_out_at_disconnect_is_named(fabric: &dyn Fabric) {
     }
 }
 
-/// Until then it has its place; the receive queue has none.
+/// Until then the send queue keeps its place; the receive queue has none.
 fn a_send_that_is_out_at_disconnect_keeps_one_place(fabric: &dyn Fabric) {
     let (door, mut a, mut b) = two(fabric, 3);
     for dropped in [false, true] {
@@ -259,7 +259,7 @@ fn a_send_that_is_out_at_disconnect_keeps_one_place(fabric: &dyn Fabric) {
     }
 }
 
-/// It has no place any more, though the send queue has, and whatever the peer does.
+/// The receive queue has no place any more, though the send queue has one, and whatever the peer does.
 fn a_receive_queue_is_not_named_after_disconnect(fabric: &dyn Fabric) {
     let mut pair = Pair::lent(fabric);
     pair.a.post_send(&[1; 5000]);
@@ -273,7 +273,7 @@ fn a_receive_queue_is_not_named_after_disconnect(fabric: &dyn Fabric) {
     until("the send is over", || pair.a.vi.send_done());
 }
 
-/// Three connections from one NIC, on two of whose completion queues, and on one of another NIC, messages arrive.
+/// Three connections from one NIC. Messages arrive on two of its completion queues, and on one of another NIC.
 struct Three {
     senders: Vec<Vi>,
     receivers: Vec<Vi>,
@@ -330,7 +330,7 @@ fn one_wait_on_three_queues(fabric: &dyn Fabric) {
             senders[round as usize % 3].send_inline(Some(round), b"", b"").unwrap();
             until("the waiter takes it", || (*taken.lock().unwrap() > round).then_some(()));
             if round % 4 == 0 {
-                // Long enough that the waiter sleeps; that it does is no condition.
+                // The wait is so long that the waiter probably sleeps, but the test does not depend on that.
                 let mut idle = Cq::new(senders[0].nic()).unwrap();
                 assert_eq!(idle.wait(shortly(), || false), None);
             }
@@ -349,7 +349,8 @@ fn a_wait_on_three_queues_ends_at_its_deadline(fabric: &dyn Fabric) {
     }
 }
 
-/// Each thread waits, takes what the entry names, and passes the queue on; messages on several VIs.
+/// Each thread waits, takes the message that the entry names, and passes the queue on; messages come on several
+/// VIs.
 fn threads_take_turns_on_one_queue(fabric: &dyn Fabric) {
     const VIS: usize = 5;
     const EACH: u32 = 100;
@@ -390,7 +391,8 @@ fn threads_take_turns_on_one_queue(fabric: &dyn Fabric) {
     });
 }
 
-/// One thread waits on a queue, while another connects and disconnects VIs there: the quiet one of them is heard.
+/// One thread waits on a queue, while another connects and disconnects VIs there: the quiet VI among them is
+/// heard.
 fn vis_come_and_go_while_one_waits(fabric: &dyn Fabric) {
     const ROUNDS: u32 = 40;
     const QUIET: u64 = 1;

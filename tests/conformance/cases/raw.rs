@@ -167,7 +167,7 @@ fn memory_of_both_kinds_is_sent_by_address(fabric: &dyn Fabric) {
     pair.a.sent();
 }
 
-/// What posting a send and a receive of `segment` says.
+/// Errors of posting a send and a receive of `segment`.
 fn refused(end: &mut End, segment: RawSegment) -> [Error; 2] {
     // SAFETY: refused, so nothing is done with the memory.
     unsafe {
@@ -227,7 +227,7 @@ fn a_raw_segment_has_the_tag_of_its_vi(fabric: &dyn Fabric) {
     pair.a.vi.receive_done().unwrap();
 }
 
-/// As [`refused`], of a receive, which may be posted while not connected; twice.
+/// Errors as in [`refused`], for a receive, which may be posted while not connected; twice.
 fn refused_receive(end: &mut End, segment: RawSegment) -> [Error; 2] {
     // SAFETY: refused, so nothing is done with the memory.
     [1, 2].map(|id| unsafe { end.vi.post_receive_raw(&[segment], id) }.unwrap_err())
@@ -278,7 +278,7 @@ fn raw_writes_that_are_refused(fabric: &dyn Fabric) {
     // SAFETY: refused, or untouched until it is reported.
     match unsafe { pair.a.vi.post_rdma_write_raw(&[segment], window.remote(), None, 1) } {
         Err(error) => assert!(matches!(error, Error::RdmaProtection { .. }), "one byte beyond: {error}"),
-        // Only the target knows. The data may have left.
+        // Only the target can judge the write. The data may have left.
         Ok(()) => {
             let status = pair.a.vi.send_wait(soon()).unwrap().status;
             assert!(matches!(status, Status::RdmaProtectionError | Status::Done), "{status:?}");
@@ -319,7 +319,7 @@ fn a_raw_send_arrives_though_its_vi_is_gone(fabric: &dyn Fabric) {
     // SAFETY: the buffer is untouched until the VI is dropped and its connection over, below.
     unsafe { vi.post_send_raw(&[segment_of(&mut heap)], None, 1).unwrap() };
     drop(vi);
-    // What was freed too early would be handed out again.
+    // Memory that was freed too early would be handed out again.
     let mut other = nic.region(5000, ptag).unwrap();
     other.fill(0xff);
     assert_bytes(&b.received(), &bytes);

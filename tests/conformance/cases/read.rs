@@ -32,7 +32,7 @@ fn readable(fabric: &dyn Fabric) -> Pair {
     Pair::with(fabric, &Options::default(), |attributes| attributes.enable_rdma_read = true)
 }
 
-/// A window of `end`'s that holds `bytes`, for its peer to read.
+/// A window of `end` that holds `bytes`, for its peer to read.
 fn shown(end: &End, bytes: &[u8]) -> Window {
     let mut window = end.nic.window_for(bytes.len(), end.ptag, Rights::READ).unwrap();
     window.write(0, bytes).unwrap();
@@ -160,9 +160,11 @@ fn a_revoked_window_is_not_read(fabric: &dyn Fabric) {
     assert_unharmed(&mut pair);
 }
 
-/// What is read lies in one window, whole, or the read is refused: never what the memory became afterwards.
+/// A successful read returns the contents of the window while it existed, and otherwise the read is refused: it
+/// never returns what the memory became afterwards.
 fn revoke_waits_for_readers(fabric: &dyn Fabric) {
-    // Long enough that a read is often under way when the window is taken back, at another point of it each time.
+    // Length in bytes, so long that a read is often under way when the window is revoked, each time at another
+    // point of the read.
     const LEN: usize = 4 << 20;
     let mut pair = readable(fabric);
     let (ones, reads) = (vec![1; LEN], AtomicU32::new(0));
@@ -179,7 +181,7 @@ fn revoke_waits_for_readers(fabric: &dyn Fabric) {
             until("the reader reads", || (reads.load(Ordering::Relaxed) > before).then_some(()));
             std::thread::sleep(Duration::from_micros(round * 100));
             drop(window.revoke(soon()).expect("readers leave"));
-            // The same memory again, and at once its last bytes, which a reader would come to last.
+            // The same memory is used again, and at once its last bytes, which a reader would reach last.
             let mut reused = pair.b.nic.window(LEN, pair.b.ptag).unwrap();
             reused.write(LEN - 64, &[2; 64]).unwrap();
         });

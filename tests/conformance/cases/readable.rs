@@ -1,4 +1,4 @@
-//! A message's own memory, read by peers where it lies.
+//! Readable messages: a message's own memory, read by peers in place.
 
 use udeck_via::{Block, Error, Reading, RemoteBuffer, State, ViAttributes};
 
@@ -26,7 +26,7 @@ fn block(end: &End, bytes: &[u8]) -> Block {
     region.into_block().unwrap()
 }
 
-/// Reads as many bytes as `from` has, and `more`.
+/// Reads as many bytes as `from` has, plus `more`.
 fn read(end: &mut End, from: RemoteBuffer, more: usize) -> udeck_via::Result<Vec<u8>> {
     let into = block(end, &vec![0xcc; from.len + more]);
     match end.vi.rdma_read(into, from) {
@@ -44,7 +44,8 @@ fn read(end: &mut End, from: RemoteBuffer, more: usize) -> udeck_via::Result<Vec
     }
 }
 
-/// Reads what is not shown. Where only the target knows, that breaks the connection: then they connect again.
+/// Reads memory that is not exposed. If only the target can judge this, the connection breaks: then both
+/// connect again.
 fn forbidden(pair: &mut Pair, from: RemoteBuffer, more: usize) {
     let read = read(&mut pair.a, from, more);
     assert!(matches!(read, Err(Error::RdmaProtection { .. })), "{read:?}");

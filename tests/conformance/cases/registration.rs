@@ -1,4 +1,4 @@
-//! What registered memory is known as: attributes, protection tags with a life, the registration cache.
+//! Registered memory: attributes, the life of protection tags, the registration cache.
 
 use udeck_via::mem::UserMemory;
 use udeck_via::{Caps, Descriptor, Error, Nic, Ptag, RemoteBuffer, Rights, Vi, ViAttributes, Window};
@@ -108,7 +108,7 @@ fn memory_tells_its_attributes(fabric: &dyn Fabric) {
     }
 }
 
-/// A pair whose `b` lets `a` write and read as far as the NIC can, and a window there.
+/// A pair whose `b` allows `a` to write and read as far as the NIC can, and a window there.
 fn reachable(fabric: &dyn Fabric, rights: Rights) -> (Pair, Window) {
     let pair = Pair::with(fabric, &Options::default(), |attributes| {
         (attributes.enable_rdma_write, attributes.enable_rdma_read) = (rights.write, rights.read);
@@ -243,7 +243,7 @@ fn a_registration_is_there_the_next_time(fabric: &dyn Fabric) {
     }
     let usage = nic.registrations();
     assert_eq!((usage.misses, usage.hits, usage.entries, usage.in_use), (1, 4, 1, 0));
-    // The same address, and other memory as far as anybody can know.
+    // The address is the same, but the memory must be treated as other memory.
     let memory = UserMemory::new(memory.into_inner());
     drop(nic.register_memory(memory, nic.ptag()).unwrap());
     assert_eq!((nic.registrations().misses, nic.registrations().hits), (2, 4));
@@ -297,7 +297,7 @@ fn registrations_in_use_are_bounded(fabric: &dyn Fabric) {
     nic.register(vec![0u8; 1000], ptag).expect("there is room again");
 }
 
-/// The bytes that this process may lock, as the kernel tells it; `None` when there is no limit.
+/// Number of bytes that this process may lock, as the kernel reports it; `None`: there is no limit.
 fn lockable() -> Option<usize> {
     let limits = std::fs::read_to_string("/proc/self/limits").expect("the kernel tells the limits");
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory")).expect("this one");
@@ -307,7 +307,7 @@ fn lockable() -> Option<usize> {
 fn pinned_memory_is_bounded_by_the_kernel(fabric: &dyn Fabric) {
     let (nic, books) = counting(&fabric.open(&Options::default()), |limits| limits.pins_memory = true);
     let ptag = nic.ptag();
-    // Untouched, so that it costs address space only; and not too much of that.
+    // The memory stays untouched, so that it costs address space only; and not too much of that.
     let len = lockable().filter(|&limit| limit < 1 << 30).map_or(1 << 20, |limit| limit + 1);
     match nic.register(vec![0u8; len], ptag) {
         Ok(_) => assert!(lockable().is_none_or(|limit| limit >= len)),

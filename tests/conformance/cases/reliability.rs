@@ -1,4 +1,5 @@
-//! What a completed send promises, level by level, and what a message without a place does to each.
+//! Reliability: the promise of a completed send on each level, and the effect of a message without a place on
+//! each.
 
 use udeck_via::{Caps, Descriptor, Error, Receive, Reliability, State, Status};
 
@@ -34,7 +35,7 @@ pub const CASES: &[Case] = &[
     case!(unreliable_vis_learn_of_the_end, UNRELIABLE),
 ];
 
-/// Around what travels inside a descriptor, and well beyond.
+/// Lengths in bytes around the limit of a descriptor, and well beyond it.
 const LENGTHS: [usize; 6] = [0, 1, 48, 49, 5000, 300_000];
 
 fn pair(fabric: &dyn Fabric, reliability: Reliability) -> Pair {
@@ -45,7 +46,7 @@ fn pair(fabric: &dyn Fabric, reliability: Reliability) -> Pair {
     })
 }
 
-/// Both receive lent, and are told of receipts.
+/// A pair in which both receive lent, and receipts are reported.
 fn lending(fabric: &dyn Fabric) -> Pair {
     Pair::with(fabric, &Options::default(), |attributes| {
         attributes.reliability = Reliability::Reception;
@@ -58,7 +59,7 @@ fn states(pair: &Pair) -> (State, State) {
     (pair.a.vi.state(), pair.b.vi.state())
 }
 
-/// `b` looks until the connection has broken.
+/// Polls `b` until the connection has broken.
 fn breaks_at_b(pair: &mut Pair) {
     until("the receiver finds the message without a place", || {
         pair.b.vi.receive_done();
@@ -66,7 +67,7 @@ fn breaks_at_b(pair: &mut Pair) {
     });
 }
 
-/// The next send of `a` that is over: how, and the bytes of its descriptor.
+/// Takes the next finished send of `a`: its status, its length, and the bytes of its descriptor.
 fn end_of_send(pair: &mut Pair) -> (Status, usize, Vec<u8>) {
     let completion = pair.a.vi.send_wait(soon()).expect("every send is reported");
     let descriptor = completion.descriptor.expect("posted with a descriptor");
@@ -165,7 +166,7 @@ fn sends_that_nobody_took_are_flushed(fabric: &dyn Fabric) {
     }
 }
 
-/// It looks at its sends only; what the peer sent before it left is there all the same.
+/// The VI polls its sends only; messages that the peer sent before it left have arrived nevertheless.
 fn a_vi_that_reports_a_flushed_send_is_in_error(fabric: &dyn Fabric) {
     let mut pair = pair(fabric, Reliability::Reception);
     (0..3).for_each(|_| pair.a.post_receive(100));
@@ -197,7 +198,7 @@ fn a_lending_vi_that_reports_a_flushed_send_is_in_error(fabric: &dyn Fabric) {
     assert!(matches!(end, Error::Closed), "{end}");
 }
 
-/// What is done is a prefix of what was posted, although the write needed nobody at the other end.
+/// The completed posts are a prefix of all posts, although the write needed no action at the other end.
 fn a_write_behind_a_flushed_send_is_flushed(fabric: &dyn Fabric) {
     for peer_leaves in [true, false] {
         let mut pair = pair(fabric, Reliability::Reception);
@@ -232,7 +233,7 @@ fn a_write_with_immediate_data_is_done_when_they_arrived(fabric: &dyn Fabric) {
     assert_bytes(&there, &bytes);
 }
 
-/// Its immediate data take no descriptor there, and no memory that could be dropped.
+/// The write's immediate data take no descriptor at the receiver, and no memory that could be dropped.
 fn a_write_to_a_lending_receiver_is_done_when_that_looks_on(fabric: &dyn Fabric) {
     let mut pair = lending(fabric);
     let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
@@ -245,7 +246,7 @@ fn a_write_to_a_lending_receiver_is_done_when_that_looks_on(fabric: &dyn Fabric)
     }
 }
 
-/// What the receiver holds and what it has not read yet take up the connection together.
+/// The messages that the receiver holds and those that it has not read yet together fill the connection.
 fn a_write_that_cannot_be_announced_writes_nothing(fabric: &dyn Fabric) {
     let mut pair = lending(fabric);
     let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
@@ -255,7 +256,7 @@ fn a_write_that_cannot_be_announced_writes_nothing(fabric: &dyn Fabric) {
         pair.a.vi.hand_off(None, b"", block).expect("few are under way");
         held.push(pair.b.arrival());
     }
-    // The queue may take more writes than a byte can tell apart.
+    // The queue may take more writes than a byte can distinguish.
     let bytes = |number: u32| number.to_le_bytes().repeat(25);
     let mut last = 0;
     let error = until("a full connection", || {
@@ -265,7 +266,7 @@ fn a_write_that_cannot_be_announced_writes_nothing(fabric: &dyn Fabric) {
         refused.map(|(error, _)| error)
     });
     assert!(matches!(error, Error::Full { .. }), "{error}");
-    // What is behind it comes later, if it was taken.
+    // The data of later writes come later, if those were accepted.
     until("what the last one wrote that was taken", || {
         assert!(
             pair.b.vi.unread().is_ok() && pair.a.vi.send_done().is_none(),
@@ -303,7 +304,7 @@ fn a_write_without_immediate_data_needs_no_receive(fabric: &dyn Fabric) {
     pair.check();
 }
 
-/// What was posted before it, of which nobody awaits the reception, may lie there untaken.
+/// Earlier messages, whose reception nobody awaits, may lie there untaken.
 fn a_write_without_immediate_data_waits_for_no_program(fabric: &dyn Fabric) {
     let mut pair = lending(fabric);
     let window = pair.b.nic.window(1000, pair.b.ptag).unwrap();
@@ -323,8 +324,8 @@ fn a_write_without_immediate_data_waits_for_no_program(fabric: &dyn Fabric) {
     }
 }
 
-/// What has come before the receiver disconnects counts, although its program has not looked since. The second write's data
-/// say that the first one's have come, with all that belongs to them.
+/// A write that arrived before the receiver disconnects counts, although its program has not polled since. The second
+/// write's data show that the first one's have arrived, with everything that belongs to them.
 fn a_write_that_is_in_place_is_done_though_the_receiver_disconnects(fabric: &dyn Fabric) {
     let mut pair = pair(fabric, Reliability::Reception);
     let mut window = pair.b.nic.window(100, pair.b.ptag).unwrap();
@@ -392,7 +393,7 @@ fn an_unreliable_message_without_a_receive_is_dropped(fabric: &dyn Fabric) {
             assert!(pair.b.vi.receive_done().is_none());
             pair.a.vi.send_done().map(|completion| assert_eq!(completion.status, Status::Done))
         });
-        // Done, it has left: it may still be under way.
+        // A send that is done has left: it may still be under way.
         until("nothing is under way", || {
             assert!(pair.b.vi.receive_done().is_none());
             (pair.a.vi.unread().unwrap() == 0).then_some(())
@@ -455,7 +456,7 @@ fn an_unreliable_write_keeps_its_data_when_the_immediate_is_dropped(fabric: &dyn
     pair.check();
 }
 
-/// Also when the sender has found the window before.
+/// The write is dropped even if the sender has found the window before.
 fn an_unreliable_write_to_a_window_that_is_gone_is_dropped(fabric: &dyn Fabric) {
     let mut pair = pair(fabric, Reliability::Unreliable);
     let window = pair.b.nic.window(1000, pair.b.ptag).unwrap();
@@ -475,7 +476,7 @@ fn an_unreliable_write_to_a_window_that_is_gone_is_dropped(fabric: &dyn Fabric) 
     drop(window);
     pair.b.post_receive(0);
     for _ in 0..5 {
-        // Where memory is shared, the post already finds it gone.
+        // If memory is shared, the post already finds the window gone.
         let posted = write(&mut pair);
         assert!(matches!(posted, Ok(()) | Err(Error::RdmaProtection { .. })), "{posted:?}");
     }

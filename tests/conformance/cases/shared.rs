@@ -1,4 +1,4 @@
-//! Shared receive queues: many VIs, one supply of descriptors.
+//! Shared receive queues: many VIs, one queue of descriptors.
 
 use udeck_via::{Descriptor, Error, Receive, SharedReceives, Status, Vi, ViAttributes};
 
@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
     case!(sharing_is_for_idle_vis_of_the_same_nic_and_tag),
 ];
 
-/// Two connections into one NIC, whose VIs share a queue: the askers, the answerers, the queue.
+/// Two connections into one NIC, whose VIs share a queue: the requesting ends, the answering ends, the queue.
 struct Sharing {
     askers: [End; 2],
     answerers: [End; 2],
@@ -44,7 +44,7 @@ impl Sharing {
         self.shared.post(Descriptor::new([region])).expect("there is room");
     }
 
-    /// Sends over connection `at` and receives there: the descriptor's length, and what it holds.
+    /// Sends over connection `at` and receives there: the descriptor's length, and its contents.
     fn exchange(&mut self, at: usize, bytes: &[u8]) -> (usize, Vec<u8>) {
         self.askers[at].post_send(bytes);
         let completion = self.answerers[at].vi.receive_wait(soon()).expect("a message");
@@ -77,7 +77,7 @@ fn a_message_that_finds_the_shared_queue_empty_breaks_its_connection_only(fabric
     assert_eq!(sharing.exchange(1, b"the other").1, b"the other");
 }
 
-/// What came behind the message that broke it is its sender's again.
+/// Messages behind the one that broke the connection return to their sender.
 fn a_broken_vi_takes_nothing_from_the_shared_queue(fabric: &dyn Fabric) {
     let mut sharing = Sharing::new(fabric, 8);
     (0..2).for_each(|number| sharing.askers[0].post_send(&pattern(number, 5000)));

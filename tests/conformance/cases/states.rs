@@ -13,11 +13,12 @@
 //! | `set_attributes` | stays | refused | refused | refused |
 //! | `send_done`, `receive_done`, and the queries | stays | stays | stays | stays |
 //!
-//! *Refused* is [`Error::InvalidState`] with the state, which stays; and the VI is as good as before. Where VIA would take
-//! a descriptor in a wrong state and complete it with an error, here it comes back with the refusal.
+//! *Refused* is [`Error::InvalidState`] with the state, which stays; the VI is unharmed. In a wrong state VIA would take a
+//! descriptor and complete it with an error; here it comes back with the refusal.
 //!
-//! `connect` and `accept` hold the VI until they are over, so no program sees it pending in them. A peer request leaves
-//! it pending, also when the connection stands already: it is the program's when the program has taken it.
+//! `connect` and `accept` borrow the VI until they return, so no program sees it pending in them. A peer request leaves
+//! it pending, even when the connection is already made: the connection belongs to the program after the program has
+//! taken it.
 
 use udeck_via::{Descriptor, Error, State, Status, ViAttributes};
 
@@ -37,7 +38,7 @@ pub const CASES: &[Case] = &[
 
 const STATES: [State; 4] = [State::Idle, State::ConnectPending, State::Connected, State::Error];
 
-/// What a call does in a state.
+/// Effect of a call in a state.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Does {
     Refused,
@@ -47,7 +48,7 @@ enum Does {
 
 use Does::{Goes, Refused, Stays};
 
-/// A call, and what it does in each of [`STATES`].
+/// A call, and its effect in each of [`STATES`].
 struct Row {
     name: &'static str,
     call: fn(&mut Scene) -> udeck_via::Result,
@@ -75,7 +76,7 @@ const TABLE: &[Row] = &[
 
 const NAME: &[u8] = b"states";
 
-/// A VI in some state, `pair.a`, and what it connects to.
+/// A VI in some state, `pair.a`, and the end to which it connects.
 struct Scene {
     pair: Pair,
 }
@@ -104,7 +105,7 @@ impl Scene {
         self.pair.a.vi.state()
     }
 
-    /// From wherever it is, the VI is reset, connects, and works.
+    /// Checks that the VI can be reset from any state, connects, and works.
     fn works(mut self) {
         self.pair.a.vi.disconnect();
         self.pair.b.vi.disconnect();
@@ -269,8 +270,8 @@ fn a_pending_vi_keeps_its_receives_for_the_connection(fabric: &dyn Fabric) {
     assert_eq!(scene.pair.a.received(), b"pending");
 }
 
-/// The side that accepts, between the acceptance and the program's next look; and the side that asks. Which is which
-/// depends on the addresses.
+/// Both sides are tested: the accepting one between the acceptance and the program's next poll, and the connecting
+/// one. The addresses determine which is which.
 fn a_vi_is_pending_until_the_program_takes_its_connection(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     for _ in 0..2 {

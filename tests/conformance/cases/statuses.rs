@@ -1,4 +1,4 @@
-//! VIA's status bits, level by level: each can be brought about, as a completion or as the refusal of a post.
+//! VIA's status bits, level by level: each can be produced, as a completion or as the refusal of a post.
 //!
 //! | bit | unreliable delivery | reliable delivery | reliable reception |
 //! |---|---|---|---|
@@ -68,7 +68,7 @@ at_levels! {
     an_error_flushes_both_queues_reception = an_error_flushes_both_queues(Reception);
 }
 
-/// Connected VIs of the level, with all remote access that the NIC has.
+/// Connected VIs of the level, with all remote access that the NIC offers.
 fn pair(fabric: &dyn Fabric, reliability: Reliability, options: &Options) -> Pair {
     let caps = fabric.open(options).caps();
     Pair::with(fabric, options, |attributes| {
@@ -78,7 +78,7 @@ fn pair(fabric: &dyn Fabric, reliability: Reliability, options: &Options) -> Pai
     })
 }
 
-/// Around what travels inside a descriptor, and beyond.
+/// Lengths in bytes around the limit of a descriptor, and beyond it.
 const LENGTHS: [usize; 5] = [0, 1, 48, 49, 5000];
 
 fn done(fabric: &dyn Fabric, level: Reliability) {
@@ -99,7 +99,7 @@ fn done(fabric: &dyn Fabric, level: Reliability) {
     assert_eq!((pair.a.vi.state(), pair.b.vi.state()), (State::Connected, State::Connected));
 }
 
-/// Posts to the send queue and expects a refusal, after which the descriptor is as it was.
+/// Posts to the send queue and expects a refusal that leaves the descriptor unchanged.
 fn refusal(end: &mut End, descriptor: Descriptor) -> Error {
     let before: Vec<_> = descriptor.segments().iter().map(|segment| segment.bytes().to_vec()).collect();
     let (error, back) = end.vi.post_send(descriptor).expect_err("it cannot be carried out");
@@ -109,7 +109,7 @@ fn refusal(end: &mut End, descriptor: Descriptor) -> Error {
 }
 
 fn refused(fabric: &dyn Fabric, level: Reliability) {
-    // A region may be longer than the longest message, where memory is rounded up.
+    // A region may be longer than the longest message if memory is rounded up.
     let options = Options { arena_limit: 3 << 20, ..Options::default() };
     let mut pair = pair(fabric, level, &options);
     let limits = pair.a.nic.attributes().clone();
@@ -143,8 +143,8 @@ fn refused(fabric: &dyn Fabric, level: Reliability) {
     pair.check();
 }
 
-/// Where the sender can look, the post is refused, and all goes on; where only the target can, the descriptor ends so,
-/// and a reliable connection with it.
+/// If the sender can check, the post is refused, and the connection goes on. If only the target can, the descriptor
+/// ends with this status, and a reliable connection ends with it.
 fn protected(fabric: &dyn Fabric, level: Reliability) {
     let mut pair = pair(fabric, level, &Options::default());
     let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
@@ -164,14 +164,14 @@ fn protected(fabric: &dyn Fabric, level: Reliability) {
     pair.check();
 }
 
-/// How the sends of `end` ended of which nobody took one, in the order of their posting.
+/// Asserts how the untaken sends of `end` completed, in the order of their posting.
 fn assert_sends_flushed(end: &mut End, level: Reliability) {
     let max_inline = end.nic.attributes().max_inline;
     for len in LENGTHS {
         let completion = end.vi.send_wait(soon()).expect("every send is reported");
         match (level, completion.status) {
             (Reliability::Reception, status) => assert_eq!(status, Status::Flushed, "{len} bytes"),
-            // The data had left.
+            // The data had left before.
             (_, Status::Done) => {}
             (_, status) => {
                 assert_eq!(status, Status::Flushed, "{len} bytes");
@@ -185,7 +185,7 @@ fn assert_sends_flushed(end: &mut End, level: Reliability) {
     assert!(end.vi.send_done().is_none());
 }
 
-/// The receives of `end`, posted with [`LENGTHS`] as well.
+/// Asserts that the receives of `end`, which were posted with [`LENGTHS`], were flushed.
 fn assert_receives_flushed(end: &mut End) {
     for len in LENGTHS {
         let completion = end.vi.receive_done().expect("flushed");
@@ -195,7 +195,7 @@ fn assert_receives_flushed(end: &mut End) {
     assert!(end.vi.receive_done().is_none());
 }
 
-/// Posts both queues full of [`LENGTHS`].
+/// Fills both queues with posts of [`LENGTHS`].
 fn post_all(end: &mut End) {
     for len in LENGTHS {
         end.post_receive(len);
@@ -220,7 +220,7 @@ fn an_error_flushes_both_queues(fabric: &dyn Fabric, level: Reliability) {
     for len in LENGTHS {
         pair.b.post_send(&pattern(len, len));
     }
-    // The first is too short for what comes.
+    // The first receive is too short for the message.
     pair.b.post_receive(9);
     LENGTHS.into_iter().for_each(|len| pair.b.post_receive(len));
     pair.a.post_send(&[1; 10]);

@@ -89,7 +89,7 @@ fn immediate_data_with_and_without(fabric: &dyn Fabric) {
     }
 }
 
-/// A size for message `number`: mostly small, some beyond every inline limit, a few large.
+/// Size of message `number`: mostly small, some beyond every inline limit, a few large.
 fn mixed_size(number: usize) -> usize {
     match number % 16 {
         0 => 0,
@@ -109,7 +109,7 @@ fn messages_stay_in_order(fabric: &dyn Fabric) {
         scope.spawn(move || {
             for number in 0..MESSAGES {
                 if number >= window {
-                    // The peer says how many more receives it has posted.
+                    // The peer reports that it has posted one more receive.
                     assert_eq!(a.received(), [1]);
                 }
                 a.post_receive(1);
@@ -181,7 +181,7 @@ fn posted_sends_reach_lent_receivers(fabric: &dyn Fabric) {
     }
 }
 
-/// The one copy that the receiver makes: out of the sender's memory, as far as its descriptor reaches.
+/// The receiver makes one copy: out of the sender's memory, as far as its descriptor has room.
 fn what_a_posted_receive_costs_is_counted(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let copied = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.nic.bytes_copied());

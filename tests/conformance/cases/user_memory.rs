@@ -1,4 +1,4 @@
-//! Memory that the library did not allocate: sent, received, written and read from where the program has it.
+//! Memory that the library did not allocate: sent, received, written and read in the program's own place.
 
 use udeck_via::{Descriptor, Error, Region, Reliability, RemoteBuffer, Rights, State, Status, ViAttributes};
 
@@ -99,7 +99,8 @@ fn elements_come_back_as_elements(fabric: &dyn Fabric) {
     assert_eq!(sent.into_buffer::<Vec<f64>>().unwrap(), numbers);
 }
 
-/// As many pieces as a descriptor may have, at most three, of both kinds in turn; the first is the program's.
+/// Makes up to three pieces, as many as a descriptor may have, of both kinds in turn; the first is the
+/// program's memory.
 fn mixed(end: &End, pieces: &[Vec<u8>]) -> Vec<Region> {
     let region = |(index, piece): (usize, &Vec<u8>)| {
         if index.is_multiple_of(2) { registered(end, piece.clone()) } else { end.region(piece) }
@@ -169,7 +170,7 @@ fn user_memory_is_written_from_by_reliable_reception(fabric: &dyn Fabric) {
     writes(fabric, Reliability::Reception);
 }
 
-/// A pair whose `b` shows `a` so many bytes, and where these are.
+/// A pair whose `b` exposes these bytes to `a`, and their window.
 fn shown(fabric: &dyn Fabric, bytes: &[u8]) -> (Pair, udeck_via::Window) {
     let pair = Pair::with(fabric, &Options::default(), |attributes| attributes.enable_rdma_read = true);
     let mut window = pair.b.nic.window_for(bytes.len(), pair.b.ptag, Rights::READ).unwrap();
@@ -272,7 +273,7 @@ fn what_was_sent_arrives_though_its_vi_is_gone(fabric: &dyn Fabric) {
     b.post_receive(total);
     vi.post_send(Descriptor::new(regions)).unwrap();
     drop(vi);
-    // What was freed too early would be handed out again.
+    // Memory that was freed too early would be handed out again.
     let mut others: Vec<_> = [5000, 100].map(|len| nic.region(len, ptag).unwrap()).into();
     others.iter_mut().for_each(|region| region.fill(0xff));
     let received = b.received();

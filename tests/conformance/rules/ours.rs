@@ -1,4 +1,4 @@
-//! What VIA leaves to its providers, and what it does not have.
+//! Rules for what VIA leaves to its providers, and for what it does not have.
 
 use super::{Rule, rule};
 

@@ -108,7 +108,7 @@ fn every_test_of_another_package_exists() {
     }
 }
 
-/// Which topics hold transports to nothing that the table knows?
+/// Checks that the table names every topic.
 #[test]
 fn every_topic_is_in_the_table() {
     let named: BTreeSet<&str> =
@@ -118,7 +118,7 @@ fn every_topic_is_in_the_table() {
     assert!(missing.is_empty(), "topics without a rule in the table: {missing:?}");
 }
 
-/// The table has these names, each once, and no others.
+/// Asserts that the table has exactly these names, each once.
 #[track_caller]
 fn assert_complete(table: &[Rule], names: &[&str]) {
     let mut found: Vec<&str> = table.iter().flat_map(|rule| rule.rule.split(", ")).collect();

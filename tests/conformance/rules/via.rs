@@ -1,4 +1,4 @@
-//! What the specification's text promises.
+//! Rules of the specification's text.
 
 use super::{Rule, rule};
 

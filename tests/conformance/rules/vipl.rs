@@ -1,4 +1,4 @@
-//! VIPL's calls and return codes, VIA's status bits: by name, each with what brings it about here.
+//! VIPL's calls and return codes, and VIA's status bits: by name, each with the cases that produce it.
 
 use super::{Rule, absent, rule};
 

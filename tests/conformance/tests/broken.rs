@@ -1,9 +1,10 @@
-//! The suite itself on trial.
+//! Tests of the suite itself.
 //!
-//! *Lies:* for each promise that a transport may break in silence there is a case that notices; the table says which.
-//! The case passes over the same NICs as long as they do not lie.
+//! *Lies:* for each promise that a transport may silently break, a case notices; the table says which. The case
+//! passes over the same NICs as long as they do not lie.
 //!
-//! *Luck and traces:* what a correct transport may do fails no case, and a NIC that is watched is the same NIC.
+//! *Luck and traces:* permitted behaviour of a correct transport fails no case, and a traced NIC behaves like
+//! the same NIC.
 
 #[path = "broken/lies.rs"]
 mod lies;
@@ -18,8 +19,8 @@ use udeck_conformance::{Case, Fabric, cases, main_of};
 use udeck_faults::{Fault, Luck, Trace, When};
 use wrapped::{PlainShm, PlainSim, Wrapping};
 
-/// Cases that ask for silence, or for one queue's news and no others. A transport may name a queue that turns out to
-/// have nothing; that it does not without need is what these are for.
+/// Cases that require silence, or one queue's news and no others. A transport may name a queue that turns out to
+/// have nothing; these cases test that it does not do so without need.
 const ASK_FOR_SILENCE: &[&str] = &[
     "an_empty_queue_names_nothing_until_the_deadline",
     "a_queue_is_named_until_it_is_empty",
@@ -28,14 +29,15 @@ const ASK_FOR_SILENCE: &[&str] = &[
     "a_wait_on_three_queues_ends_at_its_deadline",
 ];
 
-/// Cases whose posts are tried again while the connection is busy; in the others the first one is to succeed.
+/// Cases whose posts are repeated while the connection is busy; in the other cases the first post must succeed.
 const TRY_AGAIN: &[&str] = &[
     "room_to_send_is_named",
     "a_block_is_dropped_on_another_thread",
     "a_hoarding_receiver_does_not_starve_its_sender",
 ];
 
-/// Cases that send until they are told of the end, and how much they post before. The connection may be full until then.
+/// Cases that send until they learn of the end, with the number of messages that they post before. The connection may be
+/// full until then.
 const SEND_UNTIL_THE_END: &[(u64, &str)] = &[
     (1, "messages_outlive_the_receivers_vi"),
     (1, "messages_outlive_the_receivers_nic"),
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
     if parts.iter().all(|part| *part == ExitCode::SUCCESS) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// News that are none; watched, besides: one wrapper around another.
+/// Runs the suite over NICs with spurious news. They are traced, too: one wrapper around another.
 fn with_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
     let luck = Luck { spurious_news: When::Chance(0.2), ..Luck::default() };
     let luck = || Fault::honest(luck.clone(), 1);
@@ -75,7 +77,7 @@ fn with_busy_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
     if all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What [`with_luck`] leaves out.
+/// Runs over traced NICs the cases that [`with_luck`] leaves out.
 fn watched(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
     let fabrics: [&dyn Fabric; 2] =
         [&Wrapping::new("shm-traced", shm, trace), &Wrapping::new("sim-traced", sim, trace)];

@@ -1,4 +1,4 @@
-//! The suite over shared memory: trusting, as jobs run by default, and not.
+//! The suite over shared memory: in trusting mode, the default of jobs, and in untrusting mode.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! The suite over the simulated fabric: perfect links, links that delay, reorder and duplicate, NICs that
+//! The suite over the simulated fabric: with perfect links, links that delay, reorder and duplicate, NICs that
 //! copy, and NICs without RDMA read.
 
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ use udeck_via::Nic;
 struct Tcp {
     name: &'static str,
     interface: IpAddr,
-    /// Over the memory of a shared-memory NIC, as in a world that has both.
+    /// Whether it uses the memory of a shared-memory NIC, as in a world that has both.
     shares: bool,
     /// Whether it sends in the order of service levels.
     levels: bool,

@@ -1,7 +1,7 @@
-//! The suite over verbs: the devices of this host, or those of the library that `DECK_VERBS_LIBRARY` names; on a host without
-//! any, those of the stand-in that cargo has built beside this program (`tests/mock-verbs`). With queue pairs that are
-//! joined by the bootstrap, and through rdma_cm where there is one; and over iWARP where there is a device, as the
-//! stand-in has one.
+//! The suite over verbs: over the devices of this host, or those of the library that `DECK_VERBS_LIBRARY` names; on a host
+//! without any, over those of the stand-in that cargo has built beside this program (`tests/mock-verbs`). Queue pairs are
+//! joined by the bootstrap, and through rdma_cm if there is one; and over iWARP if there is a device, as the stand-in has
+//! one.
 
 mod common;
 
@@ -15,16 +15,17 @@ use udeck_via::{Error, Nic, Result};
 
 struct Verbs {
     name: &'static str,
-    /// Over the memory of a shared-memory NIC, as in a world that has both.
+    /// Whether it uses the memory of a shared-memory NIC, as in a world that has both.
     shares: bool,
     connect: Connect,
-    /// By its name; otherwise the first.
+    /// Name of the device; otherwise the first one.
     device: Option<&'static str>,
-    /// As the environment says; otherwise each connection has receive buffers of its own.
+    /// Whether receive buffers are pooled as the environment says; otherwise each connection has buffers of its
+    /// own.
     pools: bool,
 }
 
-/// The stand-in's devices: the second is iWARP's.
+/// The stand-in's devices; the second is an iWARP device.
 const DEVICES: &str = "standin0,iwarp0:transport=iwarp";
 const IWARP: &str = "iwarp0";
 const IWARP_AT: (Ipv4Addr, u16) = (Ipv4Addr::new(127, 0, 0, 2), 0);
@@ -48,7 +49,7 @@ impl Verbs {
         udeck_verbs::open(ours)
     }
 
-    /// Whether this host has what it needs; if not, that is told.
+    /// Whether this host has what the fabric needs; if not, the reason is printed.
     fn is_there(&self) -> bool {
         let tried = self.try_open(&Options::default());
         if let Err(error) = &tried {
@@ -96,13 +97,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The stand-in's library, unless another one was wanted.
+/// The stand-in's library, unless the environment names another one.
 fn standin() -> Option<PathBuf> {
     let library = std::env::current_exe().ok()?.with_file_name("libudeck_mock_verbs.so");
     (std::env::var_os("DECK_VERBS_LIBRARY").is_none() && library.exists()).then_some(library)
 }
 
-/// Runs this program once more: a process loads one library only.
+/// Runs this program once more with another library: a process loads one library only.
 fn over(library: &PathBuf) -> ExitCode {
     let program = std::env::current_exe().expect("it runs");
     let mut again = Command::new(program);

@@ -1,4 +1,4 @@
-//! Which case notices which lie.
+//! Table of lies and the cases that notice them.
 
 use udeck_conformance::{Case, Fabric, cases};
 use udeck_faults::{Lies, When};
@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[
     case("a_forgotten_wake_up_is_noticed", &[], forgotten),
 ];
 
-/// Late enough that the case works at first, so that it is the lie that it notices.
+/// Chooses the tenth message, so late that the case works at first, and notices the lie itself.
 fn tenth() -> When {
     When::Numbers(vec![10])
 }
@@ -47,7 +47,7 @@ fn doubled(fabric: &dyn Fabric) {
         "lent_messages_arrive_once_in_the_order_of_posting",
         "what came, and what was posted",
     );
-    // The last of a batch: nothing comes in the wrong place, but something comes again.
+    // The duplicate is the last of a batch: nothing arrives in the wrong place, but one message arrives again.
     let lies = Lies { duplicate: When::Numbers(vec![15]), ..Lies::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "message 15 came again");
 }
@@ -64,7 +64,7 @@ fn reordered(fabric: &dyn Fabric) {
 }
 
 fn altered(fabric: &dyn Fabric) {
-    // One that travels in its descriptor, and one that is lent.
+    // One message travels in its descriptor, and one is lent.
     for number in [3, 10] {
         let lies = Lies { corrupt: When::Numbers(vec![number]), ..Lies::default() };
         noticed(fabric, &lies, "messages_of_all_sizes", "instead of");
@@ -89,12 +89,13 @@ fn done_before_arrival(fabric: &dyn Fabric) {
 }
 
 fn forgotten(fabric: &dyn Fabric) {
-    // Some, not one: a queue may be named without need, and to forget that is no harm.
+    // Several wake-ups are forgotten, not one: a queue may be named without need, and forgetting that does no
+    // harm.
     let lies = Lies { forget_wakeup: When::Chance(0.1), ..Lies::default() };
     noticed(fabric, &lies, "no_post_is_slept_through", "the waiter is woken");
 }
 
-/// The suite's case of that name notices them.
+/// Checks that the suite's case of this name notices the lies.
 fn noticed(fabric: &dyn Fabric, lies: &Lies, name: &str, words: &str) {
     let case =
         cases::all().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is named {name}"));

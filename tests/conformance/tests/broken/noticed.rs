@@ -1,4 +1,4 @@
-//! Whether a case notices a lie.
+//! Check that a case notices a lie.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,10 +9,12 @@ use udeck_faults::{Fault, Lies};
 
 use crate::wrapped::Wrapping;
 
-/// How long cases wait for what a lie keeps from them: longer, if the machine was so busy that something else failed.
+/// Waits of a case for an event that a lie withholds: longer ones if the machine was so busy that something else
+/// failed.
 const PATIENCE: [Duration; 3] = [Duration::from_millis(300), Duration::from_secs(3), Duration::from_secs(30)];
 
-/// The case fails over NICs that lie so, with these words; and passes over the same NICs when they do not.
+/// Checks that the case fails with these words over NICs that lie in this way, and passes over the same NICs
+/// without lies.
 pub fn noticed(fabric: &dyn Fabric, lies: &Lies, case: &Case, words: &str) {
     let name = case.name;
     let caps = fabric.open(&Options::default()).caps();
@@ -34,7 +36,7 @@ pub fn noticed(fabric: &dyn Fabric, lies: &Lies, case: &Case, words: &str) {
     panic!("{}::{name} failed for another reason: {said:?}", case.topic);
 }
 
-/// What the threads of `run` say as they panic, which is not printed; `None` when it comes to its end.
+/// Runs `run` and returns the panic messages of its threads, which are not printed; `None`: it did not panic.
 fn words_of_failure(patience: Duration, run: impl FnOnce()) -> Option<Vec<String>> {
     let said = Arc::new(Mutex::new(Vec::new()));
     let (heard, usual) = (said.clone(), panic::take_hook());

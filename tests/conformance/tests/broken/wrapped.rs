@@ -1,4 +1,4 @@
-//! NICs over which the suite is tried, plain and wrapped.
+//! NICs for the tests of the suite, plain and wrapped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use udeck_faults::{Interpose, wrapped};
 use udeck_sys::reactor::Reactor;
 use udeck_via::Nic;
 
-/// Shared memory.
+/// Shared memory, unwrapped.
 pub struct PlainShm;
 
 impl Fabric for PlainShm {
@@ -24,7 +24,7 @@ impl Fabric for PlainShm {
     }
 }
 
-/// The simulated fabric, with perfect links.
+/// The simulated fabric with perfect links, unwrapped.
 pub struct PlainSim {
     fabric: udeck_sim::Fabric,
     opened: AtomicU64,
@@ -49,7 +49,7 @@ impl Fabric for PlainSim {
     }
 }
 
-/// The NICs of another fabric, each with something around it.
+/// The NICs of another fabric, each with a wrapper around it.
 pub struct Wrapping<'a, F> {
     name: &'static str,
     inner: &'a dyn Fabric,

@@ -1,4 +1,4 @@
-//! What the programs of several transports share.
+//! Code that the test programs of several transports share.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use udeck_conformance::Options;
 use udeck_sys::reactor::Reactor;
 use udeck_via::Nic;
 
-/// A shared-memory NIC, by itself or for a network NIC to share its memory.
+/// Opens a shared-memory NIC, used alone or to share its memory with a network NIC.
 pub fn shm(options: &Options, trusting: bool) -> Nic {
     let reactor = Arc::new(Reactor::start("conformance").expect("a thread"));
     let Options { keys, arena_limit, .. } = options.clone();

@@ -32,7 +32,7 @@ impl Interface for Dat {
     }
 }
 
-/// An end point, with a dispatcher for each of its three streams.
+/// An end point, with a dispatcher for each of its three event streams.
 pub struct End {
     pub ia: Ia,
     pub pz: Pz,
@@ -43,7 +43,7 @@ pub struct End {
 }
 
 impl End {
-    /// An unconnected one, over an adapter of its own.
+    /// An unconnected end point, over an adapter of its own.
     pub fn on(nic: &Nic) -> End {
         End::with(nic, EpAttributes::default())
     }
@@ -61,7 +61,7 @@ impl End {
         Lmr::of(&self.pz, bytes.into()).expect("memory")
     }
 
-    /// The next that its connection dispatcher tells.
+    /// Waits for the next event of its connection dispatcher.
     pub fn told(&self) -> Connection {
         match self.connections.wait(soon()).expect("something happens to the connection") {
             Event::Connection { ep, what } => {
@@ -72,27 +72,27 @@ impl End {
         }
     }
 
-    /// Asks, as long as cases wait.
+    /// Connects, with the time limit of the cases.
     pub fn ask(&self, to: &ServiceAddress, private_data: &[u8]) {
         self.ep.connect(to, soon().remaining(), private_data).expect("it asks");
     }
 
-    /// What the peer said when it answered.
+    /// Private data of the peer's answer.
     pub fn answer(&self) -> Vec<u8> {
         self.ep.peer().expect("somebody has answered").private_data
     }
 
-    /// The next request that is over.
+    /// Waits for the next finished request.
     pub fn request_over(&self) -> Completion {
         completion(self.requests.wait(soon()).expect("a request is over"))
     }
 
-    /// The next receive that is over.
+    /// Waits for the next finished receive.
     pub fn receive_over(&self) -> Completion {
         completion(self.receives.wait(soon()).expect("a receive is over"))
     }
 
-    /// Takes all that is over.
+    /// Takes all finished requests and receives.
     pub fn drain(&self) {
         while self.requests.dequeue().is_some() || self.receives.dequeue().is_some() {}
     }
@@ -102,7 +102,7 @@ impl End {
     }
 }
 
-/// What is posted in one piece of work.
+/// Makes the memory list of one post.
 fn iov(pieces: Vec<Lmr>) -> Iov {
     fn array<const N: usize>(pieces: Vec<Lmr>) -> Iov {
         <[Lmr; N]>::try_from(pieces).expect("so many").into()
@@ -116,7 +116,7 @@ fn iov(pieces: Vec<Lmr>) -> Iov {
     }
 }
 
-/// As many as the texts need; more are refused or taken in `limits.rs`.
+/// Number of segments that the texts need; `limits.rs` tests larger numbers.
 const SEGMENTS: usize = 4;
 
 fn completion(event: Event) -> Completion {
@@ -153,7 +153,7 @@ fn flags(fenced: bool) -> Flags {
     if fenced { Flags::FENCE } else { Flags::NONE }
 }
 
-/// Memory that the peer reaches.
+/// Memory that the peer can access.
 pub struct Shown(pub SharedLmr);
 
 impl std::ops::Deref for Shown {
@@ -199,7 +199,7 @@ impl udeck_conformance::both::End for End {
     }
 
     fn post_send_of(&mut self, parts: &[&[u8]], fenced: bool) {
-        // The call without flags is a way of its own.
+        // The call without flags has its own implementation, so it is tested, too.
         taken(match fenced {
             false => self.ep.post_send(self.pieces(parts), 0),
             true => self.ep.post_send_with(self.pieces(parts), 0, Flags::FENCE),
@@ -245,7 +245,7 @@ impl udeck_conformance::both::End for End {
     }
 }
 
-/// The private data of a request that nobody answers.
+/// Private data of a request that its maker has given up.
 const GIVEN_UP: &[u8] = b"given up";
 
 /// A service point with a dispatcher of its own.
@@ -255,7 +255,7 @@ pub struct Door {
 }
 
 impl Door {
-    /// At that qualifier of the end's adapter.
+    /// Makes a service point with this qualifier at the end's adapter.
     pub fn at(end: &End, qualifier: u64) -> Door {
         let requests = Evd::new(&end.ia, 0);
         let psp = Psp::new(qualifier, &requests).expect("nobody else is there");
@@ -266,7 +266,7 @@ impl Door {
         self.psp.address()
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub fn request(&self) -> ConnectionRequest {
         self.request_by(soon()).expect("somebody asks")
     }
@@ -286,13 +286,13 @@ impl Door {
     /// Connects `asker` to `answerer`.
     pub fn join(&self, asker: &End, answerer: &End) {
         asker.ask(&self.address(), b"");
-        // What was given up before may have arrived only now.
+        // A request that was given up before may have arrived only now.
         let request = iter::repeat_with(|| self.request()).find(|request| request.private_data() != GIVEN_UP);
         accept(answerer, request.expect("there is always a next one"), b"");
         assert_eq!((asker.told(), answerer.told()), (Connection::Established, Connection::Established));
     }
 
-    /// A request that has arrived, and whose asker has given up.
+    /// Returns an arrived request that its maker has given up.
     pub fn stale(&self, asker: &End) -> ConnectionRequest {
         let net = soon();
         let mut patience = Duration::from_millis(20);
@@ -333,7 +333,7 @@ impl Pair {
         pair
     }
 
-    /// Not connected yet.
+    /// A pair that is not connected yet.
     pub fn idle(fabric: &dyn Fabric) -> Pair {
         Pair::idle_with(fabric, EpAttributes::default())
     }
@@ -348,7 +348,7 @@ impl Pair {
         self.door.join(&self.a, &self.b);
     }
 
-    /// Both are told of a broken connection. Then they make another one.
+    /// Waits until both are notified of a broken connection, and makes another one.
     pub fn mend(&mut self) {
         for (end, name) in [(&self.a, "the one"), (&self.b, "the other")] {
             assert_eq!(end.told(), Connection::Broken, "{name}");
@@ -359,7 +359,7 @@ impl Pair {
         self.check();
     }
 
-    /// The connection works.
+    /// Checks that the connection works.
     pub fn check(&mut self) {
         udeck_conformance::both::check(&mut self.a, &mut self.b);
         self.a.assert_quiet();

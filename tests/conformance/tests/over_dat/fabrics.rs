@@ -1,4 +1,4 @@
-//! The transports.
+//! The transports below uDAPL.
 
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use udeck_via::Nic;
 
 use crate::common;
 
-/// One by its name, with what opens its NICs.
+/// A transport by its name, with the function that opens its NICs.
 struct Over(&'static str, fn(&Options) -> Nic);
 
 impl Fabric for Over {
@@ -39,7 +39,7 @@ fn udp(options: &Options) -> Nic {
     udeck_udp::open(&ours).expect("the NIC opens")
 }
 
-/// Runs over each.
+/// Runs over each transport.
 pub fn with_all(run: impl Fn(&[&dyn Fabric]) -> ExitCode) -> ExitCode {
     run(&[&Over("dat-shm", shm), &Over("dat-tcp", tcp), &Over("dat-udp", udp)])
 }

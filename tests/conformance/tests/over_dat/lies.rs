@@ -1,4 +1,4 @@
-//! Which case notices which lie of the NIC below, when it is asked of uDAPL.
+//! Table of lies of the NIC below, and the cases for uDAPL that notice them.
 
 use udeck_conformance::{Case, Fabric};
 use udeck_faults::{Lies, When};
@@ -20,7 +20,7 @@ pub const CASES: &[Case] = &[
     case("a_dropped_write_is_noticed", without_a_write),
 ];
 
-/// Late enough that the case works at first, so that it is the lie that it notices.
+/// Chooses the tenth message, so late that the case works at first, and notices the lie itself.
 fn tenth() -> When {
     When::Numbers(vec![10])
 }
@@ -33,7 +33,7 @@ fn dropped(fabric: &dyn Fabric) {
 fn doubled(fabric: &dyn Fabric) {
     let lies = Lies { duplicate: tenth(), ..Lies::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
-    // The last of a batch: nothing comes in the wrong place, but something comes again.
+    // The duplicate is the last of a batch: nothing arrives in the wrong place, but one message arrives again.
     let lies = Lies { duplicate: When::Numbers(vec![15]), ..Lies::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "message 15 came again");
 }
@@ -44,13 +44,14 @@ fn reordered(fabric: &dyn Fabric) {
 }
 
 fn altered(fabric: &dyn Fabric) {
-    // One that is long enough that a bit of its head is unlikely to be what is altered.
+    // The message is so long that the altered bit is unlikely to be in its header.
     let lies = Lies { corrupt: When::Numbers(vec![10]), ..Lies::default() };
     noticed(fabric, &lies, "messages_of_all_sizes", "instead of");
 }
 
 fn forgotten(fabric: &dyn Fabric) {
-    // Some, not one: a queue may be named without need, and to forget that is no harm.
+    // Several wake-ups are forgotten, not one: a queue may be named without need, and forgetting that does no
+    // harm.
     let lies = Lies { forget_wakeup: When::Chance(0.1), ..Lies::default() };
     noticed(fabric, &lies, "no_post_is_slept_through", "a receive is over");
 }
@@ -60,7 +61,7 @@ fn without_an_answer(fabric: &dyn Fabric) {
     noticed(fabric, &lies, "both_read_at_a_time", "a request is over");
 }
 
-/// A message behind a write has come, and the write has not.
+/// A message behind a write has arrived, but the write has not.
 fn without_a_write(fabric: &dyn Fabric) {
     let lies = Lies { drop: When::Numbers(vec![0]), ..Lies::default() };
     noticed(fabric, &lies, "write_a_whole_window", "instead of");

@@ -1,7 +1,7 @@
-//! The suite over uDAPL, where its notions and VIA's meet: `udeck_dat`'s objects over NICs of each transport.
+//! The suite over uDAPL, where its concepts match VIA's: `udeck_dat`'s objects over NICs of each transport.
 //!
-//! What both interfaces promise in the same words is one text (`both/`), asked of [`end::Dat`]. The rest has cases here, a file per topic.
-//! `--rules` prints the table of all rules: which are asked of uDAPL by which cases, and why the others do not meet it.
+//! Promises that both interfaces make in the same words are one text (`both/`), run over [`end::Dat`]. The rest has cases here, a
+//! file per topic. `--rules` prints the table of all rules: the cases that test each for uDAPL, or why it does not apply.
 
 mod cases;
 #[path = "../common/mod.rs"]

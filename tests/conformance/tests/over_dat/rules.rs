@@ -1,4 +1,4 @@
-//! The suite's rules, each asked of uDAPL by cases, or with the reason why it does not meet it.
+//! The suite's rules, each with its cases for uDAPL, or with the reason why it does not apply.
 
 mod ours;
 mod via;
@@ -11,24 +11,24 @@ use udeck_conformance::rules::RULES;
 
 use crate::cases;
 
-/// What becomes of a rule.
+/// A rule of the suite, and its tests for uDAPL.
 pub struct Asked {
-    /// In the suite's words.
+    /// The rule in the suite's words.
     pub rule: &'static str,
-    /// `topic::case` each, of this program.
+    /// Names of this program's cases, each as `topic::case`.
     pub cases: &'static [&'static str],
-    /// `file::function` each, from the root of the workspace: tests of uDAPL elsewhere.
+    /// Names of other tests of uDAPL, each as `file::function` from the root of the workspace.
     pub tests: &'static [&'static str],
-    /// How uDAPL says it, or why it does not; empty where the rule says it all.
+    /// How uDAPL expresses the rule, or why it does not apply; empty if the rule says enough.
     pub note: &'static str,
 }
 
-/// Held by cases here.
+/// A rule that cases here test.
 const fn asked(rule: &'static str, cases: &'static [&'static str]) -> Asked {
     Asked { rule, cases, tests: &[], note: "" }
 }
 
-/// Nothing of uDAPL's.
+/// A rule that has no counterpart in uDAPL.
 const fn does_not_meet(rule: &'static str, why: &'static str) -> Asked {
     Asked { rule, cases: &[], tests: &[], note: why }
 }
@@ -47,7 +47,7 @@ fn all() -> impl Iterator<Item = &'static Asked> {
     via::ASKED.iter().chain(vipl::ASKED).chain(ours::ASKED)
 }
 
-/// The table, in the order of the suite's.
+/// Text of the table, in the suite's order.
 pub fn text() -> String {
     let asked: BTreeMap<&str, &Asked> = all().map(|asked| (asked.rule, asked)).collect();
     let (mut text, mut number, mut held) = (String::new(), 0, 0);
@@ -71,7 +71,8 @@ pub fn text() -> String {
     text + &format!("{number} rules, {held} of them asked of uDAPL by cases or tests\n")
 }
 
-/// No rule is missing or there twice, each says what becomes of it, and what it names exists; no case is without a rule.
+/// Checks that no rule is missing or listed twice, each has a test or a reason, every named test exists, and no case is
+/// without a rule.
 pub fn check() {
     let rules: Vec<&str> = RULES.iter().flat_map(|(_, rules)| rules.iter().map(|rule| rule.rule)).collect();
     let table: Vec<&str> = all().map(|asked| asked.rule).collect();

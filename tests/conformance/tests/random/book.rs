@@ -1,4 +1,4 @@
-//! The oracle: what was posted on each VI, what each connection has carried, and what a completion may say of it.
+//! The oracle: the posts of each VI, the messages of each connection, and the allowed completions.
 
 use std::collections::VecDeque;
 
@@ -7,21 +7,21 @@ use udeck_via::{Completion, Reliability, Status};
 
 use crate::image::{contents, image, payload, regions, tag, untag};
 
-/// A connection, of which each side sends one way.
+/// A connection, on which each side sends one way.
 pub struct Tie {
     pub level: Reliability,
-    /// The VIs at its ends, until they disconnect. A requester that gave up never was one.
+    /// VIs at its ends, until they disconnect. A requester that gave up was never an end.
     pub ends: [Option<usize>; 2],
     pub ways: [Way; 2],
 }
 
-/// What one side has sent that consumes receives, in the order of its posts.
+/// Messages of one side that consume receives, in the order of its posts.
 #[derive(Default)]
 pub struct Way {
     pub sent: Vec<Sent>,
-    /// How many of them have come; where there is order, the first ones.
+    /// Number of messages that have arrived; if the order is kept, these are the first ones.
     pub arrived: usize,
-    /// One found a descriptor too short, which ends a reliable connection.
+    /// Whether a message found too short a descriptor, which ends a reliable connection.
     broken: bool,
 }
 
@@ -30,11 +30,11 @@ pub struct Sent {
     pub tag: u32,
     pub len: usize,
     pub immediate: bool,
-    /// By RDMA: its bytes are in the window, not in the descriptor.
+    /// Whether it was an RDMA write: its bytes are in the window, not in the descriptor.
     pub written: bool,
-    /// At which step.
+    /// Step of its post.
     pub posted: u64,
-    /// It is in the receiver's descriptor, whole or as far as it fitted.
+    /// Status of its arrival: the message is in the receiver's descriptor, whole or as far as it fitted.
     pub arrived: Option<Status>,
 }
 
@@ -43,14 +43,15 @@ impl Tie {
         Tie { level, ends, ways: Default::default() }
     }
 
-    /// The tag of what `side` of connection `number` posts next.
+    /// Tag of the next message of `side` on connection `number`.
     pub fn next_tag(&self, number: usize, side: usize) -> u32 {
         tag(number, side, self.ways[side].sent.len())
     }
 }
 
 impl Way {
-    /// Which message it is whose immediate data came, and what its receiver was to see of it; checks number and order.
+    /// Finds the message that arrived by its immediate data, and checks number and order. Returns it, with what its
+    /// receiver must see.
     pub fn arrives(&mut self, level: Reliability, immediate: Option<u32>) -> &mut Sent {
         let at = if level == Reliability::Unreliable {
             untag(immediate.expect("unreliable messages carry their tag")).2
@@ -69,25 +70,25 @@ impl Way {
         sent
     }
 
-    /// How the message that came was reported.
+    /// Records how the arrival of the message was reported.
     pub fn reported(&mut self, tag: u32, status: Status, level: Reliability) {
         self.sent[untag(tag).2].arrived = Some(status);
         self.broken |= status != Status::Done && level != Reliability::Unreliable;
     }
 }
 
-/// What is posted on a VI and not reported yet, oldest first.
+/// Posts of a VI that were not reported yet, oldest first.
 #[derive(Default)]
 pub struct Book {
     pub sends: VecDeque<PostedSend>,
     pub receives: VecDeque<PostedReceive>,
-    /// Counts ends of connections. What was posted before the last one is over.
+    /// Number of ends of connections. Posts before the last one are finished.
     batch: u64,
-    /// The batch of which a receive was flushed: all behind are, too.
+    /// Batch of a flushed receive: all receives behind it are flushed, too.
     flushed: Option<u64>,
-    /// The batch of which a send has failed, and how: all behind fail, too.
+    /// Batch of a failed send, and its status: all sends behind it fail, too.
     failed: Option<(u64, Status)>,
-    /// The batch whose connection was lost, and nobody had ended it in order.
+    /// Batch whose connection was lost, without an orderly end.
     lost: Option<u64>,
 }
 
@@ -102,25 +103,25 @@ pub struct PostedSend {
     pub id: u32,
     batch: u64,
     segments: Vec<usize>,
-    /// What lies there: of a read, nothing yet.
+    /// Contents of the segments: of a read, nothing yet.
     content: Vec<u8>,
 }
 
-/// What a send descriptor asked for.
+/// Request of a send descriptor.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// A message, or a write with immediate data: of this connection and side, this one.
+    /// A message, or a write with immediate data: message `at` of this connection and side.
     Message { tie: usize, side: usize, at: usize },
-    /// A write that its receiver is not told of.
+    /// A write of which its receiver is not notified.
     Write,
     /// A write or read that the peer does not allow.
     Forbidden,
-    /// A read of so many bytes of the window of a VI, in its so-manyth incarnation, at this step.
+    /// A read of bytes of a VI's window, in its given incarnation, at this step.
     Read { owner: usize, incarnation: u64, offset: usize, step: u64 },
 }
 
 impl PostedReceive {
-    /// Bytes that it takes.
+    /// Number of bytes that it can take.
     pub fn room(&self) -> usize {
         self.segments.iter().sum()
     }
@@ -137,24 +138,24 @@ impl Book {
         self.receives.push_back(PostedReceive { id, batch, segments });
     }
 
-    /// That of what is posted now.
+    /// Batch of the current posts.
     pub fn batch(&self) -> u64 {
         self.batch
     }
 
-    /// The connection is over, or given up: so is everything posted.
+    /// Ends the batch: the connection ended or was given up, and with it all posts.
     pub fn ends(&mut self) {
         self.batch += 1;
     }
 
-    /// As [`Book::ends`], because the connection was lost: no program has ended it, nor left a message without a place.
+    /// Ends the batch because the connection was lost: no program ended it, and no message lacked a place.
     pub fn is_lost(&mut self) {
         self.lost = Some(self.batch);
         self.ends();
     }
 
-    /// A receive was reported: is it the oldest, may it be over in this way, and does its memory look like it?
-    /// `content` is what was to come, `written` whether it went elsewhere.
+    /// Checks a reported receive: it must be the oldest, may have this status, and its memory must fit it.
+    /// `arrived` is the message that was expected.
     pub fn received(&mut self, completion: Completion, arrived: Option<&Sent>) {
         let posted = self.receives.pop_front().expect("a receive was reported that nobody has posted");
         let found = regions(completion.descriptor.expect("posted with a descriptor"));
@@ -162,7 +163,7 @@ impl Book {
             assert_eq!(completion.status, Status::Flushed, "nothing came for this receive");
             assert!(posted.batch < self.batch, "flushed while its connection stands");
             assert_eq!((completion.length, completion.immediate), (0, None));
-            // A flushed receive is untouched.
+            // A flushed receive must be untouched.
             assert_bytes(&found, &image(posted.id, &posted.segments, &[]));
             self.flushed = Some(posted.batch);
             return;
@@ -180,17 +181,17 @@ impl Book {
             "{} bytes into {room}",
             sent.len
         );
-        // The receive holds the message, and nothing else.
+        // The receive must hold the message, and nothing else.
         assert_bytes(&found, &image(posted.id, &posted.segments, &payload(sent.tag, sent.len)[..fits]));
     }
 
-    /// A send was reported: is it the oldest, may it end so, and is its memory as it was? Returns it, and what lies
-    /// in its segments.
+    /// Checks a reported send: it must be the oldest, may have this status, and its memory must be unchanged.
+    /// Returns the post, and the contents of its segments.
     pub fn sent(&mut self, completion: Completion, level: Reliability) -> (PostedSend, Vec<u8>) {
         let posted = self.sends.pop_front().expect("a send was reported that nobody has posted");
         let descriptor = completion.descriptor.expect("posted with a descriptor");
         let lies_there = contents(&descriptor);
-        // A read that failed may have read all the same. The memory of all others is as it was posted.
+        // A failed read may have read nevertheless. The memory of all other posts is unchanged.
         let content = if matches!(posted.kind, Kind::Read { .. }) { &lies_there } else { &posted.content };
         assert_bytes(&regions(descriptor), &image(posted.id, &posted.segments, content));
         let all = posted.segments.iter().sum();
@@ -198,7 +199,8 @@ impl Book {
         assert_eq!(completion.length, length, "of a send that ended as {:?}", completion.status);
         let failed = self.failed.filter(|(batch, _)| *batch == posted.batch).map(|(_, status)| status);
         match completion.status {
-            // Below reliable reception, what had left before the error was noticed is done: no more is promised.
+            // Below reliable reception, a send that left before the error was noticed is done: no more is
+            // promised.
             Status::Done => assert!(
                 failed.is_none() || level != Reliability::Reception,
                 "a send was done behind one that ended as {failed:?}"

@@ -1,14 +1,14 @@
-//! What the sequences have met, and whether it was enough of everything.
+//! Coverage of the sequences: counts of what they met, and whether these suffice.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use udeck_via::{Caps, Error, State, Status};
 
-/// How often each state transition, each status and each fault is to be met.
+/// Required count of each state transition, each status and each fault.
 const ENOUGH: u64 = 20;
 
-/// Every change of state that VIA has, and how it comes about.
+/// All state changes of VIA, with their causes.
 const TRANSITIONS: [&str; 9] = [
     "Idle -> Connected, by connect",
     "Idle -> Connected, by accept",
@@ -21,7 +21,7 @@ const TRANSITIONS: [&str; 9] = [
     "Error -> Idle, by disconnect",
 ];
 
-/// VIA's status bits, as completion or, where that is known at the post, as error; and the abilities that they need.
+/// VIA's status bits, as completion or, if the post can detect it, as error; and the abilities that they need.
 const STATUSES: [(&str, &[Caps]); 8] = [
     ("DONE", &[]),
     ("FORMAT_ERROR", &[]),
@@ -45,20 +45,20 @@ const FAULTS: [&str; 9] = [
     "a connection breaks",
 ];
 
-/// What programs do with the library that no operation, transition or status tells.
+/// Uses of the library that no operation, transition or status shows.
 const USES: [&str; 3] = [
     "a message came into memory of the program's own",
     "a message left memory of the program's own",
     "completions were taken where a completion queue named them",
 ];
 
-/// Counts of everything that was met.
+/// Counts of everything that the sequences met.
 #[derive(Default)]
 pub struct Coverage {
     sequences: u64,
-    /// What follows is the end of a sequence, which always succeeds: counted, it would hide what does not.
+    /// Whether a sequence is ending: its end always succeeds, and would hide failures if counted.
     paused: bool,
-    /// Operations by kind: how many, and how many of them succeeded.
+    /// By kind of operation: number of attempts, and number of successes.
     operations: BTreeMap<&'static str, (u64, u64)>,
     transitions: BTreeMap<String, u64>,
     statuses: BTreeMap<&'static str, u64>,
@@ -68,13 +68,13 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// A sequence begins.
+    /// Counts a new sequence.
     pub fn begin(&mut self) {
         self.sequences += 1;
         self.paused = false;
     }
 
-    /// Its operations are over.
+    /// Stops counting at the end of a sequence's operations.
     pub fn pause(&mut self) {
         self.paused = true;
     }
@@ -83,7 +83,7 @@ impl Coverage {
         u64::from(!self.paused)
     }
 
-    /// An operation was tried.
+    /// Counts an attempted operation.
     pub fn operation(&mut self, kind: &'static str, succeeded: bool) {
         let count = self.count();
         let (tried, done) = self.operations.entry(kind).or_default();
@@ -91,10 +91,10 @@ impl Coverage {
         *done += count * u64::from(succeeded);
     }
 
-    /// A VI changed its state.
+    /// Counts a state change of a VI.
     ///
     /// # Panics
-    /// When VIA has no such transition.
+    /// Panics if VIA has no such transition.
     pub fn transition(&mut self, from: State, to: State, by: &str) {
         let name = format!("{from:?} -> {to:?}, by {by}");
         assert!(TRANSITIONS.contains(&name.as_str()), "VIA has no {name}");
@@ -102,36 +102,36 @@ impl Coverage {
         *self.transitions.entry(name).or_default() += count;
     }
 
-    /// A descriptor was reported.
+    /// Counts a reported descriptor.
     pub fn status(&mut self, status: Status) {
         let count = self.count();
         *self.statuses.entry(bit(status)).or_default() += count;
     }
 
-    /// A call was refused.
+    /// Counts a refused call.
     pub fn error(&mut self, error: &Error) {
         let count = self.count();
         *self.errors.entry(name(error)).or_default() += count;
     }
 
-    /// A post was refused for what is a status bit in VIA.
+    /// Counts a refused post that corresponds to a status bit in VIA.
     pub fn refused(&mut self, bit: &'static str) {
         let count = self.count();
         *self.statuses.entry(bit).or_default() += count;
     }
 
-    /// The fabric did something.
+    /// Counts a fault of the fabric.
     pub fn fault(&mut self, what: &'static str) {
         *self.faults.entry(what).or_default() += 1;
     }
 
-    /// One of [`USES`].
+    /// Counts one of [`USES`].
     pub fn used(&mut self, what: &'static str) {
         let count = self.count();
         *self.uses.entry(what).or_default() += count;
     }
 
-    /// What was not met often enough by NICs of these abilities.
+    /// Events that were met too rarely by NICs with these abilities.
     pub fn gaps(&self, caps: Caps) -> Vec<String> {
         let mut gaps = Vec::new();
         let (tried, done) = self.total();
@@ -193,7 +193,7 @@ fn bit(status: Status) -> &'static str {
     }
 }
 
-/// Which error it is.
+/// Name of the error's variant.
 pub fn name(error: &Error) -> &'static str {
     match error {
         Error::Unsupported { .. } => "Unsupported",

@@ -1,12 +1,12 @@
-//! The dice of a sequence, the same everywhere for a seed.
+//! Dice of a sequence: random decisions that are the same everywhere for a seed.
 
 use udeck_faults::SplitMix64;
 
-/// What chance decides about a sequence.
+/// Random decisions of a sequence.
 pub struct Dice(SplitMix64);
 
 impl Dice {
-    /// Dice of a seed, that fall otherwise than the fabric's of the same one.
+    /// Dice from a seed, with other results than the fabric's dice from the same seed.
     pub fn new(seed: u64) -> Self {
         Dice(SplitMix64::new(seed ^ 0x6f70_6572_6174_696f))
     }
@@ -25,17 +25,17 @@ impl Dice {
         low + self.below(high - low + 1)
     }
 
-    /// True in so many of a hundred throws.
+    /// True with a probability of `chance` in a hundred.
     pub fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
 
-    /// One of them, if there are any.
+    /// One of the items, if there are any.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         (!from.is_empty()).then(|| from[self.below(from.len())])
     }
 
-    /// One of them, each as often as its weight says.
+    /// One of the items, with probabilities by weight.
     pub fn weighted<T: Copy>(&mut self, from: &[(usize, T)]) -> T {
         let mut left = self.below(from.iter().map(|(weight, _)| weight).sum());
         for &(weight, what) in from {

@@ -1,5 +1,5 @@
-//! The end of a sequence: what stands delivers all, what is broken is broken at both ends, everything posted is
-//! reported, and no memory is left.
+//! The end of a sequence: living connections deliver everything, broken ones are broken at both ends, every
+//! post is reported, and no memory is left.
 
 use std::sync::{Arc, PoisonError};
 
@@ -8,9 +8,9 @@ use udeck_via::{Reliability, State};
 
 use crate::play::{LONG, Play};
 
-/// Room for every message.
+/// Length of a receive that has room for every message, in bytes.
 const ANY: usize = 512;
-/// Receives that wait for what is still to come.
+/// Number of receives for messages that are still to arrive.
 const PLENTY: usize = 32;
 
 impl Play<'_> {

@@ -13,33 +13,33 @@ use crate::book::Book;
 use crate::dice::Dice;
 use crate::history::{History, LENGTH, blank};
 
-/// Where every station listens.
+/// Discriminator at which every station listens.
 pub const DOOR: &[u8] = b"door";
-/// What acceptors send along.
+/// Private data of an acceptance.
 pub const WELCOME: &[u8] = b"welcome";
 const ARENA: usize = 256 << 10;
 
-/// A NIC, and what is there once.
+/// A NIC, and the objects that exist once for each.
 pub struct Station {
     pub name: String,
     pub nic: Nic,
     pub cq: Cq,
-    /// Of its VIs and their memory.
+    /// Protection tag of its VIs and their memory.
     pub ptag: Ptag,
-    /// Of memory that its VIs cannot use.
+    /// Protection tag of memory that its VIs cannot use.
     pub foreign: Ptag,
     pub alive: bool,
     pub desk: Arc<Mutex<Desk>>,
     _listener: Listener,
 }
 
-/// Where requests are answered: on the fabric's thread, so that time stands still meanwhile.
+/// Desk where requests are answered: on the fabric's thread, so that time stands still meanwhile.
 pub struct Desk {
     pub answer: Answer,
-    /// Whom to connect.
+    /// The VI to connect.
     pub vi: Option<Vi>,
     queues: CqHandle,
-    /// What the last request brought along.
+    /// Private data of the last request.
     pub heard: Vec<u8>,
     pub accepted: Option<udeck_via::Result>,
     /// A request that was left unanswered.
@@ -98,27 +98,27 @@ impl Station {
     }
 }
 
-/// A VI, and what the oracle knows about it.
+/// A VI, and the oracle's knowledge about it.
 pub struct Actor {
-    /// Not here while it lies on a desk.
+    /// The VI; `None` while it lies on a desk.
     pub vi: Option<Vi>,
-    /// Its station.
+    /// Index of its station.
     pub home: usize,
     pub level: Reliability,
     pub book: Book,
-    /// Its last connection, and which end of it.
+    /// Its last connection, and its end of it.
     pub tie: Option<(usize, usize)>,
-    /// As `tie`, by the batch of its book that was open meanwhile.
+    /// Its connections and ends, by the batch of its book that was open meanwhile.
     pub ties: BTreeMap<u64, (usize, usize)>,
-    /// What its peers may write and read.
+    /// Window that its peers may write and read.
     pub target: Option<Target>,
 }
 
-/// A window, and what may be in it.
+/// A window, and its possible contents.
 pub struct Target {
     pub window: Window,
     pub history: History,
-    /// Counts those before it.
+    /// Number of windows before this one.
     pub incarnation: u64,
 }
 
@@ -134,7 +134,7 @@ impl Target {
         Some(Target { window, history: History::default(), incarnation })
     }
 
-    /// Whether the window contains what it may.
+    /// Checks that the window contains only what it may.
     pub fn check(&self, now: u64) {
         let mut found = vec![0; LENGTH];
         self.window.read(0, &mut found).expect("all of it");
@@ -153,14 +153,14 @@ impl Actor {
         Actor { vi, home, level, book, tie: None, ties, target }
     }
 
-    /// Another VI in the place of this one. Its window stays: windows are the NIC's.
+    /// Replaces the VI by another one. Its window stays: windows belong to the NIC.
     pub fn replace(&mut self, station: &Station, context: usize) {
         self.vi = Some(new_vi(station, context, self.level));
         (self.book, self.tie) = (Book::default(), None);
         self.ties.clear();
     }
 
-    /// Is one end of a connection.
+    /// Records that the VI is one end of a connection.
     pub fn tied(&mut self, tie: usize, side: usize) {
         self.tie = Some((tie, side));
         self.ties.insert(self.book.batch(), (tie, side));
@@ -187,7 +187,7 @@ fn new_vi(station: &Station, context: usize, reliability: Reliability) -> Vi {
     Vi::new(&station.nic, attributes).expect("the NIC has the level")
 }
 
-/// Opens two to four NICs with up to three pairs of VIs, each of one of the levels that there are.
+/// Opens two to four NICs with up to three pairs of VIs, each with one of the available levels.
 pub fn launch(fabric: &Fabric, dice: &mut Dice) -> (Vec<Station>, Vec<Actor>) {
     let stations: Vec<_> = (0..dice.between(2, 4)).map(|at| Station::open(fabric, at)).collect();
     let caps = stations[0].nic.caps();
@@ -204,7 +204,7 @@ pub fn launch(fabric: &Fabric, dice: &mut Dice) -> (Vec<Station>, Vec<Actor>) {
     (stations, actors)
 }
 
-/// What becomes of frames in this sequence: half of them travel undisturbed, so that there is something to disturb.
+/// Faults of frames in this sequence: half of the sequences have no fault but delays, so that there is something to disturb.
 pub fn weather(dice: &mut Dice) -> Link {
     use std::time::Duration;
     use udeck_sim::When;

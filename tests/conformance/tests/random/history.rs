@@ -1,42 +1,42 @@
-//! What a window may contain: every write that was accepted, and since when its bytes must be there.
+//! Possible contents of a window: every accepted write, and the step from which its bytes must be visible.
 
 use crate::image::payload;
 
 /// Bytes of each window.
 pub const LENGTH: usize = 256;
 
-/// The writes to one window, in the order of their posts. They need not arrive in it: only those of one connection whose
-/// level keeps order do, and those that were posted when the others were known to be there.
+/// The writes to one window, in the order of their posts. Their arrival keeps the order only within one connection whose
+/// level keeps order, and after writes that were known to be in place when they were posted.
 #[derive(Default)]
 pub struct History(Vec<Write>);
 
 struct Write {
-    /// Seeds its bytes.
+    /// Seed of its bytes.
     tag: u32,
     way: (usize, usize),
     offset: usize,
     bytes: Vec<u8>,
     posted: u64,
-    /// Those of its way come in the order of their posts.
+    /// Whether writes of its way arrive in the order of their posts.
     ordered: bool,
-    /// From this step on its bytes, or those of a later write, are to be seen.
+    /// Step from which its bytes, or those of a later write, must be visible.
     visible: Option<u64>,
 }
 
-/// What a window contains before anybody has written.
+/// Contents of a window before the first write.
 pub fn blank() -> Vec<u8> {
     (0..LENGTH).map(|at| 0x5a ^ at as u8).collect()
 }
 
 impl History {
-    /// A write of side `way.1` of connection `way.0` was accepted at step `posted`.
+    /// Records that a write of side `way.1` of connection `way.0` was accepted at step `posted`.
     pub fn accepted(&mut self, tag: u32, way: (usize, usize, bool), offset: usize, len: usize, posted: u64) {
         let (way, ordered) = ((way.0, way.1), way.2);
         self.0.push(Write { tag, way, offset, bytes: payload(tag, len), posted, ordered, visible: None });
     }
 
-    /// A message of this way, posted at step `posted`, was reported at step `now`: with it all that its sender wrote
-    /// before is visible; without order (unreliable delivery) only the write that carried it.
+    /// Records that a message of this way, posted at step `posted`, was reported at step `now`. With it all earlier
+    /// writes of its sender are visible; without order (unreliable delivery) only the write that carried it.
     pub fn seen(&mut self, way: (usize, usize), tag: u32, posted: u64, ordered: bool, now: u64) {
         let before = |write: &&mut Write| {
             write.way == way && (write.tag == tag || (ordered && write.posted <= posted))
@@ -67,12 +67,12 @@ impl History {
 }
 
 impl Write {
-    /// Whether it is certain to have arrived by step `now`.
+    /// Whether it has certainly arrived by step `now`.
     fn is_there(&self, now: u64) -> bool {
         self.visible.is_some_and(|visible| visible <= now)
     }
 
-    /// Whether it is certain to have come behind `other`.
+    /// Whether it has certainly arrived after `other`.
     fn is_after(&self, other: &Write) -> bool {
         let in_order = self.ordered && self.way == other.way && self.posted > other.posted;
         in_order || other.is_there(self.posted)

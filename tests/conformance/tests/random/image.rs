@@ -1,30 +1,30 @@
-//! What messages and the memory around them look like, so that each byte tells where it belongs.
+//! Images of messages and of the memory around them, in which each byte shows where it belongs.
 
 use udeck_via::{Descriptor, Nic, Ptag, Segment};
 
-/// Bytes before and after each segment that nobody may touch.
+/// Bytes before and after each segment that must stay untouched.
 const GUARD: usize = 16;
 
-/// Names a message within its sequence: the connection's number, the sender's side, the place among what it sent.
-/// Travels as immediate data, and seeds the contents.
+/// Identifies a message within its sequence by the connection's number, the sender's side, and its index among
+/// that side's messages. The tag travels as immediate data, and seeds the contents.
 pub fn tag(tie: usize, side: usize, at: usize) -> u32 {
     assert!(tie < 1 << 16 && at < 1 << 15, "a sequence is shorter than that");
     (tie as u32) << 16 | (side as u32) << 15 | at as u32
 }
 
-/// The connection, side and place that a tag names.
+/// The connection, side and index of a tag.
 pub fn untag(tag: u32) -> (usize, usize, usize) {
     ((tag >> 16) as usize, (tag >> 15 & 1) as usize, (tag & 0x7fff) as usize)
 }
 
-/// What the message of this tag contains: different bytes for different tags and places.
+/// Contents of the message with this tag: different bytes for different tags and positions.
 pub fn payload(tag: u32, len: usize) -> Vec<u8> {
     let seed = tag.wrapping_mul(0x9e37_79b9);
     (0..len).map(|at| (at as u32).wrapping_mul(31).wrapping_add(seed >> (8 * (at % 4))) as u8).collect()
 }
 
-/// The regions of descriptor `id`, whose segments are so long, when `content` lies in the segments from the first on;
-/// one after another.
+/// The regions of descriptor `id`, with segments of these lengths, when `content` fills the segments from the first
+/// on; concatenated.
 pub fn image(id: u32, segments: &[usize], content: &[u8]) -> Vec<u8> {
     images(id, segments, content).concat()
 }
@@ -45,12 +45,12 @@ fn guard(id: u32, at: usize) -> u8 {
     0xc3 ^ (at as u8).wrapping_mul(7) ^ (id as u8).wrapping_mul(29)
 }
 
-/// Whether descriptor `id` has segments, every other one from the first on, in memory of the program's own.
+/// Whether every other segment of descriptor `id`, from the first on, lies in the program's own memory.
 pub fn is_own(id: u32) -> bool {
     id.is_multiple_of(3)
 }
 
-/// Segments that look like [`image`].
+/// Segments with the contents of [`image`].
 pub fn segments(nic: &Nic, ptag: Ptag, id: u32, lengths: &[usize], content: &[u8]) -> Vec<Segment> {
     let segment = |((at, bytes), &len): ((usize, Vec<u8>), &usize)| {
         let region = if is_own(id) && at.is_multiple_of(2) {
@@ -65,12 +65,12 @@ pub fn segments(nic: &Nic, ptag: Ptag, id: u32, lengths: &[usize], content: &[u8
     images(id, lengths, content).into_iter().enumerate().zip(lengths).map(segment).collect()
 }
 
-/// The regions of a descriptor that came back, whole, one after another.
+/// The regions of a returned descriptor, whole, concatenated.
 pub fn regions(descriptor: Descriptor) -> Vec<u8> {
     descriptor.into_segments().into_iter().flat_map(|segment| segment.into_region().to_vec()).collect()
 }
 
-/// What lies in the segments of a descriptor.
+/// Contents of the segments of a descriptor.
 pub fn contents(descriptor: &Descriptor) -> Vec<u8> {
     descriptor.segments().iter().flat_map(Segment::bytes).copied().collect()
 }

@@ -1,18 +1,19 @@
 //! Random sequences of operations on the simulated fabric, over links that lose, corrupt, duplicate, delay, reorder
 //! and stall, and with NICs that die: the properties of VIA's reliability levels hold in each.
 //!
-//! One thread drives; time is virtual; everything follows from a seed. A failing seed is printed with its last
-//! operations; `DECK_SIM_SEED` plays it again, alone. `DECK_RANDOM_SEQUENCES` says how many are played. What they met is
-//! printed, and a full run in which something was met too seldom fails: the invariants say nothing of what never happened.
+//! One thread drives; time is virtual; everything follows from a seed. A failing seed is printed with its last operations;
+//! `DECK_SIM_SEED` replays it, alone. `DECK_RANDOM_SEQUENCES` sets the number of sequences. The events that they met are
+//! printed, and a full run in which an event was met too rarely fails: the invariants say nothing about what never
+//! happened.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `play` | which operations, in which order, and the faults |
+//! | `play` | choice and order of the operations, and the faults |
 //! | `transfers`, `meetings`, `mistakes` | the operations |
-//! | `finish` | what must hold at the end |
+//! | `finish` | requirements at the end |
 //! | `book`, `history` | the oracle: descriptors and messages; windows |
 //! | `fleet`, `image`, `dice` | NICs and VIs; bytes; chance |
-//! | `coverage` | what was met |
+//! | `coverage` | counts of what was met |
 
 #![allow(clippy::result_large_err, reason = "a refused descriptor comes back by value")]
 
@@ -36,11 +37,11 @@ use udeck_sim::{Fabric, Options, replay};
 use coverage::Coverage;
 
 const NAME: &str = "sim::random::sequences_keep_the_promises_of_their_level";
-/// Says how many sequences are played.
+/// Variable for the number of sequences.
 const VARIABLE: &str = "DECK_RANDOM_SEQUENCES";
-/// A full run, whose coverage is judged.
+/// Number of sequences of a full run, whose coverage is judged.
 const SEQUENCES: u64 = 10_000;
-/// Every so-manyth sequence is played twice, and is the same both times.
+/// Interval of sequences that are played twice, with the same result both times.
 const AGAIN: u64 = 100;
 
 fn main() -> ExitCode {
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Plays them all. Returns what a full run has met too seldom.
+/// Plays all sequences. Returns the events that a full run has met too rarely.
 fn play_all() -> Vec<String> {
     let count = std::env::var(VARIABLE).map_or(SEQUENCES, |count| {
         count.parse().unwrap_or_else(|_| panic!("{VARIABLE} is {count:?}, not a number of sequences"))

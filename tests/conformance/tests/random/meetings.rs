@@ -11,11 +11,12 @@ use crate::fleet::{Answer, DOOR, WELCOME};
 use crate::play::{LONG, Play};
 use crate::transfers::SOON;
 
-/// For what will not be answered, in real time. Nothing is under way when it passes, so that it changes nothing.
+/// Real-time limit of requests that will not be answered. Nothing is under way when it passes, so it changes
+/// nothing.
 const BRIEF: Duration = Duration::from_millis(1);
 
 impl Play<'_> {
-    // ---- who ----
+    // ---- choice of VIs ----
 
     /// Two idle VIs of one level on living NICs.
     fn couple(&mut self) -> Option<(usize, usize)> {
@@ -48,7 +49,7 @@ impl Play<'_> {
         }
     }
 
-    /// A broken one if there is one, else any.
+    /// Disconnects a broken VI if there is one, otherwise any.
     pub fn disconnect_somebody(&mut self) {
         let broken = self.somebody(|actor| actor.state() == State::Error);
         let who = match broken {
@@ -76,7 +77,7 @@ impl Play<'_> {
         self.tried("disconnect", &format!("{who}"), &Ok(()));
     }
 
-    /// Drops a VI with all that is posted on it, of which nobody hears any more, and makes another.
+    /// Drops a VI with all its posts, which nobody hears of again, and makes another one.
     pub fn replace(&mut self) {
         let who = self.dice.below(self.actors.len());
         if let Some((tie, side)) = self.actors[who].tie {
@@ -89,7 +90,7 @@ impl Play<'_> {
 
     // ---- client and server ----
 
-    /// Lets everything happen that is under way, so that a wait in real time finds nothing left to do.
+    /// Lets everything under way happen, so that a wait in real time finds nothing left to do.
     fn quiesce(&mut self) {
         self.fabric.advance(LONG);
     }
@@ -115,7 +116,7 @@ impl Play<'_> {
         let deadline = Deadline::after(if unanswered { BRIEF } else { SOON });
         let cq = self.stations[from].cq.handle();
         let result = self.actors[asker].vi().connect(&address, &cq, &cq, &question, deadline);
-        // Waits until the listener's hands are empty.
+        // The advance waits until the listener's thread has nothing left to do.
         self.fabric.advance(Duration::ZERO);
         let (accepted, heard) = {
             let mut desk = desk();
@@ -138,7 +139,7 @@ impl Play<'_> {
         self.tried(kind, &details, &result.map(drop));
     }
 
-    /// What the requester is told, and whether the other is connected then.
+    /// Expected result of the requester, and whether the other VI is connected then.
     fn expected_of_connect(&self, asker: usize, answerer: usize, answer: Answer) -> (&'static str, bool) {
         let (a, b) = (&self.actors[asker], &self.actors[answerer]);
         let idle = b.state() == State::Idle;
@@ -175,7 +176,7 @@ impl Play<'_> {
         self.ties.push(Tie::new(level, ends));
     }
 
-    /// Requests that meet something else than an acceptance.
+    /// Makes a request that meets something else than an acceptance.
     pub fn refusal(&mut self) {
         let Some(asker) = self.somebody(|actor| actor.state() == State::Idle) else { return };
         let others: Vec<_> = (0..self.actors.len()).filter(|&who| who != asker).collect();
@@ -183,7 +184,7 @@ impl Play<'_> {
         match self.dice.below(6) {
             0 => self.connect(asker, answerer, Answer::Reject),
             1 => self.connect(asker, answerer, Answer::Drop),
-            // As it comes: of another level, busy, dead, not to be reached.
+            // The other VI stays as it is: of another level, busy, dead, or unreachable.
             2 | 3 => self.connect(asker, answerer, Answer::Accept),
             4 => self.connect(asker, answerer, Answer::Keep),
             _ => self.nobody_there(asker, answerer),
@@ -204,7 +205,7 @@ impl Play<'_> {
         self.tried("connect (nobody there)", &format!("from {asker}"), &result.map(drop));
     }
 
-    /// Accepts a request whose requester has given up: connected to nobody, until it is noticed.
+    /// Accepts a request whose requester has given up: the VI is connected to nobody, until this is noticed.
     fn answer_too_late(&mut self, who: usize) {
         let desk = self.stations[self.actors[who].home].desk.clone();
         let kept = desk.lock().unwrap_or_else(PoisonError::into_inner).kept.take();
@@ -221,12 +222,12 @@ impl Play<'_> {
 
     // ---- peer to peer ----
 
-    /// The one of the two that answers: that with the higher address, which starts no thread of its own.
+    /// Whether `a` is the one that answers: the one with the higher address, which starts no thread of its own.
     fn listens(&self, a: usize, b: usize) -> bool {
         self.stations[self.actors[a].home].name >= self.stations[self.actors[b].home].name
     }
 
-    /// Both ask each other, over links that are undisturbed for that long.
+    /// Both request each other, over links that are undisturbed for that long.
     fn meet(&mut self, a: usize, b: usize) {
         let (listener, asker) = if self.listens(a, b) { (a, b) } else { (b, a) };
         let homes = (self.actors[asker].home, self.actors[listener].home);
@@ -254,11 +255,11 @@ impl Play<'_> {
         self.tie([Some(asker), Some(listener)]);
     }
 
-    /// A peer request that nobody returns: it is withdrawn, or times out.
+    /// Makes a peer request that nobody returns: it is withdrawn, or times out.
     fn wait_in_vain(&mut self, who: usize) {
         let home = self.actors[who].home;
         let own = self.stations[home].name.clone();
-        // To whom is lower: so that this VI listens, and no thread asks on its behalf.
+        // The other station's address is lower, so that this VI listens, and no thread connects on its behalf.
         let Some(other) = (0..self.stations.len()).find(|&at| self.stations[at].name < own) else { return };
         let (address, cq) = (self.stations[other].address(b"in vain"), self.cq(who).handle());
         let withdrawn = self.dice.percent(50);
@@ -273,7 +274,7 @@ impl Play<'_> {
         }
         let result = self.with_vi(who, "peer_wait", |vi| vi.peer_wait()).map(drop);
         assert!(matches!(result, Err(Error::Timeout { .. })), "nobody came: {result:?}");
-        // Withdrawing is what a time-out does.
+        // A time-out withdraws the request in the same way.
         self.actors[who].book.ends();
         self.tried("peer_wait", &format!("of {who}, in vain"), &result);
     }

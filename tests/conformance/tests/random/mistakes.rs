@@ -7,7 +7,7 @@ use crate::image::segments;
 use crate::play::Play;
 
 impl Play<'_> {
-    /// One of them.
+    /// Makes one of the mistakes.
     pub fn mistake(&mut self) {
         match self.dice.below(6) {
             0 => self.foreign_memory(),
@@ -25,7 +25,7 @@ impl Play<'_> {
         Descriptor::new(segments(&station.nic, ptag, id, pieces, &[]))
     }
 
-    /// Posts, expects a refusal, and that nothing has changed.
+    /// Posts, expects a refusal, and checks that nothing has changed.
     fn refused(
         &mut self,
         who: usize,
@@ -61,7 +61,7 @@ impl Play<'_> {
         self.coverage.refused("FORMAT_ERROR");
     }
 
-    /// A send unless connected; anything in the Error state.
+    /// Posts a send while not connected, or anything in the Error state.
     fn post_in_a_wrong_state(&mut self) {
         let wrong = |actor: &Actor| actor.state() != State::Connected;
         let broken = |actor: &Actor| actor.state() == State::Error;

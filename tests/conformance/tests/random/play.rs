@@ -1,4 +1,4 @@
-//! One sequence: which operations, in which order, and the journal of them.
+//! A sequence: its operations, their order, and their journal.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::fleet::{Actor, Station, launch, weather};
 
-/// Operations of a sequence that a failure prints.
+/// Number of the last operations that a failure prints.
 const LAST: usize = 25;
-/// Virtual time after which nothing is under way on links that are not stalled.
+/// Virtual time after which nothing is under way, except on stalled links.
 pub const LONG: Duration = Duration::from_secs(1);
 
-/// What was done, and what came of it. Printed when the sequence fails.
+/// Journal of operations and their results, which is printed when the sequence fails.
 #[derive(Default)]
 pub struct Journal(Vec<String>);
 
@@ -45,9 +45,9 @@ pub struct Play<'a> {
     pub stations: Vec<Station>,
     pub actors: Vec<Actor>,
     pub ties: Vec<Tie>,
-    /// Links on which nothing arrives at present.
+    /// Links on which nothing arrives at the moment.
     pub stalled: Vec<(usize, usize)>,
-    /// Handles of windows that are no more.
+    /// Handles of windows that no longer exist.
     pub stale: Vec<udeck_via::RemoteBuffer>,
     pub step: u64,
     pub descriptors: u32,
@@ -73,7 +73,7 @@ enum StepKind {
     Fault,
 }
 
-/// Out of a hundred or so. Mostly what a sensible program does.
+/// Weights of the steps, in about a hundred. Most are the steps of a sensible program.
 const WEIGHTS: [(usize, StepKind); 15] = [
     (12, StepKind::PostReceive),
     (36, StepKind::Send),
@@ -92,10 +92,10 @@ const WEIGHTS: [(usize, StepKind); 15] = [
     (2, StepKind::Fault),
 ];
 
-/// Plays the sequence of the fabric's seed, to the end. Returns what was done, and what came of it.
+/// Plays the sequence of the fabric's seed to the end. Returns its journal.
 ///
 /// # Panics
-/// When a promise is broken.
+/// Panics if a promise is broken.
 pub fn sequence(fabric: &Fabric, coverage: &mut Coverage) -> Vec<String> {
     coverage.begin();
     fabric.record_trace();
@@ -163,13 +163,13 @@ impl<'a> Play<'a> {
         }
     }
 
-    // ---- what all moves need ----
+    // ---- common parts of all moves ----
 
     pub fn note(&mut self, what: String) {
         self.journal.0.push(what);
     }
 
-    /// An operation was tried: counts it, and writes it down.
+    /// Counts an attempted operation, and writes it down.
     pub fn tried(&mut self, kind: &'static str, details: &str, outcome: &Result<(), Error>) {
         self.coverage.operation(kind, outcome.is_ok());
         match outcome {
@@ -177,7 +177,7 @@ impl<'a> Play<'a> {
             Err(error) => {
                 self.coverage.error(error);
                 match error {
-                    // How long it has waited is real time: it would not repeat itself.
+                    // The time that it has waited is real time, which would not repeat itself.
                     Error::Timeout { what, .. } => self.note(format!("{kind} {details}: {what}: never came")),
                     error => self.note(format!("{kind} {details}: {error}")),
                 }
@@ -189,13 +189,13 @@ impl<'a> Play<'a> {
         self.stations[0].nic.caps()
     }
 
-    /// A number for a descriptor.
+    /// Returns a new number for a descriptor.
     pub fn number(&mut self) -> u32 {
         self.descriptors += 1;
         self.descriptors
     }
 
-    /// Calls a VI, and follows its state.
+    /// Calls a VI, and tracks its state.
     pub fn with_vi<T>(&mut self, who: usize, by: &str, call: impl FnOnce(&mut Vi) -> T) -> T {
         let before = self.actors[who].state();
         let result = call(self.actors[who].vi());
@@ -203,7 +203,7 @@ impl<'a> Play<'a> {
         result
     }
 
-    /// A VI that was in `before` has been called.
+    /// Tracks the state of a VI that was in `before` and has been called.
     pub fn follow(&mut self, who: usize, before: State, by: &str) {
         let after = self.actors[who].state();
         if after == before {
@@ -218,7 +218,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A connected VI went to the Error state: its peer has not left, and what came next had a place.
+    /// Whether only a loss explains that a connected VI went to the Error state: its peer has not left, and the
+    /// next message had a place.
     fn can_only_be_lost(&self, who: usize, before: State) -> bool {
         let Some((tie, side)) = self.actors[who].tie.filter(|_| before == State::Connected) else {
             return false;
@@ -233,7 +234,7 @@ impl<'a> Play<'a> {
         tie.ends[1 - side].is_some() && has_place
     }
 
-    /// Who fulfils `wish`.
+    /// A random VI that fulfils `wish`.
     pub fn somebody(&mut self, wish: impl Fn(&Actor) -> bool) -> Option<usize> {
         let all: Vec<_> = (0..self.actors.len()).filter(|&who| wish(&self.actors[who])).collect();
         self.dice.pick(&all)

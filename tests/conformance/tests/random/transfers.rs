@@ -1,4 +1,4 @@
-//! Posting, and taking what is over.
+//! Posts, and the taking of completions.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::history::LENGTH;
 use crate::image::{is_own, payload, segments, untag};
 use crate::play::Play;
 
-/// Longest message of a sensible program here: beyond what travels inside a descriptor.
+/// Length in bytes of the longest message of a sensible program here: beyond the limit of a descriptor.
 const LONGEST: usize = 300;
-/// Receives that a sensible program has posted at most.
+/// Largest number of receives that a sensible program has posted.
 const ENOUGH: usize = 8;
-/// The safety net of calls that wait.
+/// Deadline of waiting calls, as a safety net.
 pub const SOON: Duration = Duration::from_secs(60);
 
 impl Play<'_> {
@@ -28,7 +28,7 @@ impl Play<'_> {
         self.post_receive_of(who, room);
     }
 
-    /// Zero, short enough to travel inside the descriptor, or longer.
+    /// A length: zero, short enough to travel inside the descriptor, or longer.
     fn length(&mut self) -> usize {
         match self.dice.below(10) {
             0 => 0,
@@ -37,7 +37,7 @@ impl Play<'_> {
         }
     }
 
-    /// `len` in one to three pieces.
+    /// Splits `len` into one to three pieces.
     fn pieces(&mut self, len: usize) -> Vec<usize> {
         let mut pieces = Vec::new();
         let mut left = len;
@@ -64,7 +64,7 @@ impl Play<'_> {
         }
     }
 
-    /// Who is connected to whom: VI, connection, side.
+    /// A connected VI, its connection, and its side.
     fn connected(&mut self) -> Option<(usize, usize, usize)> {
         let who = self.somebody(|actor| actor.state() == State::Connected)?;
         let (tie, side) = self.actors[who].tie.expect("connected");
@@ -79,7 +79,8 @@ impl Play<'_> {
         self.actors[peer].book.receives.get(under_way).map(|receive| receive.room())
     }
 
-    /// Makes sure that the next message of this way finds a receive, but for a few. Returns how long it may be.
+    /// Ensures that the next message of this way finds a receive, except in a few cases. Returns its allowed
+    /// length.
     fn prepare(&mut self, tie: usize, side: usize, len: usize) -> usize {
         let careless = self.dice.percent(3);
         match self.room_for_next(tie, side) {
@@ -136,7 +137,7 @@ impl Play<'_> {
         let remote = target.window.remote();
         let offset = self.dice.below(LENGTH);
         let len = self.dice.between(0, LENGTH - offset);
-        // Without immediate data, a tag that no message has.
+        // Without immediate data the tag is one that no message has.
         let id = self.number();
         let tag = if immediate { self.ties[tie].next_tag(tie, side) } else { !id };
         let (pieces, content) = (self.pieces(len), payload(tag, len));
@@ -183,7 +184,7 @@ impl Play<'_> {
         }
     }
 
-    /// Posts what a connected VI may post.
+    /// Posts a descriptor of a connected VI.
     fn post(&mut self, who: usize, kind: &'static str, details: &str, what: Descriptor) -> Result<(), ()> {
         let what = if self.dice.percent(20) { what.fenced() } else { what };
         let result = self.with_vi(who, kind, |vi| vi.post_send(what)).map_err(|(error, _)| error);
@@ -199,7 +200,7 @@ impl Play<'_> {
         }
     }
 
-    /// RDMA to where the peer does not allow it.
+    /// Posts RDMA where the peer does not allow it.
     pub fn forbidden(&mut self) {
         let Some((who, tie, side)) = self.connected() else { return };
         let Some(peer) = self.ties[tie].ends[1 - side] else { return };
@@ -218,7 +219,7 @@ impl Play<'_> {
             self.with_vi(who, "post_send", |vi| vi.post_send(descriptor)).map_err(|(error, _)| error);
         self.tried("rdma_write (forbidden)", &format!("on {who} to {wrong:?}"), &result);
         match result {
-            // Judged by the target, which says so later.
+            // The target will judge it later.
             Ok(()) => self.actors[who].book.posted_send(Kind::Forbidden, id, &[16], content),
             Err(Error::RdmaProtection { .. }) => self.coverage.refused("RDMA_PROT_ERROR"),
             Err(Error::Closed | Error::Lost(_) | Error::Full { .. }) => {}
@@ -234,17 +235,17 @@ impl Play<'_> {
         history.check(0, &settled, self.step).unwrap_or_else(|why| panic!("revoked window of {who}: {why}"));
         self.tried("revoke", &format!("the window of {who}"), &Ok(()));
         drop(settled);
-        // A dead NIC's windows are nobody's concern.
+        // A dead NIC's window needs no replacement.
         let station = &self.stations[self.actors[who].home];
         self.actors[who].target = station.alive.then(|| Target::new(station, incarnation + 1)).flatten();
     }
 
     // ---- completions ----
 
-    /// Takes all that is over on one VI. Returns how many there were.
+    /// Takes all completions of one VI. Returns their number.
     pub fn reap_one(&mut self, who: usize) -> usize {
         let found = self.reap(who);
-        // To look and find nothing is neither a success nor a failure.
+        // A poll that finds nothing is neither a success nor a failure.
         if found > 0 {
             self.coverage.operation("take completions", true);
         }
@@ -252,10 +253,10 @@ impl Play<'_> {
         found
     }
 
-    /// Takes all that is over on the VIs that a completion queue names.
+    /// Takes all completions of the VIs that a completion queue names.
     pub fn poll(&mut self) {
         let at = self.dice.below(self.stations.len());
-        // Bounded: a queue may name a VI that has nothing.
+        // The loop is bounded: a queue may name a VI that has nothing.
         for _ in 0..2 * self.actors.len() {
             let Some(entry) = self.stations[at].cq.poll() else { break };
             let who = entry.context as usize;
@@ -267,7 +268,7 @@ impl Play<'_> {
         self.note(format!("polled the completion queue of n{at}"));
     }
 
-    /// As [`Play::reap_one`]: how many there were.
+    /// Takes completions as [`Play::reap_one`] does, and returns their number.
     pub fn reap(&mut self, who: usize) -> usize {
         let mut found = 0;
         loop {
@@ -277,7 +278,7 @@ impl Play<'_> {
                 return found;
             }
             found += usize::from(received.is_some()) + usize::from(sent.is_some());
-            // The receive first: on reliable reception it is what makes the send of a VI to itself done.
+            // The receive comes first: with reliable reception it completes the send of a VI to itself.
             received.into_iter().for_each(|completion| self.received(who, completion));
             sent.into_iter().for_each(|completion| self.sent(who, completion));
         }
@@ -290,7 +291,8 @@ impl Play<'_> {
         if status == Status::Flushed {
             return self.actors[who].book.received(completion, None);
         }
-        // Over the connection that it was posted for: what came before that one's end is reported after it, too.
+        // The receive belongs to the connection for which it was posted: messages before that one's end are
+        // reported after it, too.
         let actor = &self.actors[who];
         let posted = actor.book.receives.front().expect("a receive was reported that nobody has posted");
         let (own, (tie, side)) = (is_own(posted.id), actor.ties[&posted.batch]);
@@ -336,7 +338,7 @@ impl Play<'_> {
                     allowed.unwrap_or_else(|why| panic!("{who} has read at {offset}: {why}"));
                 }
             }
-            // Below reliable reception its data may have left before its target judged it.
+            // Below reliable reception the data may have left before the target judged them.
             Kind::Forbidden => {
                 let judged = level == udeck_via::Reliability::Reception;
                 assert!(!judged || status != Status::Done, "RDMA to a wrong place");

@@ -1,4 +1,4 @@
-//! Service points, requests, answers; the end of a connection.
+//! Connections: service points, requests, answers, and the end of a connection.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn a_request_dropped_unanswered_is_refused(fabric: &dyn Fabric) {
     door.join(&a, &b);
 }
 
-/// Asked for as long as somebody may come.
+/// The connect repeats its request as long as a service point may appear.
 fn nobody_listens(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     let to = door.address();
@@ -111,7 +111,7 @@ fn an_unanswered_request_times_out(fabric: &dyn Fabric) {
     door.join(&a, &b);
 }
 
-/// The answer's side learns it: at once, or as the end of what it took for a connection.
+/// The answering side learns that nobody is connected: at once, or as the end of a supposed connection.
 fn connects_nobody(b: &End, request: udeck_dat::ConnectionRequest) {
     accept(b, request, b"");
     match b.told() {
@@ -146,7 +146,7 @@ fn a_withdrawn_request_connects_nobody(fabric: &dyn Fabric) {
     pair.check();
 }
 
-/// Each asker gets the answer to its own request, in whatever order they are given.
+/// Each requester gets the answer to its own request, in whatever order the answers are given.
 fn each_request_is_answered_once(fabric: &dyn Fabric) {
     let (nic, server) = (fabric.open(&Options::default()), End::on(&fabric.open(&Options::default())));
     let door = Door::at(&server, 5);
@@ -222,7 +222,7 @@ fn an_end_point_connects_again(fabric: &dyn Fabric) {
     let mut pair = Pair::new(fabric);
     for round in 0..20 {
         pair.check();
-        // Either side first, in order or not.
+        // Either side disconnects first, gracefully or not.
         let first = if round % 2 == 0 { &pair.a } else { &pair.b };
         first.ep.disconnect(round % 4 < 2).unwrap();
         assert_eq!((pair.a.told(), pair.b.told()), (Connection::Disconnected, Connection::Disconnected));
@@ -232,7 +232,7 @@ fn an_end_point_connects_again(fabric: &dyn Fabric) {
         }
         pair.connect();
     }
-    // Nobody is told anything behind that.
+    // No further event follows at either side.
     until("nothing", || (pair.a.connections.dequeue().is_none()).then_some(()));
     assert!(pair.b.connections.wait(Deadline::after(Duration::from_millis(5))).is_err());
 }

@@ -72,7 +72,7 @@ fn each_event_ends_a_wait(fabric: &dyn Fabric) {
         });
         for at in 0..200 {
             until("the last was taken", || evd.is_empty().then_some(()));
-            // Sometimes it sleeps by then.
+            // Sometimes the waiter sleeps by then.
             if at % 20 == 0 {
                 thread::sleep(std::time::Duration::from_millis(3));
             }
@@ -171,7 +171,7 @@ fn one_waits_at_a_time(fabric: &dyn Fabric) {
             stop.store(true, Ordering::Relaxed);
             event
         });
-        // It waits as soon as a second one is refused.
+        // The first thread is waiting as soon as a second one is refused.
         until("the second one is refused", || match evd.wait(Deadline::now()) {
             Err(Error::InUse { .. }) => Some(()),
             Err(Error::Timeout { .. }) => None,
@@ -183,7 +183,7 @@ fn one_waits_at_a_time(fabric: &dyn Fabric) {
     });
 }
 
-/// To and fro, each end asleep or not when the other one posts.
+/// Messages go back and forth; each end may be asleep or not when the other one posts.
 fn no_post_is_slept_through(fabric: &dyn Fabric) {
     const ROUNDS: usize = 300;
     let Pair { mut a, mut b, door: _door } = Pair::new(fabric);

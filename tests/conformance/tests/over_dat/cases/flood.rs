@@ -1,4 +1,4 @@
-//! More than a receiver can take: many senders at once, and senders that never wait.
+//! Floods: more messages than a receiver can take, from many senders at once, and from senders that never wait.
 
 use std::thread;
 
@@ -17,17 +17,18 @@ pub const CASES: &[Case] = &[
     case!(a_flood_of_long_messages_is_held_back),
 ];
 
-/// NICs that send, end points on each, and messages of each.
+/// Number of NICs that send, of end points on each, and of messages of each.
 const NICS: usize = 3;
 const EPS: usize = 5;
 const EACH: usize = 40;
 
-/// Some travel inside their descriptor, some do not.
+/// A message: some fit into their descriptor, some do not.
 fn message(sender: usize, number: usize) -> Vec<u8> {
     pattern(sender * EACH + number, [0, 7, 48, 49, 700][(sender + number) % 5])
 }
 
-/// Each end point's messages keep their order whoever else sends, and the one dispatcher forgets none.
+/// Each end point's messages keep their order whichever end points send as well, and the one dispatcher omits
+/// none.
 fn many_to_one_all_arrive_in_order(fabric: &dyn Fabric) {
     let ia = Ia::on_nic(&fabric.open(&Options::default())).unwrap();
     let (pz, evd, requests) = (Pz::new(&ia), Evd::new(&ia, 0), Evd::new(&ia, 0));
@@ -65,7 +66,7 @@ fn many_to_one_all_arrive_in_order(fabric: &dyn Fabric) {
                     }
                 }
                 ends.iter_mut().for_each(|end| (0..EACH).for_each(|_| drop(end.sent())));
-                // What has left arrives, also behind the end.
+                // Sent messages arrive, even after the end of the connection.
             });
         }
         let mut next = vec![0; receivers.len()];
@@ -81,14 +82,14 @@ fn many_to_one_all_arrive_in_order(fabric: &dyn Fabric) {
 
 const MESSAGES: usize = 3000;
 
-/// Bytes of the next message, which is number `taken`.
+/// Takes the next message, whose number is `taken`.
 fn take(b: &mut End, taken: &mut usize, len: usize) {
     b.post_receive(&[len]);
     assert_bytes(&b.received(), &pattern(*taken, len));
     *taken += 1;
 }
 
-/// The receiver takes one message whenever the sender cannot go on: the sender learns that it is too fast.
+/// The receiver takes one message whenever the sender cannot continue: the sender learns that it is too fast.
 fn is_held_back(fabric: &dyn Fabric, len: usize) {
     let Pair { a, mut b, .. } = Pair::with(fabric, EpAttributes::default().max_receives(64).max_requests(64));
     let (mut sent, mut taken, mut held_back) = (0, 0, 0);
@@ -102,7 +103,7 @@ fn is_held_back(fabric: &dyn Fabric, len: usize) {
                 if taken < sent {
                     take(&mut b, &mut taken, len);
                 } else {
-                    // Over a network, word of the room may come late.
+                    // Over a network, news of the room may come late.
                     assert!(!deadline.passed(), "everything was taken, and there is no room");
                     thread::yield_now();
                 }

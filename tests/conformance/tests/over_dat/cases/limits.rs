@@ -1,4 +1,4 @@
-//! What is bounded says when it is full, and goes on when it is not.
+//! Limits: a bounded resource reports when it is full, and continues when it has room again.
 
 use udeck_conformance::both::{Access, End as _};
 use udeck_conformance::kit::{assert_bytes, pattern};
@@ -18,7 +18,7 @@ pub const CASES: &[Case] = &[
 
 const FEW: EpAttributes = EpAttributes { max_receives: 8, max_requests: 8, qos: Qos::BestEffort };
 
-/// Reads are not over before the message in front of them has found a receive.
+/// Reads do not complete before the message in front of them has found a receive.
 fn the_request_queue_fills_and_recovers(fabric: &dyn Fabric) {
     let mut pair = Pair::with(fabric, FEW);
     let Pair { a, b, .. } = &mut pair;
@@ -106,7 +106,7 @@ fn a_queue_that_can_never_be_is_refused(fabric: &dyn Fabric) {
         let made = Ep::new(&end.pz, &end.requests, &end.receives, &end.connections, attributes);
         assert!(matches!(made, Err(Error::InvalidParameter { .. })), "{attributes:?}");
     }
-    // Nor one whose dispatchers are another adapter's.
+    // An end point with another adapter's dispatchers is refused, too.
     let other = End::on(&fabric.open(&Options::default()));
     let made = Ep::new(&end.pz, &other.requests, &end.receives, &end.connections, FEW);
     assert!(matches!(made, Err(Error::InvalidParameter { .. })), "{made:?}");

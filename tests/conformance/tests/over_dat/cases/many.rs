@@ -1,4 +1,4 @@
-//! Many connections, at a time and one after another.
+//! Many connections, simultaneous and one after another.
 
 use udeck_conformance::both::End as _;
 use udeck_conformance::kit::until;
@@ -12,7 +12,7 @@ pub const CASES: &[Case] = &[case!(many_ask_at_a_time), case!(connections_leave_
 
 const MANY: usize = 40;
 
-/// All ask before anybody is answered; each gets a connection, and its own answers.
+/// All end points request before any is answered; each gets a connection, and its own answer.
 fn many_ask_at_a_time(fabric: &dyn Fabric) {
     let (here, there) = (fabric.open(&Options::default()), fabric.open(&Options::default()));
     let server = End::on(&there);
@@ -45,13 +45,14 @@ fn many_ask_at_a_time(fabric: &dyn Fabric) {
     assert!(served.iter().all(|(_, ep)| ep.state() == EpState::Connected));
 }
 
-/// What the process holds of the kernel: open descriptors and threads.
+/// Kernel resources of the process: open descriptors and threads.
 fn holdings() -> (usize, usize) {
     let count = |folder| std::fs::read_dir(folder).expect("a mounted /proc").count();
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
-/// What may be there after many connections that was not before: what a queue sleeps on is made when somebody sleeps there first.
+/// Number of descriptors that may exist after many connections but not before: a queue makes its wake-up descriptor when somebody
+/// first sleeps there.
 const LAZY: usize = 8;
 
 fn connections_leave_nothing_behind(fabric: &dyn Fabric) {

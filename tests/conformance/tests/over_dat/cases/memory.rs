@@ -1,4 +1,4 @@
-//! What is registered, in which zone, with which rights.
+//! Registered memory: its zones and its rights.
 
 use udeck_conformance::both::{Access, End as _, Place};
 use udeck_conformance::kit::{assert_bytes, pattern};
@@ -77,7 +77,7 @@ fn part_of_a_region_is_sent_and_filled(fabric: &dyn Fabric) {
     }
 }
 
-/// `a` writes where `b` does not let it: the data have left, and both are told. `theirs` stays as it is.
+/// `a` writes where `b` does not allow it: the data have left, and both are notified. `theirs` stays as it is.
 fn forbidden_write(pair: &mut Pair, bytes: &[u8], to: RemoteMemory) {
     pair.b.post_receive(&[8]);
     pair.a.post_write(&[bytes], to, false);
@@ -88,7 +88,7 @@ fn forbidden_write(pair: &mut Pair, bytes: &[u8], to: RemoteMemory) {
     pair.mend();
 }
 
-/// `a` reads what `b` does not let it: the read ends so, with its memory untouched, and both are told.
+/// `a` reads where `b` does not allow it: the read fails, with its memory untouched, and both are notified.
 fn forbidden_read(pair: &mut Pair, len: usize, from: RemoteMemory) {
     pair.a.post_read(&[len], from, false);
     let over = pair.a.request_over();
@@ -97,7 +97,7 @@ fn forbidden_read(pair: &mut Pair, len: usize, from: RemoteMemory) {
     pair.mend();
 }
 
-/// Places that are not all within memory, but that name enough.
+/// Places that are partly outside of the memory.
 fn beyond(whole: RemoteMemory) -> Vec<(usize, RemoteMemory)> {
     [(0, 1001), (1, 1000), (1000, 1), (5000, 1), (u64::MAX, 1), (u64::MAX - 3, 10)]
         .into_iter()
@@ -214,7 +214,7 @@ fn rdma_longer_than_what_it_names_is_refused(fabric: &dyn Fabric) {
     pair.check();
 }
 
-/// Where it lies, whatever became of its post.
+/// The memory comes back in place, whatever became of its post.
 fn memory_of_the_programs_own_comes_back(fabric: &dyn Fabric) {
     let Pair { a, b, .. } = Pair::new(fabric);
     let own = || vec![7_u8; 300].into_boxed_slice();

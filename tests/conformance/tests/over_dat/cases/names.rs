@@ -1,4 +1,4 @@
-//! Where service points are.
+//! Addresses of service points.
 
 use std::net::Ipv4Addr;
 
@@ -24,7 +24,8 @@ fn free_qualifiers_are_found(fabric: &dyn Fabric) {
     assert_eq!(qualifiers.len(), points.len());
 }
 
-/// Whoever has it from the program connects, also by a service point that is made later at the same place.
+/// A copy of an address from the program suffices to connect, also to a service point that is made later at the
+/// same place.
 fn an_address_is_a_value(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     let ServiceAddress::Nic { nic, qualifier } = door.address() else { panic!("made of a NIC") };

@@ -1,4 +1,4 @@
-//! The order of what is posted.
+//! The order of posts.
 
 use udeck_conformance::both::{self, Access, End as _, Interface, Place};
 use udeck_conformance::kit::{assert_bytes, pattern};
@@ -13,10 +13,10 @@ pub const CASES: &[Case] = &[
     case!(reads_and_sends_are_reported_in_the_order_of_their_posts),
 ];
 
-/// Posts of both kinds, mixed.
+/// Number of posts of both kinds, mixed.
 const POSTS: usize = 24;
 
-/// When a message has come, the writes before it are in place.
+/// When a message has arrived, the writes before it are in place.
 fn sends_and_writes_arrive_in_the_order_of_their_posts(fabric: &dyn Fabric) {
     let Pair { mut a, mut b, .. } = Pair::new(fabric);
     let place = b.place(&[0; POSTS], Access::Write);

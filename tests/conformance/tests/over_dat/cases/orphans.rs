@@ -1,4 +1,4 @@
-//! Each object holds what it needs: no order of dropping is wrong.
+//! Orphans: each object holds what it needs, so no order of dropping is wrong.
 
 use udeck_conformance::both::{Access, End as _};
 use udeck_conformance::kit::pattern;
@@ -52,7 +52,7 @@ fn a_request_outlives_its_service_point(fabric: &dyn Fabric) {
     pair.check();
 }
 
-/// A request that nobody has taken is refused.
+/// A request that nobody has taken is refused when its dispatcher ends.
 fn a_dispatcher_takes_along_what_is_in_it(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     a.ask(&door.address(), b"");

@@ -1,4 +1,4 @@
-//! An end point's states: what changes them, and which calls they allow.
+//! States of an end point: the events that change them, and the calls that they allow.
 
 use udeck_conformance::both::End as _;
 use udeck_conformance::kit::soon;
@@ -38,7 +38,7 @@ fn is_in(error: &Error, wanted: EpState) -> bool {
     matches!(error, Error::InvalidState { state, .. } if *state == wanted)
 }
 
-/// Each request with memory of its own, and what became of it.
+/// Posts each kind of request with memory of its own, and returns the results.
 fn requests(end: &End, at: RemoteMemory) -> [Result<(), (Error, Iov)>; 3] {
     let lmr = || end.lmr(b"abc");
     [
@@ -74,7 +74,7 @@ fn a_connected_end_point_neither_asks_nor_accepts(fabric: &dyn Fabric) {
     let error = a.ep.reset().unwrap_err();
     assert!(is_in(&error, EpState::Connected), "{error}");
     let (other, answer) = (End::on(&fabric.open(&Options::default())), End::on(b.ia.nic()));
-    // An end point accepts what has come to its own adapter.
+    // An end point accepts only requests that arrived at its own adapter.
     let own = Door::at(&answer, 2);
     other.ask(&own.address(), b"");
     let (error, request) = b.ep.accept(own.request(), b"").unwrap_err();

@@ -1,4 +1,4 @@
-//! How work ends, and what that does to its connection.
+//! Statuses: how work ends, and the effect on its connection.
 
 use udeck_conformance::both::{Access, End as _};
 use udeck_conformance::kit::pattern;
@@ -45,7 +45,7 @@ fn a_receive_too_short_is_a_length_error(fabric: &dyn Fabric) {
     }
 }
 
-/// The first has its own end, those behind it are flushed, each is reported once, and in order.
+/// The first post has its own status, those behind it are flushed, each is reported once, and in order.
 fn an_error_flushes_what_is_behind_it(fabric: &dyn Fabric) {
     let mut pair = Pair::new(fabric);
     let Pair { a, b, .. } = &mut pair;

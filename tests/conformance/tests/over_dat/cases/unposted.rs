@@ -1,4 +1,4 @@
-//! Messages that find no receive: they wait for one, as hardware asks again.
+//! Messages that find no receive: they wait for one, as hardware does by repeating them.
 
 use udeck_conformance::both::{Access, End as _, How};
 use udeck_conformance::kit::{assert_bytes, pattern, soon};
@@ -34,7 +34,7 @@ fn a_message_waits_for_its_receive(fabric: &dyn Fabric) {
     assert_eq!((a.ep.state(), b.ep.state()), (EpState::Connected, EpState::Connected));
 }
 
-/// The program may post the receive when it has read.
+/// The program may post the receive only after it has read.
 fn a_read_is_answered_while_a_message_waits(fabric: &dyn Fabric) {
     let Pair { mut a, mut b, .. } = Pair::new(fabric);
     let place = a.place(&pattern(1, 70_000), Access::Read);
@@ -61,7 +61,7 @@ fn the_end_comes_behind_what_waits(fabric: &dyn Fabric) {
     assert_eq!(b.receive_by(soon()).expect("it is reported").how, How::Flushed);
 }
 
-/// The reads wait behind a message without a receive, on the way or at the peer.
+/// The reads wait behind a message without a receive, under way or at the peer.
 fn reads_under_way_are_flushed(fabric: &dyn Fabric) {
     for peer_leaves in [false, true] {
         let Pair { mut a, mut b, .. } = Pair::new(fabric);

@@ -1,8 +1,8 @@
-//! What VIA leaves to its providers, and what it does not have.
+//! Rules for what VIA leaves to its providers, and for what it does not have.
 
 use super::{Asked, asked, does_not_meet};
 
-/// Of the chapters of `udeck_conformance::rules::ours`.
+/// Rules of the chapters of `udeck_conformance::rules::ours`.
 pub const ASKED: &[Asked] = &[
     asked(
         "each is bounded, exhaustion is an error, and its end is the end of it",

@@ -1,8 +1,8 @@
-//! What VIA's text promises.
+//! Rules of VIA's text.
 
 use super::{Asked, asked, does_not_meet};
 
-/// Of the chapters of `udeck_conformance::rules::via`.
+/// Rules of the chapters of `udeck_conformance::rules::via`.
 pub const ASKED: &[Asked] = &[
     // ---- reliability levels: end points are reliable, with delivery ----
     asked("corrupt data are detected, at every level", &["transfer::messages_of_all_sizes"])
