@@ -1,4 +1,4 @@
-//! Barriers wait for all, also for ranks that compute, by whichever plan, and know for whom they wait.
+//! Barriers wait for all ranks, also for ranks that compute, with every plan, and know which ranks are missing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Event, LONG, SHORT, config, ranks_believing, ranks_with};
 use udeck::Error;
 
-/// All plans, and ranks that would choose differently.
+/// The ranks' beliefs about oversubscription: all plans, and ranks that would choose differently.
 const BELIEFS: [fn(u32) -> bool; 4] = [|_| true, |_| false, |rank| rank == 0, |rank| rank != 0];
 
 #[test]
@@ -30,7 +30,7 @@ fn nobody_passes_before_all_have_come() {
     }
 }
 
-/// Ranks above 16 are two levels from rank 0, where there is a tree.
+/// Ranks above 16 are two levels from rank 0 in a tree.
 #[test]
 fn a_wait_that_gave_up_goes_on_where_it_was() {
     for oversubscribed in BELIEFS {
@@ -55,7 +55,7 @@ fn a_wait_that_gave_up_goes_on_where_it_was() {
     }
 }
 
-/// Outside the library, until everybody else of `size` has given up.
+/// Waits, outside the library, until all other ranks of `size` have given up.
 fn all_gave_up_of(gave_up: &AtomicUsize, size: usize) {
     while gave_up.load(Ordering::Relaxed) < size - 1 {
         std::thread::sleep(Duration::from_millis(1));
@@ -104,7 +104,7 @@ fn a_rank_that_finished_comes_to_no_barrier() {
     }
 }
 
-/// What set-up may take bounds the connecting, not what a rank does before its first barrier.
+/// The setup timeout bounds the connecting, not the time that a rank takes before its first barrier.
 #[test]
 fn a_rank_may_come_to_its_first_barrier_later_than_set_up_may_take() {
     const SETUP: Duration = Duration::from_secs(2);
@@ -112,7 +112,7 @@ fn a_rank_may_come_to_its_first_barrier_later_than_set_up_may_take() {
     config.setup = SETUP;
     ranks_with(3, &config, |world| {
         if world.rank() == 1 {
-            // It computes. Should the others come later still, the test is only easier.
+            // Rank 1 computes. If the others are even later, the test is only easier.
             std::thread::sleep(SETUP + SETUP / 4);
         }
         world.barrier()?;
@@ -138,7 +138,7 @@ fn a_barrier_says_who_has_come_to_none() {
     });
 }
 
-/// The first barrier of a rank makes the group, for which rank 0 is waited for.
+/// The first barrier of a rank makes the group, and waits for rank 0.
 #[test]
 fn a_thread_waits_no_longer_than_it_wants_for_another_one_s_first_barrier() {
     let gave_up = Event::new();

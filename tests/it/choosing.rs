@@ -1,4 +1,5 @@
-//! Protocols and receive models are chosen by settings, by postbox and by post; the choice can be explained.
+//! Protocols and receive models are chosen by settings, for a postbox and for a post; the choice can be
+//! explained.
 
 use crate::common::{PROTOCOLS, alone, assert_pattern, config, len_and_source, patterned, ranks, ranks_with};
 use udeck::{Config, Error, Protocol, ReceiveModel, Result, Thresholds};
@@ -13,7 +14,7 @@ fn models() -> impl Iterator<Item = Config> {
     })
 }
 
-/// Each message by another protocol than the one before it, through one postbox.
+/// Each message uses another protocol than the one before it, through one postbox.
 #[test]
 fn every_protocol_and_size_in_turn_by_either_receive_model() {
     for config in models() {
@@ -41,7 +42,7 @@ fn every_protocol_and_size_in_turn_by_either_receive_model() {
     }
 }
 
-/// Whatever carries the message: the receiver is told its size, and gets it afterwards.
+/// With any protocol, the receiver learns the message's size, and gets the message afterwards.
 #[test]
 fn a_buffer_too_small_is_told_the_size_by_every_protocol_and_model() {
     for config in models() {
@@ -83,7 +84,7 @@ fn a_mailbox_of_either_model_sleeps_until_a_message_comes() {
             let out = world.postbox::<u8>(&format!("in{}", 1 - world.rank()))?;
             for seed in 0..20 {
                 if world.rank() == 1 {
-                    // Long enough for the other to be asleep, most of the time; right in any case.
+                    // After this pause the other rank is usually asleep; the test is right in any case.
                     std::thread::sleep(std::time::Duration::from_millis(2));
                     out.post(patterned(&world, seed, 10)?)?;
                 }

@@ -54,7 +54,7 @@ fn a_barrier_that_ran_out_of_time_is_waited_for_again() {
         } else {
             let error = world.barrier_timeout(SHORT).unwrap_err();
             assert!(matches!(&error, Error::Deadline { whom, .. } if whom.contains("rank")), "{error}");
-            // Many more, none of which tells the others anything new: else the rings would fill.
+            // Many more attempts tell the others nothing new: otherwise the rings would fill.
             for _ in 0..400 {
                 let error = world.barrier_timeout(Duration::ZERO).unwrap_err();
                 assert!(matches!(&error, Error::Deadline { what, .. } if what == "the barrier"), "{error}");

@@ -1,5 +1,5 @@
-//! A connection broke, and the launcher does not say yet whether its rank has finished: no call waits for that beyond its own
-//! time, nor guesses.
+//! Doubt: a connection broke, and the launcher has not yet said whether its rank finished. No call waits for the answer
+//! beyond its own deadline, and none guesses.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,10 +14,11 @@ use udeck::{Error, Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::{Client, local::Job};
 use udeck_faults::{Disguise, Fault, Luck, wrapped};
 
-/// Messages that a connection carries before it breaks.
+/// Number of messages that a connection carries before it breaks.
 const GOOD: u64 = 4;
 
-/// A rank's way to its launcher, whose words stay away from the first sign to the second.
+/// A rank's connection to its launcher. The launcher's messages are withheld from the moment `silent` is set
+/// until `heard` happens.
 fn delayed(launcher: UnixStream, silent: &Arc<AtomicBool>, heard: &Arc<Event>) -> UnixStream {
     let (ours, rank) = UnixStream::pair().unwrap();
     let pump = |mut from: UnixStream, mut to: UnixStream, before: Box<dyn Fn() + Send>| {
@@ -43,7 +44,8 @@ fn delayed(launcher: UnixStream, silent: &Arc<AtomicBool>, heard: &Arc<Event>) -
     rank
 }
 
-/// A rank that posts, and one that owns the mailbox "in". What the launcher says stays away from the poster once it is silent.
+/// A rank that posts, and one that owns the mailbox "in". After `silent` is set, the launcher's messages do not reach the
+/// poster.
 struct Pair {
     poster: World,
     owner: World,
@@ -53,7 +55,7 @@ struct Pair {
     _job: Job,
 }
 
-/// The poster's NIC is as `spoil` makes it.
+/// Makes the pair, with the poster's NIC changed by `spoil`.
 fn pair(spoil: impl FnOnce(&Nic, &Arc<AtomicBool>) -> Nic) -> Pair {
     let (silent, heard) = (Arc::new(AtomicBool::new(false)), Event::new());
     let (job, mut streams) = Job::new(2).unwrap();
@@ -92,7 +94,7 @@ fn unreached(good: usize) -> impl FnOnce(&Nic, &Arc<AtomicBool>) -> Nic {
     }
 }
 
-/// The rank has finished, which the poster hears then.
+/// Lets the owner finish, and checks that the poster then learns it.
 fn settled(owner: World, inbox: Mailbox<u8>, heard: &Event, look: impl Fn() -> Error) {
     drop(inbox);
     owner.finish().unwrap();
@@ -103,7 +105,7 @@ fn settled(owner: World, inbox: Mailbox<u8>, heard: &Event, look: impl Fn() -> E
     }
 }
 
-/// What becomes of a rank whose connection is broken; `look` is what asks, and `verb` what it does.
+/// Checks the errors about a rank whose connection is broken; `look` is the call, and `verb` its action.
 fn doubted(protocol: Protocol, look: fn(&Postbox<u8>) -> Error, verb: &str) {
     let Pair { poster: world, owner, inbox, silent, heard, _job } = pair(breaking);
     let out = world.postbox::<u8>("in").unwrap();
@@ -115,7 +117,8 @@ fn doubted(protocol: Protocol, look: fn(&Postbox<u8>) -> Error, verb: &str) {
     settled(owner, inbox, &heard, || look(&out));
 }
 
-/// Nobody knows yet. Whether that is what the error says; on a slow machine it is a second later, when what is known has to do.
+/// Whether the error says that nobody knows yet. On a slow machine a second may have passed, after which the call reports what
+/// is known.
 fn is_open(error: &Error, verb: &str) -> bool {
     match error {
         Error::WouldBlock { .. } => true,
@@ -128,7 +131,7 @@ fn is_open(error: &Error, verb: &str) -> bool {
     }
 }
 
-/// Tries until it is fast enough for the error to say that nobody knows yet.
+/// Repeats the attempt until it is fast enough for the error to say that nobody knows yet.
 fn said_at_last(attempt: impl Fn() -> bool) {
     assert!((0..10).any(|_| attempt()), "the rank is said to be lost, and has finished");
 }
@@ -155,7 +158,7 @@ fn a_handle_says_that_nobody_knows_yet() {
         let Pair { poster: world, owner, inbox, silent, heard, _job } = pair(breaking);
         let out = world.postbox::<u8>("in").unwrap();
         silent.store(true, Ordering::SeqCst);
-        // Each is announced, and nobody answers.
+        // Each message is announced, and nobody answers.
         let mut handles = Vec::new();
         while let Ok(handle) = out.post_nonblocking_with(Protocol::RdmaWrite, &[7; 100][..]) {
             handles.push(handle);
@@ -173,7 +176,7 @@ fn a_handle_says_that_nobody_knows_yet() {
     });
 }
 
-/// Less than the second after which what is known has to do.
+/// Shorter than the second after which a call reports what is known.
 const LIMIT: Duration = Duration::from_millis(800);
 
 #[test]

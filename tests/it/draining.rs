@@ -1,4 +1,4 @@
-//! `Mailbox::drain`: all the messages that are there, by one call.
+//! `Mailbox::drain`: takes all available messages in one call.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,7 +10,7 @@ use udeck::{Result, World, select_timeout};
 /// Lengths in bytes: inside the descriptor, at its edge, handed off, and longer than that.
 const LENGTHS: [usize; 6] = [8, 0, 40, 41, 5_000, 300_000];
 
-/// Drains until `count` messages have come, or too much time has passed.
+/// Drains until `count` messages have arrived, or too much time has passed.
 fn drained(world: &World, count: usize, most: usize) -> Result {
     let inbox = world.mailbox::<u8>("in")?;
     world.barrier()?;
@@ -69,10 +69,10 @@ fn whoever_sees_a_message_may_take_the_next_one() {
     });
 }
 
-/// A panic that the test wants.
+/// Payload of an intended panic.
 struct Wanted;
 
-/// Whatever is called between two messages of a run, and wherever the run is left by a panic: the order stays.
+/// Any call between two messages of a run, and a panic that leaves the run at any point, keep the order.
 #[test]
 fn every_call_sees_the_messages_in_order() {
     ranks(1, |world| {
@@ -86,7 +86,7 @@ fn every_call_sees_the_messages_in_order() {
         for _ in 0..2_000 {
             let count = 1 + random(&mut seed, 40);
             for value in posted..posted + count {
-                // Here and there one that is handed off.
+                // Occasionally a message is handed off.
                 let long = random(&mut seed, 12) == 0;
                 out.post(&[value; 6][..if long { 6 } else { 1 }])?;
             }

@@ -1,4 +1,4 @@
-//! What goes wrong with names, types and waiting, and what the library says of it.
+//! Errors about names, types and waiting, and their texts.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ fn a_taken_name_says_who_has_it() {
     ranks(3, |world| {
         let _mine = (world.rank() == 1).then(|| world.mailbox::<u8>("sums")).transpose()?;
         world.barrier()?;
-        // Also on the rank that has it.
+        // The rank that has the name is told the same.
         let error = world.mailbox::<f64>("sums").unwrap_err();
         assert!(matches!(&error, Error::NameTaken { name, rank: 1 } if name == "sums"), "{error}");
         assert!(error.to_string().contains("on rank 1"), "{error}");
@@ -197,7 +197,7 @@ fn a_rank_that_leaves_without_finishing_is_lost_once_per_mailbox() {
     });
 }
 
-/// Waits until the launcher has told of a rank's end.
+/// Waits until the launcher has reported a rank's end.
 fn wait_for_end_of(world: &World, rank: usize) -> ExitKind {
     let exits = world.rank_exits().unwrap();
     loop {
@@ -209,7 +209,7 @@ fn wait_for_end_of(world: &World, rank: usize) -> ExitKind {
     }
 }
 
-/// With `--on-failure continue` others go on; who wants to hear of it does.
+/// With `--on-failure continue` the other ranks go on, and a call reports the loss only if it asks for it.
 #[test]
 fn a_lost_rank_is_told_where_it_posts_or_is_expected_to() {
     let lost = Event::new();
@@ -228,7 +228,7 @@ fn a_lost_rank_is_told_where_it_posts_or_is_expected_to() {
             assert_eq!(wait_for_end_of(&world, 1), ExitKind::Finished);
             let ended: Vec<_> = world.exited_ranks().map(|ended| ended.rank).collect();
             assert_eq!(ended, [2, 1]);
-            // Nobody is left: so every loss is told, once.
+            // No rank is left that could post, so every loss is reported, once.
             let error = inbox.retrieve().unwrap_err();
             assert!(matches!(error, Error::PeerLost { rank: 2, .. }), "{error}");
             for inbox in [inbox, expecting] {
@@ -253,7 +253,7 @@ fn a_barrier_with_a_lost_rank_is_an_error_every_time() {
     ranks(3, move |world| {
         world.barrier()?;
         if world.rank() == 2 {
-            // Whoever is still inside may learn of the loss instead of being let through.
+            // A rank that is still inside may learn of the loss instead of passing the barrier.
             passed.iter().for_each(|passed| passed.wait());
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What a program writes most: arrays, vectors and tags, and what each way to post and to retrieve copies.
+//! Everyday calls: arrays, vectors and tags, and the copies of each way to post and to retrieve.
 
 use crate::common::{SHORT, alone, patterned};
 use udeck::bytemuck::{Pod, Zeroable};
@@ -45,7 +45,7 @@ fn a_copy_has_the_tag_that_it_is_given() {
     assert!(matches!(out.post_tagged(&long, 3), Err(Error::MailboxGone { .. })));
 }
 
-/// `?` in a function that returns any error: what is copied is not kept by the error.
+/// `?` works in a function that returns any error: the error does not hold a reference to a copied slice.
 #[test]
 fn a_post_that_fails_is_an_error_as_any_other() {
     fn post(out: &Postbox<u64>) -> std::result::Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +63,7 @@ fn a_post_that_fails_is_an_error_as_any_other() {
     assert!(error.to_string().contains("in"), "{error}");
 }
 
-/// The derive finds the crate by way of `udeck`, as in a program that does not depend on it.
+/// The derive finds the crate through `udeck`, as in a program that does not depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 #[bytemuck(crate = "udeck::bytemuck")]
@@ -109,7 +109,7 @@ fn items_of_a_packed_message_are_held_side_by_side() {
     assert_eq!(received.unpack::<i64>().unwrap().as_ptr(), numbers.as_ptr());
 }
 
-/// As the book's table has them. On one host, of more than 40 bytes.
+/// The copies are those of the book's table, on one host, for more than 40 bytes.
 #[test]
 fn each_idiom_copies_what_the_book_says() {
     const LEN: usize = 100_000;

@@ -1,4 +1,5 @@
-//! Out of message memory: who waits for it, who is told what, and what is bounded so that others have some.
+//! Exhausted message memory: which calls wait for it, what their errors say, and which bounds keep some for
+//! others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,7 @@ fn out_to(world: &World, name: &str, protocol: Protocol) -> Result<Postbox<u8>> 
     Ok(out)
 }
 
-/// Makes messages until there is no memory for one.
+/// Makes messages until there is no memory for another.
 fn hoard(world: &World, len: usize) -> (Vec<Buf<u8>>, Error) {
     let mut held = Vec::new();
     loop {
@@ -39,7 +40,7 @@ fn hoard(world: &World, len: usize) -> (Vec<Buf<u8>>, Error) {
     }
 }
 
-/// What a post by `handshake` hears of the messages before it counts, too: they are not queued any more.
+/// A post by `handshake` handles news of the messages before it, too: those are no longer queued.
 #[test]
 fn messages_that_were_read_while_a_handshake_waited_are_not_queued() {
     ranks_with(2, &small(), |world| {
@@ -66,10 +67,11 @@ fn messages_that_were_read_while_a_handshake_waited_are_not_queued() {
 
 // ---- at the mailbox ----
 
-/// Two of them, and not three, fit into the arena.
+/// Length of which two messages fit into the arena, but not three.
 const LARGE: usize = 5 * MIB / 2;
 
-/// It is not refused: it waits until there is memory, with all that is posted behind it, and the error says who has it.
+/// An announced message is not refused: it waits for memory, with all posts behind it, and the error says which mailbox
+/// holds the memory.
 #[test]
 fn an_announced_message_waits_for_memory() {
     for protocol in [Protocol::RdmaWrite, Protocol::Copy] {
@@ -102,7 +104,7 @@ fn an_announced_message_waits_for_memory() {
                         world.barrier()?;
                     }
                 }
-                // Behind the others, whatever carries it.
+                // This message stays behind the others, whatever its protocol.
                 out.post_with(Protocol::Eager, patterned(&world, 5, 10)?)?;
                 out.flush()?;
             }
@@ -112,7 +114,7 @@ fn an_announced_message_waits_for_memory() {
     }
 }
 
-/// While one message waits for memory, other postboxes' short ones arrive.
+/// While one message waits for memory, other postboxes' short messages arrive.
 #[test]
 fn others_pass_a_message_that_waits_for_memory() {
     ranks_with(3, &small(), |world| {
@@ -146,7 +148,7 @@ fn others_pass_a_message_that_waits_for_memory() {
     });
 }
 
-/// No wait is long enough for it.
+/// The message would never fit, however long it waits.
 #[test]
 fn what_never_fits_is_refused() {
     for protocol in [Protocol::RdmaWrite, Protocol::Copy] {
@@ -169,7 +171,8 @@ fn what_never_fits_is_refused() {
     }
 }
 
-/// Nobody but its poster could free any: it is said at once, whoever else may have memory, and the message comes back.
+/// Only the poster could free memory: the error comes at once, whoever else may have memory, and the message comes
+/// back.
 #[test]
 fn a_message_that_leaves_no_room_for_its_own_copy() {
     let posted = [(Protocol::Eager, 5 * MIB), (Protocol::Copy, ARENA)];
@@ -193,7 +196,7 @@ fn a_message_that_leaves_no_room_for_its_own_copy() {
     }
 }
 
-/// The longest message is as long whichever transport carries it.
+/// The longest message has the same length over every transport.
 #[test]
 fn every_transport_has_the_same_memory() {
     let longest = |nic: &str| {
@@ -201,15 +204,15 @@ fn every_transport_has_the_same_memory() {
         nic.attributes().max_transfer
     };
     assert_eq!(longest("tcp0"), longest("shm0"));
-    // Whose lengths are 32 bits, with a header.
+    // UDP's lengths are 32 bits, with a header.
     assert!(longest("udp0") >= longest("shm0") - 64);
 }
 
 const POSTBOXES: usize = 40;
 const EACH: usize = 6;
 
-/// Many postboxes together announce many times what the mailbox has room for. All of it arrives, nobody is overtaken
-/// again and again, and what is granted at a time stays below the bound.
+/// Many postboxes together announce many times the mailbox's memory. All messages arrive, no postbox is overtaken
+/// again and again, and the memory granted at a time stays below the bound.
 #[test]
 fn a_mailbox_grants_no_more_than_half_its_memory() {
     for (protocol, len) in [(Protocol::RdmaWrite, 256 << 10), (Protocol::Copy, 128 << 10)] {
@@ -253,7 +256,7 @@ fn a_program_that_has_all_the_memory_is_told_so_at_once() {
     let world = alone(ARENA);
     let (held, error) = hoard(&world, MIB);
     assert!(matches!(error, Error::NoMemory { .. }), "{error}");
-    // The world's deadline is never waited for.
+    // The error comes without a wait for the world's deadline.
     for error in [world.buf::<u8>(MIB).unwrap_err(), world.message(MIB).unwrap_err(), error] {
         let text = error.to_string();
         assert!(matches!(error, Error::NoMemory { .. }), "{text}");
@@ -265,7 +268,7 @@ fn a_program_that_has_all_the_memory_is_told_so_at_once() {
     }
 }
 
-/// The poster has memory again as soon as the receiver drops what it has retrieved.
+/// The poster has memory again as soon as the receiver drops the retrieved messages.
 #[test]
 fn memory_that_is_lent_is_waited_for() {
     let received = Event::new();
@@ -296,7 +299,7 @@ fn memory_that_is_lent_is_waited_for() {
     });
 }
 
-/// What the error says of three mailboxes: most first, in the same units that they were posted in.
+/// The error lists three mailboxes: the largest holder first, in the units that were posted.
 #[test]
 fn the_error_names_the_holders() {
     let world = alone(ARENA);
@@ -319,13 +322,13 @@ fn the_error_names_the_holders() {
     .collect();
     assert!(places.is_sorted(), "{text}");
     assert!(text.contains(&format!("{} bytes by this program", own.len() * MIB / 2)), "{text}");
-    // So does one that had to wait for the memory of a copy.
+    // A post that had to wait for the memory of a copy says the same.
     let error = outs[0].post_timeout([0; MIB / 2].as_slice(), SHORT).unwrap_err().error.to_string();
     assert!(error.contains("3145728 bytes by mailbox \"much\" of rank 0"), "{error}");
     drop((own, inboxes, outs));
 }
 
-/// More small messages than the arena has room for: that too is back-pressure.
+/// More small messages are posted than the arena has room for: this, too, is back-pressure.
 #[test]
 fn memory_full_of_small_messages_is_waited_for() {
     const CLONES: usize = 640;
@@ -351,7 +354,7 @@ fn memory_full_of_small_messages_is_waited_for() {
 
 // ---- connections ----
 
-/// Makes postboxes of "in" until there is no place for one: what says so.
+/// Makes postboxes of "in" until there is no place for another, and returns the error.
 fn more_of(world: &World, all: &mut Vec<Postbox<u8>>) -> Error {
     loop {
         match world.try_postbox("in") {
@@ -361,7 +364,7 @@ fn more_of(world: &World, all: &mut Vec<Postbox<u8>>) -> Error {
     }
 }
 
-/// Says in a moment, on a thread of its own, that the next call has met what it is to wait for.
+/// Signals, from a thread of its own and after a moment, that the next call has begun to wait.
 fn soon(happens: &Arc<Event>) {
     let happens = happens.clone();
     std::thread::spawn(move || {
@@ -370,7 +373,8 @@ fn soon(happens: &Arc<Event>) {
     });
 }
 
-/// A postbox for each message, at a mailbox whose owner computes: the places of those that are gone are waited for.
+/// Each message has a postbox of its own, and the mailbox's owner computes: a new postbox waits for the places of
+/// those that were dropped.
 #[test]
 fn a_place_at_a_mailbox_is_waited_for() {
     let met = Event::new();
@@ -394,7 +398,7 @@ fn a_place_at_a_mailbox_is_waited_for() {
     });
 }
 
-/// Likewise where the receiver keeps what came over connections that are gone.
+/// A new postbox also waits if the receiver keeps messages of connections that have ended.
 #[test]
 fn a_receiver_that_keeps_the_messages_of_too_many_postboxes_is_waited_for() {
     const MOST: usize = 1024;
@@ -419,7 +423,7 @@ fn a_receiver_that_keeps_the_messages_of_too_many_postboxes_is_waited_for() {
     });
 }
 
-/// Likewise of a NIC that takes few connections.
+/// A new postbox also waits for a place at a NIC that takes few connections.
 #[test]
 fn a_place_at_a_nic_is_waited_for() {
     let (_job, streams) = Job::new(2).unwrap();
@@ -457,7 +461,7 @@ fn a_place_at_a_nic_is_waited_for() {
     });
 }
 
-/// A rank that makes more postboxes than it may have is told the bound, and keeps nobody out.
+/// A rank that makes more postboxes than allowed gets an error with the bound, and keeps no other rank out.
 #[test]
 fn a_rank_has_so_many_postboxes_of_a_mailbox_and_no_more() {
     ranks_with(3, &config(), |world| {

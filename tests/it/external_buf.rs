@@ -1,16 +1,16 @@
-//! Messages in memory of the program's own: what is in them arrives, and they come back.
+//! Messages in the program's own memory: their contents arrive, and the memory comes back.
 
 use crate::common::{Event, LONG, SHORT, alone, assert_pattern, asynchronous, pattern_of, patterned, ranks};
 use udeck::{Error, ExternalBuf, Pod, Postbox, Protocol, World};
 
-/// The elements of [`pattern_of`] in memory of our own, tagged with their seed.
+/// The elements of [`pattern_of`] in the program's own memory, tagged with their seed.
 fn adopted<T: Pod + Send>(seed: usize, len: usize) -> ExternalBuf<T> {
     let mut adopted = ExternalBuf::new(pattern_of(seed, len));
     adopted.set_tag(seed as u32);
     adopted
 }
 
-/// Posts a buffer of our own again and again; every time it arrives and comes back as it was.
+/// Posts the program's own buffer again and again; every time it arrives and comes back unchanged.
 fn goes_round<T: Pod + Send>(protocol: Protocol, len: usize) {
     let world = alone(16 << 20);
     let inbox = world.mailbox::<T>("in").unwrap();
@@ -23,7 +23,7 @@ fn goes_round<T: Pod + Send>(protocol: Protocol, len: usize) {
         going = out.take_returned().expect("a software NIC is done with it");
         assert_eq!((going.as_ptr(), going.tag()), (place, 7), "the very buffer");
         assert_pattern(&going, 7, len);
-        // What becomes of it now is nothing to the message.
+        // Later changes of the buffer do not affect the message.
         bytemuck::fill_zeroes(&mut going);
         let received = inbox.retrieve().unwrap();
         assert_eq!((received.source(), received.tag()), (0, 7));
@@ -115,7 +115,7 @@ fn a_buffer_goes_from_thread_to_thread() {
             world.barrier()?;
             return world.finish();
         }
-        // Each thread posts what the other one got back.
+        // Each thread posts the buffer that the other one got back.
         let (to_second, from_first) = std::sync::mpsc::channel();
         let (to_first, from_second) = std::sync::mpsc::channel();
         to_first.send(adopted::<u64>(5, 2000)).unwrap();
@@ -126,7 +126,7 @@ fn a_buffer_goes_from_thread_to_thread() {
                     for _ in 0..ROUNDS {
                         let Ok(buffer) = from.recv_timeout(LONG) else { panic!("the other thread has it") };
                         out.post(buffer).unwrap();
-                        // The last one finds nobody who would take it.
+                        // The last buffer finds no receiver.
                         let _ = to.send(out.take_returned().expect("a software NIC is done with it"));
                     }
                 });
@@ -194,7 +194,7 @@ fn a_full_mailbox_gives_the_buffer_back() {
     }
 }
 
-/// Everything that there is memory for.
+/// Takes all message memory.
 fn hoard(world: &World) -> Vec<udeck::Buf<u8>> {
     let (mut all, mut piece) = (Vec::new(), 1 << 20);
     while piece >= 64 {
@@ -263,7 +263,7 @@ fn a_buffer_larger_than_the_arena_comes_back_at_once() {
     assert_eq!(failed.message.unwrap().len(), 64 << 20);
 }
 
-/// Posts until buffers that nobody takes back stand in the way; returns how many went.
+/// Posts until buffers that nobody takes back prevent it; returns the number of posts.
 fn never_takes_back(out: &Postbox<u8>, each: impl Fn()) -> usize {
     for posted in 0..10_000 {
         if let Err(failed) = out.post(adopted(posted, 100)) {
@@ -284,7 +284,7 @@ fn buffers_that_nobody_takes_back_are_bounded_and_none_is_lost() {
     let inbox = world.mailbox::<u8>("in").unwrap();
     let out = world.postbox::<u8>("in").unwrap();
     let kept = never_takes_back(&out, || drop(inbox.retrieve().unwrap()));
-    // Other messages go on.
+    // Other messages still travel.
     out.post(patterned(&world, 1, 100).unwrap()).unwrap();
     assert_pattern(&out.take_returned().unwrap(), 0, 100);
     out.post(adopted(kept, 100)).unwrap();

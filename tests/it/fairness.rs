@@ -1,20 +1,21 @@
-//! Many postboxes flood one mailbox: whose messages it gives out, and what memory that takes. Counted, not timed.
+//! Many postboxes flood one mailbox: the test counts whose messages it returns, and the memory that they take. It
+//! does not measure time.
 
 use crate::common::{alone, patterned};
 use udeck::{Error, Mailbox, Postbox, World};
 
-/// Retrieved of each postbox, on average.
+/// Average number of messages retrieved from each postbox.
 const EACH: usize = 200;
-/// What the most favoured postbox may have over the least favoured.
+/// Largest allowed ratio of the most favoured postbox to the least favoured.
 const RATIO: f64 = 1.2;
 
-/// A mailbox and its postboxes in a world of one. Posting on a postbox goes on until it refuses, so its queue is full
-/// whenever the mailbox looks.
+/// A mailbox and its postboxes in a world of one rank. Each postbox posts until it refuses, so its queue is full
+/// whenever the mailbox polls.
 struct Flood {
     world: World,
     inbox: Mailbox<u8>,
     postboxes: Vec<Postbox<u8>>,
-    /// Of each message, in bytes.
+    /// Length of each message in bytes.
     len: usize,
 }
 
@@ -36,7 +37,7 @@ impl Flood {
         }
     }
 
-    /// Messages given out of each postbox. `look` is called now and then.
+    /// Number of messages returned from each postbox. `look` is called now and then.
     fn served(&self, messages: usize, mut look: impl FnMut()) -> Vec<usize> {
         let mut served = vec![0; self.postboxes.len()];
         (0..self.postboxes.len()).for_each(|at| self.fill(at));
@@ -52,7 +53,7 @@ impl Flood {
     }
 }
 
-/// Some of them are polled and the others ring: neither kind has an advantage, whichever is in the majority.
+/// Some postboxes are polled and the others ring: neither kind has an advantage, whichever is in the majority.
 #[test]
 fn a_flooded_mailbox_serves_its_postboxes_alike() {
     for clones in [2, 8, 9, 12, 40, 300, 1000] {
@@ -66,8 +67,8 @@ fn a_flooded_mailbox_serves_its_postboxes_alike() {
     }
 }
 
-/// The bound is what a connection holds and one message that waits, for each postbox, and the message that is just being posted and the
-/// one just retrieved.
+/// The bound is, for each postbox, the contents of a connection and one message that waits; plus the message that is just being
+/// posted and the one just retrieved.
 #[test]
 fn a_flood_takes_no_more_memory_than_its_queues_hold() {
     const CLONES: usize = 200;
@@ -88,7 +89,7 @@ fn a_flood_takes_no_more_memory_than_its_queues_hold() {
 
     let Flood { world, inbox, postboxes, .. } = flood;
     drop((inbox, postboxes));
-    // What lay unread comes home when the connections have ended, on both sides.
+    // Unread messages come back when the connections have ended, on both sides.
     nic.reclaim();
     assert_eq!(nic.outbox().usage().used, 0);
     let error = world.finish().unwrap_err();

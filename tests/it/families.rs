@@ -1,4 +1,4 @@
-//! Mailboxes by name and rank.
+//! Families: mailboxes by name and rank.
 
 use crate::common::{SHORT, alone, are_crowded, config, ranks, ranks_over};
 use udeck::{Error, Packed, Postbox};
@@ -59,7 +59,7 @@ fn errors_name_the_family_and_the_rank() {
             ("rows", Some(1 - rank), &["halo of ranks 0-1".into(), "sums".into()][..])
         );
         assert!(error.to_string().contains(&format!("named \"rows\" of rank {}", 1 - rank)), "{error}");
-        // A family and a mailbox of its own do not meet.
+        // A family and a single mailbox of the same name do not meet.
         let error = world.try_postbox::<u8>("halo").unwrap_err();
         assert!(error.to_string().contains("there are: halo of ranks 0-1, sums"), "{error}");
         assert!(world.postbox_of_timeout::<u8>("sums", 0, SHORT).is_err());

@@ -1,11 +1,12 @@
-//! Handles that outlive their world: after `World::finish` they give out what has come, and every other call is an error.
+//! Handles that outlive their world: after `World::finish` they return the messages that have arrived, and every other
+//! call is an error.
 
 use std::time::Duration;
 
 use crate::common::{LONG, SHORT, config, ranks_with};
 use udeck::{Error, PostError, Protocol, Result, World, select_timeout, try_select};
 
-/// Whether a call said that this rank has finished.
+/// Whether a call reported that this rank has finished.
 fn is_over<R>(result: Result<R>) -> bool {
     result.is_err_and(|error| error.to_string().contains("this rank has finished"))
 }
@@ -40,7 +41,7 @@ fn nothing_is_posted_after_the_end() {
     });
 }
 
-/// A program that shares a world among threads can have it back.
+/// A program that shares a world among threads can take it back.
 #[test]
 fn shutdown_ends_what_other_threads_wait_for() {
     ranks_with(2, &config(), |world| {
@@ -62,7 +63,7 @@ fn shutdown_ends_what_other_threads_wait_for() {
                 ("group", Box::new(move || is_over(world.group("both", &[1, 0])))),
             ];
             let waits = waits.map(|(what, wait)| (what, scope.spawn(wait)));
-            // A call that comes later is refused at once. A wait of more than 100 ms sleeps until it is woken.
+            // A later call is refused at once. A wait of more than 100 ms sleeps until it is woken.
             std::thread::sleep(10 * SHORT);
             world.shutdown();
             for (what, wait) in waits {
@@ -136,7 +137,7 @@ fn iteration_ends_when_nobody_is_left() {
             return world.finish();
         }
         let inbox = world.mailbox::<u64>("in")?;
-        // At most so many: it did not end.
+        // The limit shows a stream that does not end.
         let messages: Vec<_> = inbox.iter().take(9).collect::<Result<_>>()?;
         assert_eq!(messages.iter().map(|message| message[0]).collect::<Vec<_>>(), [1, 2, 3]);
         assert!(inbox.iter_timeout(LONG).next().is_none(), "it stays so");

@@ -1,4 +1,5 @@
-//! A peer that sends without end: no call goes on taking that beyond its time, and others are served.
+//! Floods: a peer sends without end, but no call goes on taking its messages beyond its deadline, and others
+//! are served.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,10 +12,10 @@ use udeck::{Error, NicOptions, Protocol, ReceiveModel, World, try_select};
 use udeck_boot::{Client, local::Job};
 use udeck_faults::{Fault, Lies, Luck, When, wrapped};
 
-/// What is repeated is a connection's fourth arrival: fewer come of those that do not flood.
+/// Number of the arrival that is repeated, a connection's fourth: connections without a flood have fewer.
 const FLOOD: u64 = 3;
 
-/// What does not return is an error here.
+/// Runs `body`, and fails if it does not return in time.
 fn in_time<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> R {
     let (end, ended) = mpsc::channel::<()>();
     let thread = thread::spawn(move || {
@@ -25,7 +26,7 @@ fn in_time<R: Send + 'static>(body: impl FnOnce() -> R + Send + 'static) -> R {
     thread.join().unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// The worlds of one job, each with something of its own around its NIC.
+/// Makes the worlds of one job, each with its own faults around its NIC.
 fn worlds<const N: usize>(faults: [Option<Fault>; N], model: ReceiveModel) -> [World; N] {
     let (_job, streams) = Job::new(N as u32).expect("a name service");
     let mut streams = streams.into_iter();
@@ -39,7 +40,7 @@ fn worlds<const N: usize>(faults: [Option<Fault>; N], model: ReceiveModel) -> [W
     })
 }
 
-/// Arrivals of those numbers come for ever.
+/// Repeats the arrival with this number for ever.
 fn repeating(number: u64) -> Fault {
     Fault::lying(Lies { repeat: When::Numbers(vec![number]), ..Lies::default() }, 1)
 }
@@ -49,7 +50,7 @@ fn flooded(model: ReceiveModel) -> World {
     world
 }
 
-/// Begins to flood whom it is connected to.
+/// Begins to flood the connected peer.
 fn flood(liar: &mut Liar, kind: u8, part: u32, immediate: u32, rest: &[u8]) {
     (0..=FLOOD).for_each(|_| liar.say(kind, part, immediate, rest));
 }
@@ -63,7 +64,7 @@ fn a_mailbox_that_is_flooded_with_what_is_no_message() {
             let world = flooded(model);
             let inbox = world.mailbox::<u8>("in").unwrap();
             let mut liar = Liar::of(&world);
-            // Of a pair that is not there: dropped, without an answer.
+            // The acknowledged pair does not exist: the message is dropped, without an answer.
             flood(&mut liar, REQUEST, PAIR, 100, &[]);
             for _ in 0..3 {
                 assert!(inbox.try_retrieve().unwrap().is_none());
@@ -81,7 +82,7 @@ fn a_mailbox_that_is_flooded_with_what_is_no_message() {
     }
 }
 
-/// As many as anybody wants to send: what does not fit is set aside within bounds.
+/// Messages that do not fit the buffer are set aside within bounds, however many are sent.
 #[test]
 fn a_buffer_that_is_too_small_for_a_flood_of_messages() {
     in_time(|| {
@@ -99,7 +100,7 @@ fn a_buffer_that_is_too_small_for_a_flood_of_messages() {
     });
 }
 
-/// The mailbox answers, and its answer comes for ever.
+/// The mailbox answers, and its answer is repeated for ever.
 #[test]
 fn a_postbox_that_is_flooded_with_answers() {
     const LEN: usize = 100_000;
@@ -119,7 +120,7 @@ fn a_postbox_that_is_flooded_with_answers() {
             out.post_with(protocol, patterned(&poster, number, LEN).unwrap()).unwrap();
             out.flush().unwrap();
         }
-        // What is left when its postbox has gone is moved by the helper, and by `finish`.
+        // The helper, and then `finish`, move the messages of a dropped postbox.
         let out = poster.postbox::<u8>("in").unwrap();
         out.post_with(Protocol::RdmaWrite, patterned(&poster, POSTED.len(), LEN).unwrap()).unwrap();
         drop(out);
@@ -149,7 +150,7 @@ fn a_barrier_that_is_flooded_with_what_is_no_token() {
     });
 }
 
-/// As any may do at any time: what it names need not have news.
+/// A spurious entry may occur at any time: the named queue need not have news.
 #[test]
 fn a_completion_queue_that_is_never_empty() {
     let [world] = worlds(
@@ -167,7 +168,7 @@ fn a_completion_queue_that_is_never_empty() {
     });
 }
 
-/// Without any feint: it sends as fast as it can, and somebody else's messages come in their order.
+/// The rank floods without lies: it sends as fast as it can, and the other rank's messages arrive in order.
 #[test]
 fn others_are_served_while_a_rank_floods() {
     in_time(|| {
@@ -177,7 +178,7 @@ fn others_are_served_while_a_rank_floods() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    // Refused while there is no room.
+                    // The send is refused while there is no room.
                     let _ = liar.vi.send_inline(Some(100), &[REQUEST, 0, 0, 0, 1, 0, 0, 0], &[]);
                 }
             });

@@ -1,5 +1,5 @@
-//! A child made by `fork()` while a world is open: its calls fail, its drops do nothing, and the parent notices neither. What
-//! `std::process::Command` starts inherits nothing.
+//! A child made by `fork()` while a world is open: its calls fail, its drops do nothing, and the parent notices neither. A
+//! program started by `std::process::Command` inherits nothing.
 
 #![allow(unsafe_code, reason = "it forks")]
 
@@ -12,25 +12,25 @@ use udeck::{Mailbox, Postbox, World, run_local};
 
 use crate::common::apart;
 
-/// Set in the process that forks: the transport.
+/// Variable with the transport, set in the process that forks.
 const TRANSPORT: &str = "DECK_TRANSPORT";
-/// Ends a hang of the child.
+/// Seconds after which a hanging child ends.
 const PATIENCE: u32 = 60;
 
 type Ends = (Mailbox<u64>, Postbox<u64>);
 
-/// Runs `test` in a process of its own: what is forked there has no other test's threads to miss.
+/// Runs `test` in a process of its own, so that the forked child lacks no thread of another test.
 fn alone(test: &str, transport: &str) -> bool {
     apart(test, |process| _ = process.env(TRANSPORT, transport))
 }
 
-/// A mailbox of this rank's, and a postbox of the other's.
+/// Makes a mailbox of this rank, and a postbox of the other's.
 fn ends(world: &World, name: &str) -> udeck::Result<Ends> {
     let inbox = world.mailbox(&format!("{name} {}", world.rank()))?;
     Ok((inbox, world.postbox(&format!("{name} {}", 1 - world.rank()))?))
 }
 
-/// Short and long messages, both ways.
+/// Exchanges short and long messages, both ways.
 fn exchange(world: &World, (inbox, outbox): &Ends) -> udeck::Result {
     for len in [1, 100_000] {
         let mut buf = world.buf::<u64>(len)?;
@@ -42,7 +42,7 @@ fn exchange(world: &World, (inbox, outbox): &Ends) -> udeck::Result {
     Ok(())
 }
 
-/// What the child does. Whether every call failed.
+/// Runs the child's calls. Returns whether every call failed.
 fn child(world: World, (inbox, outbox): Ends, buf: udeck::Buf<u64>, short: udeck::Buf<u64>) -> bool {
     let words = |failed: Result<(), String>| failed.is_err_and(|why| why.contains("was forked"));
     let told = |error: udeck::Result| words(error.map_err(|error| format!("{error:?}")));
@@ -117,7 +117,8 @@ fn a_forked_child_disturbs_nobody(world: World) -> udeck::Result {
     world.barrier()?;
     assert!(held.iter().all(|word| *word == 0));
     drop(held);
-    // The connections carry, the reactor and the launcher's thread hear: new ones are made, too.
+    // The connections work, and the reactor and the launcher's thread still listen: new connections are made,
+    // too.
     for _ in 0..3 {
         exchange(&world, &ends)?;
     }
@@ -177,7 +178,7 @@ fn programs_that_a_rank_starts_inherit_nothing() {
     .unwrap();
 }
 
-/// A run of messages that the parent has taken is the parent's: the child hears of none of them, and of the error.
+/// A run of messages that the parent has taken belongs to the parent: the child sees none of them, only the error.
 fn a_child_forked_while_draining_sees_no_message(world: World) -> udeck::Result {
     let (inbox, out) = (world.mailbox::<u64>("own")?, world.postbox::<u64>("own")?);
     out.post_each(&(0..10).collect::<Vec<u64>>())?;
@@ -224,11 +225,11 @@ fn a_child_forked_while_draining_sees_no_message_over_shm() {
     }
 }
 
-/// A lock that another thread of the parent's held is held in the child for ever: no call there waits for it.
+/// A lock that another thread of the parent held stays held in the child for ever: no call there waits for it.
 fn a_lock_held_by_another_thread_holds_up_no_child(world: World) -> udeck::Result {
     let all = world.all()?;
     all.barrier()?;
-    // The operator is called inside the collective call, which has the group's lock.
+    // The collective call runs the operator while it holds the group's lock.
     let (inside, go_on) = (Barrier::new(2), Barrier::new(2));
     let slow = |left: u64, right: u64| {
         inside.wait();

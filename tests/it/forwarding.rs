@@ -1,9 +1,9 @@
-//! A received message is posted on, without a copy where it lies in memory of this rank's.
+//! Forwarding: a received message is posted on, without a copy if it lies in this rank's memory.
 
 use crate::common::{PROTOCOLS, alone, are_crowded, assert_pattern, config, patterned, ranks_over};
 use udeck::{Error, Packed, Protocol, World};
 
-/// Ranks in a ring; the message goes round. Returns nothing: it asserts what each copied.
+/// Sends a message round a ring of ranks, and asserts the number of copies.
 fn goes_round(transport: &'static str, protocol: Protocol, len: usize, copies: Option<u64>) {
     ranks_over(
         transport,
@@ -49,8 +49,8 @@ fn a_received_message_goes_round_by_every_protocol() {
     }
 }
 
-/// Over TCP it was received in this rank's own memory. Over shared memory it lies in its sender's, where only that may lend it, unless
-/// it was copied on the way here.
+/// Over TCP the message was received in this rank's own memory. Over shared memory it lies in its sender's memory, which only the
+/// sender may lend, unless it was copied on the way here.
 #[test]
 fn it_is_copied_only_where_it_lies_elsewhere() {
     goes_round("tcp", Protocol::Auto, 50_000, Some(0));
@@ -88,7 +88,7 @@ fn over_tcp_one_that_finds_no_room_comes_back() {
     drop(gone);
     out.post(patterned(&world, 3, 5000).unwrap()).unwrap();
     let mut message = inbox.retrieve().unwrap();
-    // Its end may be seen only by the second post.
+    // Perhaps only the second post sees the end.
     let back = loop {
         match dead.post(message) {
             Ok(()) => {
@@ -116,7 +116,7 @@ fn a_packed_message_is_posted_on_as_it_is() {
     assert_eq!(received.unpack::<f64>().unwrap(), [1.5; 100]);
     out.post(received).unwrap();
     let received = inbox.retrieve().unwrap();
-    // It is read from the start again, and both items may be held at once.
+    // The message is read from the start again, and both items may be held at once.
     let (numbers, text) = (received.unpack::<f64>().unwrap(), received.unpack_str().unwrap());
     assert_eq!((numbers.len(), text), (100, "on"));
 }

@@ -1,4 +1,4 @@
-//! Groups: every collective gives what a loop over all members' data gives, by every algorithm.
+//! Groups: every collective call gives the result of a loop over all members' data, with every algorithm.
 
 use udeck::op::{self, BitXor, Max, Min, Product, Sum};
 use udeck::{Algorithm, Config, Group, Result, World};
@@ -12,28 +12,29 @@ mod whole_messages;
 use crate::common::{LONG, config, on_hosts, ranks_believing, ranks_over};
 use crate::late;
 
-/// Elements of a member's data: none, a few, an odd number, more than a piece.
+/// Number of elements of a member's data: none, a few, an odd number, more than a piece.
 const LENGTHS: [usize; 4] = [0, 1, 37, 3000];
 const LONG_LENGTHS: [usize; 2] = [5, 40_000];
 
 const ALGORITHMS: [&str; 8] =
     ["direct", "binomial", "doubling", "rabenseifner", "ring", "bruck", "pairwise", "hosts"];
 
-/// What a member has; different for each.
+/// Data of a member, different for each.
 fn data(member: usize, len: usize) -> Vec<u64> {
     (0..len as u64)
         .map(|nth| (member as u64 + 3).wrapping_mul(nth * 2 + 0x9e37_79b9_7f4a_7c15) >> 7)
         .collect()
 }
 
-/// What all members of `size` have, combined in their order.
+/// Data of all `members`, combined in their order.
 fn combined(members: std::ops::Range<usize>, len: usize, op: impl Fn(u64, u64) -> u64) -> Vec<u64> {
     let mut all = members.map(|member| data(member, len));
     let first = all.next().unwrap();
     all.fold(first, |sum, next| sum.iter().zip(next).map(|(a, b)| op(*a, b)).collect())
 }
 
-/// Neither commutative nor, in a wrong order, without a trace; but associative: of x -> ax + b, in 32 bits each.
+/// An associative operator that is not commutative, so that a wrong order shows: composes functions x -> ax + b,
+/// with 32 bits for each of a and b.
 fn compose(f: u64, g: u64) -> u64 {
     let parts = |f: u64| ((f >> 32) as u32 | 1, f as u32);
     let ((a, b), (c, d)) = (parts(f), parts(g));
@@ -45,7 +46,7 @@ fn whole(size: usize, len: usize) -> Vec<u64> {
     (0..size).flat_map(|member| data(member, len)).collect()
 }
 
-/// Every collective, by all members, for data of that length.
+/// Makes every collective call, by all members, for data of this length.
 fn all_collectives(group: &Group, len: usize) -> Result {
     let (me, size) = (group.rank(), group.size());
     let mine = data(me, len);
@@ -99,7 +100,7 @@ fn all_collectives(group: &Group, len: usize) -> Result {
     group.scan(&mut got, op::in_order(compose))?;
     assert_eq!(got, combined(0..me + 1, len, compose), "{}", what("scan in order"));
 
-    // Associative is enough for scans.
+    // Scans only need an associative operator.
     let mut got = mine.clone();
     group.scan(&mut got, compose)?;
     assert_eq!(got, combined(0..me + 1, len, compose), "{}", what("scan"));
@@ -111,7 +112,7 @@ fn all_collectives(group: &Group, len: usize) -> Result {
     group.barrier()
 }
 
-/// Those with parts of different lengths: member k has k mod 3 times `len`, and one more.
+/// Makes the calls with parts of different lengths: member k has k mod 3 times `len`, and one more.
 fn all_ragged(group: &Group, len: usize) -> Result {
     let (me, size) = (group.rank(), group.size());
     let length = |member: usize| member % 3 * len + 1;
@@ -148,7 +149,7 @@ fn all_ragged(group: &Group, len: usize) -> Result {
     let expected = if size % 2 == 1 { filled[me].clone() } else { vec![0; length(me)] };
     assert_eq!(got, expected, "reduce_scatter_v of {len} in {group:?}");
 
-    // A ring in both directions; alone, a member is its own neighbour.
+    // The members form a ring in both directions; a single member is its own neighbour.
     let (after, before) = ((me + 1) % size, (me + size - 1) % size);
     let (mut from_before, mut from_after) = (vec![0; length(before)], vec![0; len]);
     group.neighbours(
@@ -213,7 +214,7 @@ fn over_a_network() {
     }
 }
 
-/// On links that take their time, each message another.
+/// The links are slow, and each message takes another time.
 #[test]
 fn over_slow_links() {
     for size in [2, 3, 5] {
@@ -221,7 +222,7 @@ fn over_slow_links() {
     }
 }
 
-/// Lengths and numbers of members by chance, the same each time for a seed, which a failure prints.
+/// Lengths and numbers of members are random, from a seed that a failure prints.
 #[test]
 fn of_any_length() {
     let seed = u64::from(std::process::id());
@@ -238,7 +239,8 @@ fn of_any_length() {
     }
 }
 
-/// A sum whose rounding depends on the order is the same at all members, and the loop's if that was asked for.
+/// A sum whose rounding depends on the order is the same at all members, and equals the loop's if that was
+/// requested.
 #[test]
 fn all_members_round_alike() {
     let of = |member: usize, nth: usize| 1.0 / (3.0 + member as f64 + nth as f64 * 0.37);
@@ -264,7 +266,7 @@ fn all_members_round_alike() {
     }
 }
 
-/// Where the order of two operands shows: which NaN it is, which zero.
+/// The results differ in bits by the order of two operands: in the NaN, or in the sign of zero.
 #[test]
 fn all_members_get_the_same_bits() {
     type Reduce = fn(&Group, &mut [f64]) -> Result;
@@ -276,7 +278,7 @@ fn all_members_get_the_same_bits() {
         |all, data| all.all_reduce(data, |a: f64, b: f64| a.max(b)),
         |all, data| all.all_reduce_nonblocking(data, Max)?.wait().map(drop),
     ];
-    // By member and place: NaNs of different bits, numbers, both zeros.
+    // Values by member and index: NaNs of different bits, numbers, both zeros.
     let of = |member: usize, nth: usize| match (member + nth / 5) % 5 {
         0 => f64::from_bits(0x7ff8_0000_0000_0001 + member as u64),
         1 => f64::from_bits(0xfff8_0000_0000_0100 + member as u64),
@@ -306,7 +308,7 @@ fn all_members_get_the_same_bits() {
     }
 }
 
-/// What is sent ahead of what is combined waits for no memory: all could wait for each other.
+/// Data that are sent ahead of a reduction wait for no memory: otherwise all members could wait for each other.
 #[test]
 fn long_data_are_combined_in_little_memory() {
     let settings = |_| {
@@ -316,7 +318,7 @@ fn long_data_are_combined_in_little_memory() {
     };
     let body = |world: World| {
         let all = world.all()?;
-        // An arena has 2 MiB at least, of which a message takes a quarter at most.
+        // An arena has at least 2 MiB, of which a message takes at most a quarter.
         let _held = (0..5).map(|_| world.buf::<u8>(256 << 10)).collect::<Result<Vec<_>>>()?;
         let mut sum = vec![all.rank() as u64 + 1; (3 << 20) / 8];
         all.all_reduce(&mut sum, Sum)?;
@@ -326,8 +328,8 @@ fn long_data_are_combined_in_little_memory() {
     ranks_believing(2, settings, |_| true, body);
 }
 
-/// Members do not wait for each other in a broadcast: one that is far ahead is held up only now and then, and what it has sent
-/// is kept for the others.
+/// Members do not wait for each other in a broadcast: one that is far ahead waits only now and then, and its messages are kept
+/// for the others.
 #[test]
 fn a_root_runs_ahead() {
     ranks_believing(
@@ -357,7 +359,7 @@ fn groups_are_made_of_some_and_split() {
         |_| true,
         |world| {
             let rank = world.rank();
-            // In another order than the ranks', with the same name twice.
+            // The group has another order than the ranks, and the same name twice.
             for _ in 0..2 {
                 if [5, 1, 3].contains(&rank) {
                     let odd = world.group("odd", &[5, 1, 3])?;
@@ -382,7 +384,7 @@ fn groups_are_made_of_some_and_split() {
     );
 }
 
-/// Each has its own name for errors, and none is too long for the launcher.
+/// Each part has its own name for errors, and no name is too long for the launcher.
 #[test]
 fn parts_are_parted_as_often_as_wanted() {
     ranks_believing(
@@ -396,7 +398,7 @@ fn parts_are_parted_as_often_as_wanted() {
             }
             assert!(part.name().starts_with("all/0/1000000007/2000000014/"), "{}", part.name());
             all_collectives(&part, 9)?;
-            // As errors and traces show it.
+            // The name is that in errors and traces.
             let error = part.broadcast(7, &mut [0]).unwrap_err().to_string();
             assert!(
                 error.contains("of group \"all/0/1000000007/") && error.contains("149000001043\""),
@@ -427,7 +429,7 @@ fn a_group_without_a_name_is_called_by_its_ranks() {
     );
 }
 
-/// Nobody is lost, and the rank that has made too many is told what to do.
+/// No rank is lost, and the rank that has made too many groups gets an error with advice.
 #[test]
 fn more_groups_than_there_can_be_is_an_error_with_advice() {
     ranks_believing(

@@ -20,7 +20,7 @@ fn a_post_returns_when_its_message_was_received() {
             if world.rank() == 0 {
                 let inbox = world.mailbox::<u8>("in")?;
                 world.barrier()?;
-                // Not before this can it be received.
+                // The message cannot be received before this point.
                 retrieving.store(true, Ordering::SeqCst);
                 assert_pattern(&inbox.retrieve()?, 7, len);
             } else {
@@ -90,7 +90,7 @@ fn a_post_that_gave_up_is_forgotten_on_both_sides() {
         if world.rank() == 0 {
             let inbox = world.mailbox::<u8>("in")?;
             world.barrier()?;
-            // Two requests lie here that nobody stands behind, and one that somebody does.
+            // Two of the requests here were given up by their posters, and one is alive.
             for seed in [3, 4, 5] {
                 assert_pattern(&inbox.retrieve()?, seed, 1000 + seed);
             }
@@ -116,7 +116,7 @@ fn a_post_that_gave_up_is_forgotten_on_both_sides() {
     });
 }
 
-/// The mailbox acknowledges the first request after its sender has given up: the descriptor that it posted goes with the
+/// The mailbox acknowledges the first request after its sender has given up: the descriptor that it posted ends with the
 /// pair.
 #[test]
 fn a_descriptor_of_a_post_that_gave_up_takes_no_other_message() {
@@ -184,8 +184,8 @@ fn a_receiver_without_memory_makes_the_sender_wait() {
     });
 }
 
-/// A post that gives up when its message is under way does not know whether it comes. If it does, then before what was posted
-/// later.
+/// A post that gives up while its message is under way does not know whether it will arrive. If it does, it arrives before
+/// messages that were posted later.
 #[test]
 fn a_message_that_was_given_up_comes_in_order_or_not_at_all() {
     const ROUNDS: usize = 300;
@@ -194,7 +194,7 @@ fn a_message_that_was_given_up_comes_in_order_or_not_at_all() {
             let inbox = world.mailbox::<u8>("in")?;
             for round in 0..ROUNDS {
                 world.barrier()?;
-                // Long enough to grant what is asked for, or not.
+                // In this time the mailbox may have granted the request, or not.
                 let mut came: Vec<u32> = Vec::new();
                 for _ in 0..round % 30 {
                     came.extend(inbox.try_retrieve()?.map(|message| message.tag()));

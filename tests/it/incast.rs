@@ -1,4 +1,4 @@
-//! Incast control: many ranks post to one mailbox, which says when it takes what.
+//! Incast control: many ranks post to one mailbox, which schedules the messages that it takes.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use udeck::via::Caps;
 use udeck::via::transport::{Arrival, Body};
 use udeck::{Config, Error, IncastControl, Mailbox, Postbox, Protocol, Result, World};
 
-/// As `crates/deck/wire.rs` has them.
+/// Message kinds of `crates/deck/wire.rs`.
 const READY: u8 = 6;
 const RESERVE: u8 = 14;
 const GRANT: u8 = 15;
@@ -20,7 +20,7 @@ fn under(incast: IncastControl) -> Config {
     config
 }
 
-/// Over every transport on which incast control counts.
+/// Runs over every transport for which incast control matters.
 fn over_networks(size: u32, config: &Config, body: impl Fn(World) -> Result + Clone + Send + Sync + 'static) {
     let levels = Caps::RELIABLE_DELIVERY | Caps::RELIABLE_RECEPTION;
     let (fabric, caps) = (late::fabric(), levels | Caps::RDMA_WRITE | Caps::RDMA_READ);
@@ -30,7 +30,7 @@ fn over_networks(size: u32, config: &Config, body: impl Fn(World) -> Result + Cl
     }
 }
 
-/// Much more than a window, of all kinds.
+/// Messages of all kinds, together much longer than a window.
 fn messages() -> impl Iterator<Item = (usize, usize, Protocol)> {
     use Protocol::{Auto, Copy, Eager, RdmaRead, RdmaWrite};
     let lengths = [1, 40, 5000, 0, 70_000, 200_000, 30_000];
@@ -45,7 +45,7 @@ fn messages_of_all_protocols_arrive_once_and_in_order() {
         over_networks(POSTERS + 1, &under(incast), |world| {
             if world.rank() == 0 {
                 let inbox = world.mailbox::<u8>("in")?;
-                // Whatever may be under way is.
+                // All messages that may be under way are under way.
                 world.barrier()?;
                 let mut expected: Vec<_> = (0..=POSTERS).map(|_| messages()).collect();
                 for _ in 0..messages().count() * POSTERS as usize {
@@ -68,13 +68,13 @@ fn messages_of_all_protocols_arrive_once_and_in_order() {
     }
 }
 
-/// Within its window a message goes past the queue. Not while something waits there: an announced message that is not answered, or one for
-/// which the connection has no room.
+/// Within its window a message bypasses the queue; but not while something waits there: an announced message without an answer,
+/// or one for which the connection has no room.
 #[test]
 fn within_its_window_a_message_does_not_overtake_what_waits() {
     const ANNOUNCED: usize = 200_000;
     const SHORTS: usize = 600;
-    // Each announced one is followed by a copied one and a moved one.
+    // Each announced message is followed by a copied one and a moved one.
     let lengths = || [ANNOUNCED, 8, 5000].into_iter().cycle().take(9).chain([8; SHORTS]);
     over_networks(2, &under(IncastControl::Smsrp), move |world| {
         if world.rank() == 0 {
@@ -99,7 +99,7 @@ fn within_its_window_a_message_does_not_overtake_what_waits() {
     });
 }
 
-/// A handshake's post waits for what was posted before it, and that for its grant.
+/// A handshake's post waits for the posts before it, and these for their grants.
 #[test]
 fn handshakes_wait_for_what_waits() {
     over_networks(2, &under(IncastControl::Smsrp), |world| {
@@ -120,13 +120,14 @@ fn handshakes_wait_for_what_waits() {
     });
 }
 
-/// What lies at the mailbox while its owner computes: without control whatever comes, with it the windows.
+/// The test measures the bytes that lie at the mailbox while its owner computes: without control all that
+/// arrive, with control the windows.
 #[test]
 fn what_lies_at_a_mailbox_is_bounded() {
     const POSTERS: usize = 4;
     const EACH: usize = 40;
     const LEN: usize = 16 << 10;
-    // A window of 64 KiB has four of them, and blocks are rounded up.
+    // A window of 64 KiB has four of the messages, and blocks are rounded up.
     const BOUND: usize = POSTERS * 4 * 2 * LEN;
     for incast in [IncastControl::Off, IncastControl::Smsrp] {
         ranks_over(
@@ -160,7 +161,8 @@ fn what_lies_at_a_mailbox_is_bounded() {
     }
 }
 
-/// What of a rank's message memory is used at most, looked at until it is what is looked for and for a while.
+/// Largest number of bytes of a rank's message memory in use, measured until `is_it` accepts it, and for a
+/// while.
 fn most_used(world: &World, is_it: impl Fn(usize) -> bool) -> usize {
     let (start, mut most) = (Instant::now(), 0);
     while start.elapsed() < SHORT * 10 || !is_it(most) && start.elapsed() < LONG {
@@ -170,7 +172,7 @@ fn most_used(world: &World, is_it: impl Fn(usize) -> bool) -> usize {
     most
 }
 
-/// A post that gives up at its deadline has its message back, and what was accepted arrives.
+/// A post that gives up at its deadline gets its message back, and accepted messages arrive.
 #[test]
 fn posts_end_at_their_deadlines_while_messages_wait_for_grants() {
     over_networks(2, &under(IncastControl::Smsrp), |world| {
@@ -208,7 +210,7 @@ fn posts_end_at_their_deadlines_while_messages_wait_for_grants() {
     });
 }
 
-/// Posts 40 messages, of which a window goes at once.
+/// Posts 40 messages, of which one window leaves at once.
 fn post_beyond_the_window(world: &World) -> Result<Postbox<u8>> {
     let out = world.postbox::<u8>("in")?;
     (0..40).try_for_each(|seed| Ok::<_, Error>(out.post(patterned(world, seed, 16 << 10)?)?))?;
@@ -216,7 +218,7 @@ fn post_beyond_the_window(world: &World) -> Result<Postbox<u8>> {
     Ok(out)
 }
 
-/// Of a poster that is gone the first messages have come, without a gap.
+/// The first messages of a lost poster have arrived, without a gap.
 #[test]
 fn what_waits_for_a_grant_is_lost_with_its_poster_and_nothing_else() {
     over_networks(2, &under(IncastControl::Smsrp), |world| {
@@ -233,7 +235,7 @@ fn what_waits_for_a_grant_is_lost_with_its_poster_and_nothing_else() {
                 seed += 1;
             }
         };
-        // It may leave the barrier and be gone while this rank is still in it.
+        // Rank 1 may leave the barrier and be gone while this rank is still in it.
         match until_it_is_lost() {
             Err(Error::PeerLost { rank: 1, .. }) => Ok(()),
             other => other,
@@ -254,7 +256,7 @@ fn what_waits_for_a_grant_is_undelivered_when_its_mailbox_is_gone() {
             assert!(is_told, "{error}");
         }
         world.barrier()?;
-        // What was lost may be told here once more.
+        // The loss may be reported here once more.
         let _ = world.finish();
         Ok(())
     });
@@ -272,14 +274,14 @@ fn a_route_says_what_is_in_force() {
     assert_eq!(world.postbox::<u8>("in").unwrap().route().incast, IncastControl::Off);
 }
 
-// ---- what is said ----
+// ---- messages on the wire ----
 
-/// A mailbox over TCP that takes 16 MiB a second, and somebody who says to it what he likes.
+/// Makes a mailbox over TCP that takes 16 MiB a second, and a liar that can send it any message.
 fn with_liar(incast: IncastControl, act: impl FnOnce(&Mailbox<u8>, &mut Liar)) {
     beside_liar(incast, |_, inbox, liar| act(inbox, liar));
 }
 
-/// Likewise, with who else posts.
+/// Makes the same, with the world, so that others can post, too.
 fn beside_liar(incast: IncastControl, act: impl FnOnce(&World, &Mailbox<u8>, &mut Liar)) {
     let mut config = under(incast);
     config.incast_rate = Some(16 << 20);
@@ -289,7 +291,7 @@ fn beside_liar(incast: IncastControl, act: impl FnOnce(&World, &Mailbox<u8>, &mu
     act(&world, &inbox, &mut liar);
 }
 
-/// What the mailbox answers: its kind, its part, and the delay in microseconds.
+/// Waits for the mailbox's answer: its kind, its part, and the delay in microseconds.
 fn answer(inbox: &Mailbox<u8>, liar: &mut Liar) -> (u8, u32, Option<u32>) {
     let start = Instant::now();
     while start.elapsed() < LONG {
@@ -302,7 +304,7 @@ fn answer(inbox: &Mailbox<u8>, liar: &mut Liar) -> (u8, u32, Option<u32>) {
     panic!("the mailbox answers nothing");
 }
 
-/// Beyond 2 MiB that were granted and have not come, each grant begins where the one before ends.
+/// After 2 MiB were granted and have not arrived, each grant begins where the previous one ends.
 #[test]
 fn grants_follow_one_another_in_the_order_of_asking() {
     with_liar(IncastControl::Smsrp, |inbox, liar| {
@@ -313,12 +315,12 @@ fn grants_follow_one_another_in_the_order_of_asking() {
             assert_eq!(kind, READY);
             delays.push(delay.expect("incast control"));
         }
-        // 0 and 2 MiB at 16 MiB a second, and then 6.
+        // The first delays are 0 and 2 MiB at 16 MiB a second; then comes 6.
         assert_eq!(delays, [0, 125_000]);
         liar.say(RESERVE, 0, 0, &100_000_u64.to_le_bytes());
         assert_eq!(answer(inbox, liar), (GRANT, 100_000, Some(375_000)));
         liar.say(RESERVE, 0, 0, &u64::MAX.to_le_bytes());
-        // 100,000 bytes more are 5,960 us and a part of one.
+        // The additional 100,000 bytes take 5,960 us and a fraction.
         assert_eq!(answer(inbox, liar), (GRANT, 128 << 10, Some(380_960)), "one reservation gets no more");
     });
     with_liar(IncastControl::Off, |inbox, liar| {
@@ -327,7 +329,7 @@ fn grants_follow_one_another_in_the_order_of_asking() {
     });
 }
 
-/// By the poster's clock. Later it may come.
+/// The time is measured by the poster's clock. The message may arrive later.
 #[test]
 fn a_message_does_not_come_before_the_time_of_its_grant() {
     const WINDOW: usize = 4;
@@ -337,7 +339,7 @@ fn a_message_does_not_come_before_the_time_of_its_grant() {
         (IncastControl::Srp, 200_000, 0),
     ] {
         beside_liar(incast, |world, inbox, liar| {
-            // Of the other kind of memory than what is posted below.
+            // The liar asks for another kind of memory than the messages below.
             liar.say(ASK_COPY, 0, 0, &(8_u64 << 20).to_le_bytes());
             assert_eq!(answer(inbox, liar).0, READY);
             let out = world.postbox::<u8>("in").unwrap();
@@ -347,13 +349,13 @@ fn a_message_does_not_come_before_the_time_of_its_grant() {
             for seed in 0..=before {
                 assert_pattern(&inbox.retrieve_timeout(LONG).unwrap(), seed, len);
             }
-            // 8 MiB were granted and do not come: 6 more than are free, at 16 MiB a second.
+            // The 8 MiB were granted and do not arrive: 6 more than are free, at 16 MiB a second.
             assert!(start.elapsed() >= Duration::from_millis(375), "{incast}: {len} bytes");
         });
     }
 }
 
-/// Messages wait for their time with memory at the mailbox. So those that may wait are few, and the others wait to be answered.
+/// Messages that wait for their time hold memory at the mailbox. So few may wait, and the others wait for an answer.
 #[test]
 fn announced_messages_hold_little_memory_while_they_wait() {
     for (incast, most) in [(IncastControl::Off, 5), (IncastControl::Srp, 4), (IncastControl::Smsrp, 4)] {
@@ -372,7 +374,7 @@ fn announced_messages_hold_little_memory_while_they_wait() {
     }
 }
 
-/// Who reserves without being told to, or again and again, is no postbox.
+/// A peer that reserves without being told to, or repeatedly, is no postbox.
 #[test]
 fn who_reserves_and_sends_nothing_is_caught() {
     let (none, most, least) = ((0, 0), (2, u64::MAX), (2, 1));
@@ -395,7 +397,7 @@ fn who_reserves_and_sends_nothing_is_caught() {
     }
 }
 
-/// Long messages of a crowd overflow the one socket of a UDP NIC. Connections over TCP have a buffer each.
+/// Long messages of many senders overflow the one socket of a UDP NIC. Each TCP connection has its own buffer.
 #[test]
 fn by_itself_it_is_in_force_over_udp_where_there_are_many() {
     for (transport, ranks, expected) in

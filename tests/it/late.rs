@@ -1,4 +1,4 @@
-//! Messages over a network, on which RDMA takes its time: a mailbox that waits for what it reads goes on with others.
+//! Messages over a network with slow RDMA: a mailbox that waits for a read goes on with other postboxes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use udeck::via::Caps;
 use udeck::{Config, Error, Protocol, Result, World};
 use udeck_sim::{Fabric, Link};
 
-/// A link on which each way takes some time.
+/// A link on which each direction takes some time.
 fn slow() -> Link {
     Link { delay: Duration::from_micros(20)..Duration::from_micros(200), ..Link::default() }
 }
 
-/// As `common::ranks_with`, over NICs `rank0`, `rank1`, ... of a fabric.
+/// Runs ranks as `common::ranks_with` does, over NICs `rank0`, `rank1`, ... of a fabric.
 pub(crate) fn ranks<F>(size: u32, fabric: &Fabric, config: &Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
@@ -21,7 +21,7 @@ where
     ranks_able(size, fabric, config, udeck_sim::Options::all_caps(), body);
 }
 
-/// As [`ranks`], over NICs with these abilities.
+/// Runs ranks as [`ranks`] does, over NICs with these abilities.
 pub(crate) fn ranks_able<F>(size: u32, fabric: &Fabric, config: &Config, caps: Caps, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
@@ -43,7 +43,7 @@ where
     };
     let threads: Vec<_> = streams.into_iter().enumerate().map(start).collect();
     let results: Vec<Result> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
-    // All of them: one is lost because another one failed.
+    // All errors are collected: one rank is lost because another one failed.
     let failed = results.into_iter().enumerate().filter_map(|(rank, result)| Some((rank, result.err()?)));
     let failed: Vec<_> = failed.map(|(rank, error)| format!("rank {rank}: {error}")).collect();
     assert!(failed.is_empty(), "{failed:#?}");
@@ -106,7 +106,8 @@ fn many_are_read_at_a_time() {
     });
 }
 
-/// The way to one rank stands still in the middle of a read: the others are heard, and it is, when it moves again.
+/// The link to one rank stalls in the middle of a read: the others are heard meanwhile, and so is this rank when
+/// the link recovers.
 #[test]
 fn a_read_that_hangs_holds_up_its_own_postbox_only() {
     let fabric = fabric();
@@ -152,8 +153,8 @@ fn a_read_that_hangs_holds_up_its_own_postbox_only() {
     });
 }
 
-/// Messages that a mailbox reads at a time get half of the memory at most. The others wait their turn, a message that is larger
-/// alone, too: all arrive.
+/// Messages that a mailbox reads at a time get at most half of the memory. The others wait for their turn, a larger message for
+/// being alone; all arrive.
 #[test]
 fn messages_that_are_read_at_a_time_have_a_bound_together() {
     const POSTBOXES: usize = 6;

@@ -1,5 +1,5 @@
-//! Ranks that finish before others have heard all that they said: what they posted is retrieved before anybody says that nobody
-//! is left, and none of them is lost.
+//! Ranks that finish before others have received all their messages: these are retrieved before any call reports that no rank
+//! is left, and none of the ranks is lost.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -17,8 +17,8 @@ fn open(client: &Client) -> Nic {
     udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap()
 }
 
-/// The thread that accepts is not run between the answer and its next line, until the peer has finished. (The completion
-/// queue names nothing: it would name the connection, and the mailbox wait at the door.)
+/// The accepting thread does not run between the answer and its next line, until the peer has finished. (The completion
+/// queue names nothing: it would name the connection, and the mailbox would wait at the door.)
 #[test]
 fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_accepted() {
     let (_job, streams) = Job::new(2).expect("a name service");
@@ -36,7 +36,7 @@ fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_
     let slow = Trace::new(move |event| {
         if matches!(event.call, Call::Connect { .. }) {
             has_left.lock().unwrap().recv_timeout(LONG).expect("it is answered, posts, and finishes");
-            // So long the news of that have time to be heard.
+            // In this time the news can be heard.
             std::thread::sleep(SHORT * 4);
         }
     });
@@ -52,16 +52,16 @@ fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_
     assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
 }
 
-/// A launcher whose words reach the rank, once they are held up, only when that has said something more.
+/// A launcher whose messages, once held up, reach the rank only after the rank has sent something more.
 #[derive(Default)]
 struct DelayingLauncher {
-    /// How often the rank has spoken, and how often it has to have.
+    /// Number of messages that the rank has sent, and number that it must have sent.
     spoken: Mutex<(u64, u64)>,
     changed: Condvar,
 }
 
 impl DelayingLauncher {
-    /// Between these two.
+    /// Starts the relay between the launcher and the rank.
     fn start(launcher: UnixStream) -> (UnixStream, Arc<Self>) {
         let (rank, ours) = UnixStream::pair().expect("two descriptors");
         let relay = Arc::<DelayingLauncher>::default();
@@ -78,7 +78,7 @@ impl DelayingLauncher {
         spoken.1 = spoken.0 + 1;
     }
 
-    /// Until [`DelayingLauncher::let_go`], whatever the rank says.
+    /// Holds the launcher's messages up until [`DelayingLauncher::let_go`], whatever the rank sends.
     fn silence(&self) {
         self.spoken.lock().unwrap().1 = u64::MAX;
     }
@@ -111,7 +111,7 @@ fn pass(mut from: UnixStream, mut to: UnixStream, first: impl Fn()) -> io::Resul
     }
 }
 
-/// Rank 0, which has posted a 7 and is to leave, and the mailbox of rank 1, which hears the launcher through a relay. Both are on a
+/// Rank 0, which has posted a 7 and will leave, and the mailbox of rank 1, which hears the launcher through a relay. Both are on a
 /// simulated fabric.
 struct Parting {
     _outbox: Postbox<u64>,
@@ -143,7 +143,8 @@ impl Parting {
     }
 }
 
-/// The end of its connections comes before the launcher's word: who breaks off without a goodbye on them may have said it there.
+/// The end of its connections comes before the launcher's news: a rank that closed them without a goodbye may have told the
+/// launcher.
 #[test]
 fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
     let ranks = Parting::new();
@@ -155,8 +156,8 @@ fn a_rank_that_has_finished_is_not_lost_because_its_process_ended() {
     assert!(matches!(error, Error::NobodyLeft { .. }), "{error}");
 }
 
-/// Whether a rank whose connection has broken has finished, the launcher has to say: who only looks does not wait for that, and is
-/// told at a later look.
+/// The launcher must say whether a rank whose connection has broken has finished: a poll does not wait for that, and a later poll
+/// reports it.
 #[test]
 fn a_look_does_not_wait_for_the_launcher() {
     let ranks = Parting::new();
@@ -171,8 +172,8 @@ fn a_look_does_not_wait_for_the_launcher() {
     ranks.relay.let_go();
 }
 
-/// A rank's end is seen by its connections, each in words of its own, and told by the launcher: whatever the call, the program
-/// reads the launcher's.
+/// A rank's connections see its end, each with its own text, and the launcher reports it: every call returns the launcher's
+/// text to the program.
 #[test]
 fn one_loss_is_told_in_the_same_words_by_every_call() {
     let (job, streams) = Job::new(2).expect("a name service");

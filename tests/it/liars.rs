@@ -1,4 +1,4 @@
-//! Whoever announces what is not there ends his own connection, and nothing else.
+//! Liars: a peer that announces data that do not exist ends its own connection, and nothing else.
 
 use crate::common::liar::{
     ACK, ASK_COPY, ASK_READ, ASK_WRITE, EAGER, FIN, FRAGMENT, HAND_OFF, Liar, MAX_ANNOUNCED, PAIR, REQUEST,
@@ -13,7 +13,7 @@ fn inbox(world: &World) -> Mailbox<u8> {
     world.mailbox("in").unwrap()
 }
 
-/// The liar's connection ends, the mailbox says so, and others post as before.
+/// Asserts that the liar's connection ends, that the mailbox says so, and that others post as before.
 fn assert_caught(world: &World, inbox: &Mailbox<u8>) {
     let error = inbox.retrieve().unwrap_err();
     let Error::PeerLost { rank: 0, how } = &error else { panic!("{error}") };
@@ -56,7 +56,8 @@ fn a_message_longer_than_any() {
     assert!(liar.vi.arrival().unwrap().is_some(), "the sender is told");
 }
 
-/// It is refused although memory that he was granted is not filled yet, and nobody waits behind it.
+/// The announcement is refused although memory that was granted to the peer is not filled yet, and nobody waits
+/// behind it.
 #[test]
 fn a_message_longer_than_any_behind_one_that_never_comes() {
     for (kind, protocol) in [(ASK_WRITE, Protocol::RdmaWrite), (ASK_COPY, Protocol::Copy)] {
@@ -74,7 +75,7 @@ fn a_message_longer_than_any_behind_one_that_never_comes() {
     }
 }
 
-/// Windows for him take half of the memory and no more, nobody else is disturbed, and his end frees it.
+/// Windows for the liar take half of the memory at most, nobody else is disturbed, and its end frees them.
 #[test]
 fn messages_that_are_announced_and_never_written() {
     const LEN: usize = 512 << 10;
@@ -98,8 +99,8 @@ fn messages_that_are_announced_and_never_written() {
     assert_eq!(world.nic().landing().usage().used, 0);
 }
 
-/// Of what peers ask to send, half of the memory is granted and no more, whatever they ask by. One that leaves makes room for the next,
-/// and the last one's message alone may be larger.
+/// At most half of the memory is granted to peers' announcements, by whichever protocol. A peer that leaves makes room for the
+/// next one, and only the last one's message alone may be larger.
 #[test]
 fn messages_that_are_announced_and_never_sent() {
     const LEN: usize = 1 << 20;
@@ -137,7 +138,8 @@ fn messages_that_are_announced_and_never_sent() {
     }
 }
 
-/// A message that has to wait is not overtaken by later ones for which there would be memory: it would wait for ever.
+/// A message that has to wait is not overtaken by later ones for which there would be memory: otherwise it could wait
+/// for ever.
 #[test]
 fn memory_is_granted_in_the_order_of_asking() {
     let world = alone(8 << 20);
@@ -145,19 +147,19 @@ fn memory_is_granted_in_the_order_of_asking() {
     let mut liars: Vec<_> = (0..3).map(|_| Liar::of(&world)).collect();
     for (liar, len) in liars.iter_mut().zip([3_u64 << 20, 2 << 20, 1 << 19]) {
         liar.say(ASK_WRITE, 0, 0, &len.to_le_bytes());
-        // Until it has seen it, and has looked again since.
+        // The wait lasts until the mailbox has seen the announcement, and polled again since.
         let error = inbox.retrieve_timeout(crate::common::SHORT).unwrap_err();
         assert!(matches!(error, Error::Deadline { .. }), "{error}");
         assert_eq!(world.nic().landing().usage().used, 3 << 20);
     }
-    // The first one leaves, and is no loss.
+    // The first liar leaves, which is no loss.
     drop(liars.remove(0));
     let error = inbox.retrieve_timeout(crate::common::SHORT).unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
     assert_eq!(world.nic().landing().usage().used, 5 << 19);
 }
 
-/// Whoever posts by the library lends one piece: what is longer than its first piece is read as one nowhere.
+/// A post by the library lends one piece: a message that is longer than its first piece is nowhere read as one.
 #[test]
 fn messages_in_several_pieces() {
     for kind in [EAGER, HAND_OFF, FRAGMENT] {
@@ -195,7 +197,7 @@ fn a_second_request_while_one_is_granted() {
     for _ in 0..2 {
         liar.say(REQUEST, PAIR, 100, &[]);
     }
-    // It is not read before the first one's message has come: that holds up nobody else.
+    // The second message is not read before the first one has arrived, which delays nobody else.
     let error = inbox.retrieve_timeout(crate::common::SHORT).unwrap_err();
     assert!(matches!(error, Error::Deadline { .. }), "{error}");
     let out = world.postbox::<u8>("in").unwrap();

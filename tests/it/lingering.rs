@@ -1,4 +1,4 @@
-//! A peer that stays inside the window of a message that another one has written holds up this message, and nothing else.
+//! Lingering: a peer that stays inside the window of another peer's message delays this message, and nothing else.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,7 +7,7 @@ use udeck::{Error, Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::local::Job;
 use udeck_faults::{Fault, Luck, When, wrapped};
 
-/// A world of one, in whose windows somebody lingers, and its name service.
+/// A world of one rank with a peer that lingers in its windows, and its name service.
 fn alone(linger: When) -> (Job, World) {
     let (job, mut streams) = Job::new(1).expect("a name service");
     (job, lingering(streams.remove(0), linger))
@@ -55,8 +55,8 @@ fn others_do_not_wait_for_a_peer_that_lingers() {
     out.try_post(patterned(&world, 5, 100).unwrap()).expect("it broke no rule, and is not cut off");
 }
 
-/// The completion queue names the end of a connection once. It is heard although the connection is not read on at that
-/// moment.
+/// The completion queue names the end of a connection once. The end is noticed although the connection is not being
+/// read at that moment.
 #[test]
 fn the_end_of_a_connection_whose_message_is_held_up_is_heard() {
     let (_job, mut streams) = Job::new(2).expect("a name service");
@@ -65,7 +65,7 @@ fn the_end_of_a_connection_whose_message_is_held_up_is_heard() {
     let inbox = world.mailbox::<u8>("in").unwrap();
     let out = writer(&world);
     out.post(patterned(&world, 0, 5000).unwrap()).unwrap();
-    // Announced, granted, written; and then somebody lingers.
+    // The message is announced, granted and written; then the peer lingers.
     look_in_vain(&inbox, 20);
     drop(out);
     look_in_vain(&inbox, 20);

@@ -1,4 +1,4 @@
-//! Whoever waits for a rank hears of its end, in whatever call: nobody waits out a time limit for one that is gone.
+//! Losses: a rank that waits for another learns of its end, in every call, and never waits out its deadline.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{Event, LONG, SHORT, config, ranks_believing};
 use udeck::{Config, Error, ExitKind, Result, World, select};
 
-/// Longer than any test lasts: whoever waits for it is found out.
+/// Longer than any test lasts: a wait for it would be noticed.
 const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
 
 fn endless() -> Config {
@@ -15,7 +15,7 @@ fn endless() -> Config {
     config
 }
 
-/// As `common::ranks`, with limits that are never reached.
+/// Runs ranks as `common::ranks` does, with deadlines that are never reached.
 #[track_caller]
 fn ranks<F>(size: u32, oversubscribed: bool, body: F)
 where
@@ -47,7 +47,7 @@ fn a_rank_that_leaves_before_the_first_barrier_is_an_error_there() {
                     return Ok(()); // without `finish`
                 }
                 is_loss_of(leaver, &world.barrier().unwrap_err());
-                // Another time the same, now that it is known.
+                // The second attempt gives the same error, now that the loss is known.
                 is_loss_of(leaver, &world.barrier().unwrap_err());
                 world.finish()
             });
@@ -60,7 +60,7 @@ fn a_rank_that_leaves_while_the_others_make_their_first_barrier_is_an_error_ther
     for leaver in [0, 2] {
         ranks(3, true, move |world| {
             if world.rank() == leaver {
-                // By then the others wait; if they do not, this is the test before.
+                // By then the others are waiting; otherwise this test equals the previous one.
                 std::thread::sleep(Duration::from_millis(200));
                 return Ok(());
             }
@@ -93,7 +93,7 @@ fn the_mailbox_of_a_rank_that_left_is_not_waited_for() {
             return Ok(()); // without `finish`
         }
         made.wait();
-        // It may still be there; once it is not, that is an error each time.
+        // The mailbox may still exist; afterwards each attempt is an error.
         while world.postbox::<u8>("in").is_ok() {}
         is_loss_of(2, &world.postbox::<u8>("in").unwrap_err());
         is_loss_of(2, &world.try_postbox::<u8>("in").unwrap_err());
@@ -163,7 +163,7 @@ fn of_a_name_that_nobody_has_made_it_is_said_who_is_lost() {
         let error = world.postbox_timeout::<u8>("in", crate::common::SHORT).unwrap_err();
         assert!(matches!(&error, Error::NoSuchMailbox { lost, .. } if lost == &[2]), "{error}");
         assert!(error.to_string().contains("rank 2 is lost, and may have been to make it"), "{error}");
-        // Each of the two has to be told before the other one leaves.
+        // Each of the two ranks must be told before the other one leaves.
         let told = world.mailbox::<u8>(&format!("told {}", world.rank()))?;
         world.postbox::<u8>(&format!("told {}", 1 - world.rank()))?.post(world.buf(1)?)?;
         while told.retrieve().is_err() {}
@@ -171,7 +171,8 @@ fn of_a_name_that_nobody_has_made_it_is_said_who_is_lost() {
     });
 }
 
-/// Nothing else wakes who waits for ends alone: before it sleeps, between its look and its sleep, or in it.
+/// Nothing else wakes a rank that waits for ends alone: before it sleeps, between its poll and its sleep, or in
+/// the sleep.
 #[test]
 fn who_waits_for_ends_alone_hears_of_each() {
     for pause in [Duration::ZERO, SHORT] {

@@ -1,8 +1,8 @@
-//! The umbrella's tests, in one program: what a program sees of `udeck`, over every transport. A module is a topic.
+//! The umbrella's tests in one program: a program's view of `udeck`, over every transport. A module is a topic.
 //!
-//! They run side by side in one process. A test that changes the process or looks at all of it runs again in a process of its
-//! own ([`common::apart`]). `tests/hostile.rs` and `tests/bytes` are programs of their own: after each case they count what the
-//! process holds (descriptors, mappings, threads), which nobody else may change meanwhile.
+//! The tests run in parallel in one process. A test that changes the process or examines all of it runs again in a process of
+//! its own ([`common::apart`]). `tests/hostile.rs` and `tests/bytes` are programs of their own: after each case they count the
+//! resources of the process (descriptors, mappings, threads), which nothing else may change meanwhile.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Retrieving the messages of one rank, or with one tag: others keep their order, and what is waited for is named.
+//! Matching: retrieves of one rank's messages, or of one tag. Other messages keep their order, and errors name
+//! what was waited for.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,7 @@ use udeck::{Error, Mailbox, Match, Packed, Protocol, ReceiveModel, Received, Res
 const EACH: usize = 12;
 const LENGTHS: [usize; 3] = [3, 5000, 40];
 
-/// The messages of each rank that were not retrieved yet, by their numbers: the tag is the number, modulo 4.
+/// Numbers of each rank's messages that were not retrieved yet: the tag is the number, modulo 4.
 struct Pending(Vec<VecDeque<usize>>);
 
 impl Pending {
@@ -19,7 +20,7 @@ impl Pending {
         Pending((0..ranks).map(|_| (0..EACH).collect()).collect())
     }
 
-    /// Checks that this is the first message of its rank of those that were asked for.
+    /// Checks that this is the first matching message of its rank.
     #[track_caller]
     fn take(&mut self, received: &Received<u8>, source: Option<usize>, tag: Option<u32>) {
         let (from, pending) = (received.source(), &mut self.0[received.source()]);
@@ -58,13 +59,13 @@ fn choose(inbox: &Mailbox<u8>, world: &World) -> Result {
     assert_eq!((got.source, got.tag, got.len), (2, 3, LENGTHS[number % 3]));
     assert_pattern(&to[..got.len], number, LENGTHS[number % 3]);
     pending.0[2].retain(|pending| *pending != number);
-    // What is left comes in the order of posting.
+    // The remaining messages arrive in the order of posting.
     for _ in 0..2 * EACH - 7 {
         pending.take(&inbox.retrieve()?, None, None);
     }
     assert!(inbox.try_retrieve()?.is_none());
     world.barrier()?;
-    // All have posted, and everything was taken.
+    // All ranks have posted, and everything was taken.
     assert!(inbox.try_retrieve_from(1)?.is_none() && inbox.try_retrieve_tagged(0)?.is_none());
     Ok(())
 }
@@ -122,10 +123,10 @@ fn a_wait_for_a_rank_hears_at_once_that_it_has_finished() {
                     let told = inbox.retrieve_matching_into(Match::source(1), &mut [0]);
                     assert!(matches!(told, Err(Error::RankFinished { .. })));
                 }
-                // It never had a postbox.
+                // Rank 2 never had a postbox.
                 let error = inbox.retrieve_from(2).unwrap_err();
                 assert!(matches!(error, Error::RankFinished { rank: 2, .. }), "{error}");
-                // Nobody else is concerned.
+                // No other rank is affected.
                 assert_pattern(&inbox.retrieve_from(3)?, 7, 5);
                 world.postbox::<u8>("go")?.post(&[1])?;
             }
@@ -154,7 +155,7 @@ fn a_wait_for_a_rank_hears_at_once_that_it_is_lost() {
         match (world.rank(), inbox) {
             (0, Some(inbox)) => {
                 for _ in 0..2 {
-                    // Each time it is asked for; a retrieve in general tells it once.
+                    // The error comes for each such retrieve; a general retrieve reports it once.
                     let error = inbox.retrieve_from(1).unwrap_err();
                     assert!(matches!(&error, Error::PeerLost { rank: 1, .. }), "{error}");
                 }
@@ -234,7 +235,7 @@ fn what_is_set_aside_has_a_bound_and_the_error_says_whose_it_is() {
                 out.post(message)?;
             }
             if world.rank() == 2 {
-                // Behind all of this rank's: it is found when there is room for that.
+                // This message is behind all others of this rank: it is found when there is room for them.
                 out.post_tagged(&[1], 7)?;
             }
         }
@@ -242,7 +243,7 @@ fn what_is_set_aside_has_a_bound_and_the_error_says_whose_it_is() {
     });
 }
 
-/// One is too long and stays; another rank's, which would fit, is not asked for.
+/// One message is too long and stays; another rank's message, which would fit, is not tried.
 #[test]
 fn a_buffer_that_is_too_small_for_what_matches_leaves_it() {
     for protocol in PROTOCOLS {
@@ -286,7 +287,7 @@ fn what_was_set_aside_is_found_by_all_other_ways_to_look() {
         .drain(100, |received| {
             seen.push(received.tag());
             if received.tag() == 7 {
-                // What a run has taken is looked through, too.
+                // Messages that a run has taken are searched, too.
                 seen.push(inbox.retrieve_tagged(9).unwrap().tag());
             }
             if received.tag() == 3 {

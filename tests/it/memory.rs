@@ -1,11 +1,11 @@
-//! Message memory: its bounds are told, what is held is not reused, and what is over comes home.
+//! Message memory: its bounds are reported, held memory is not reused, and released memory comes back.
 
 use crate::common::{PROTOCOLS, alone, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Error, Protocol, Result, World};
 
 const ARENA: usize = 8 << 20;
 const LARGE: usize = 1 << 20;
-/// More of them than the arena has room for.
+/// Number of messages, larger than the arena has room for.
 const MANY: usize = 40;
 
 #[test]
@@ -49,7 +49,8 @@ fn fresh_messages_are_zeroed_and_aligned_also_in_used_memory() {
     }
 }
 
-/// Does something with a large message so often that the arena would be used up if it did not come home.
+/// Repeats an operation with a large message so often that the arena would be exhausted if the memory did not
+/// come back.
 fn comes_home(mut once: impl FnMut(&World, Protocol, usize) -> Result) {
     for protocol in asynchronous() {
         let world = alone(ARENA);
@@ -130,7 +131,7 @@ fn a_receiver_that_keeps_everything_does_not_stop_its_sender() {
                 for (seed, received) in kept.iter().enumerate() {
                     assert_pattern(received, seed, LEN);
                 }
-                // They may go on any thread.
+                // The messages may be dropped on any thread.
                 std::thread::spawn(move || drop(kept)).join().expect("dropping panicked");
                 world.barrier()?;
                 for seed in 0..KEPT {

@@ -1,4 +1,4 @@
-//! One mailbox whose messages come by several NICs: order, fairness, waiting, memory, losses.
+//! A mailbox whose messages come over several NICs: order, fairness, waiting, memory, losses.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -18,7 +18,7 @@ fn models() -> [Config; 2] {
     })
 }
 
-/// A world of one with a mailbox, and postboxes of it by either NIC.
+/// A world of one rank with a mailbox, and postboxes to it over either NIC.
 struct Mixed {
     _job: Job,
     world: World,
@@ -51,7 +51,7 @@ impl Mixed {
     }
 }
 
-/// Half of the senders come by the first NIC, half by the second, and each message by another protocol than the last.
+/// Half of the senders use the first NIC, half the second, and each message another protocol than the last.
 #[test]
 fn messages_of_each_postbox_arrive_in_order_by_either_receive_model() {
     const ROUNDS: usize = 40;
@@ -61,7 +61,7 @@ fn messages_of_each_postbox_arrive_in_order_by_either_receive_model() {
             &config,
             |rank| rank % 2 == 0,
             |world| {
-                // Those that the second carries.
+                // Protocols that the second NIC supports.
                 const PROTOCOLS: [Protocol; 5] = [
                     Protocol::Auto,
                     Protocol::Eager,
@@ -97,9 +97,9 @@ fn messages_of_each_postbox_arrive_in_order_by_either_receive_model() {
     }
 }
 
-/// What the most favoured postbox may have over the least favoured.
+/// Largest allowed ratio of the most favoured postbox to the least favoured.
 const RATIO: f64 = 1.2;
-/// Retrieved of each postbox, on average.
+/// Average number of messages retrieved from each postbox.
 const EACH: usize = 300;
 
 #[test]
@@ -129,7 +129,7 @@ fn a_flooded_mailbox_serves_its_postboxes_alike_whichever_nic_they_come_by() {
     }
 }
 
-/// A look that is not followed by a wait leaves nothing out.
+/// A poll that is not followed by a wait covers both NICs.
 #[test]
 fn a_single_look_finds_what_came_by_either() {
     let mixed = Mixed::new(1, 1);
@@ -144,7 +144,7 @@ fn a_single_look_finds_what_came_by_either() {
     }
 }
 
-/// Of a thread that waits.
+/// State file of a thread that waits.
 struct Sleeper(PathBuf);
 
 impl Sleeper {
@@ -152,7 +152,8 @@ impl Sleeper {
         Sleeper(PathBuf::from("/proc").join(std::fs::read_link("/proc/thread-self").unwrap()))
     }
 
-    /// Waits of the library's own between two sleeps do not last: it is found asleep several times in a row.
+    /// Waits until the thread sleeps. The library's own short waits between two sleeps do not last: the thread
+    /// must be found asleep several times in a row.
     #[track_caller]
     fn until_asleep(&self) {
         let (mut asleep, started) = (0, Instant::now());
@@ -166,10 +167,10 @@ impl Sleeper {
     }
 }
 
-/// Longer than a flush waits: which finds out whether the sleeper was woken before it looked of its own accord.
+/// Longer than a flush waits: shows whether the sleeper was woken before it polled by itself.
 const LONGER: std::time::Duration = std::time::Duration::from_secs(4 * LONG.as_secs());
 
-/// Runs `next` six times in a thread, and posts by either NIC in turn whenever that sleeps.
+/// Runs `next` six times in a thread, and posts over each NIC in turn whenever the thread sleeps.
 fn wakes(mixed: Mixed, mut next: impl FnMut(&mut Mailbox<u8>, usize) + Send + 'static) {
     let Mixed { _job, world, inbox, near, far } = mixed;
     let (sender, receiver) = mpsc::channel();
@@ -183,7 +184,7 @@ fn wakes(mixed: Mixed, mut next: impl FnMut(&mut Mailbox<u8>, usize) + Send + 's
         sleeper.until_asleep();
         let out = if round % 2 == 0 { &near[0] } else { &far[0] };
         out.post(patterned(&world, round, 2000).unwrap()).unwrap();
-        // Not before it has it: a message that waits would find it asleep, too.
+        // The thread must have taken the message: a message that waits would find it asleep, too.
         out.flush().unwrap();
     }
     waiting.join().unwrap();
@@ -238,7 +239,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// One memory: a message can go by any NIC, to several by several, and comes home from all.
+/// There is one memory: a message can go over any NIC, to several mailboxes over several NICs, and comes back
+/// from all.
 #[test]
 fn a_shared_message_goes_by_both() {
     let mixed = Mixed::new(2, 2);
@@ -276,7 +278,7 @@ fn adopted_memory_goes_by_either_and_the_books_are_added_up() {
     assert_eq!(mixed.world.stats().bytes_copied - copied - before, 5000, "by the second NIC");
 }
 
-/// The holders are named whichever NIC lent to them.
+/// The error names the holders, whichever NIC lent the memory.
 #[test]
 fn memory_that_is_out_by_both_is_added_up_and_comes_home() {
     const LEN: usize = 8 << 20;
@@ -294,7 +296,7 @@ fn memory_that_is_out_by_both_is_added_up_and_comes_home() {
     mixed.world.buf::<u8>(60 << 20).unwrap();
 }
 
-/// More connections of the second NIC than are looked at before every large allocation.
+/// The second NIC has more connections than are checked before every large allocation.
 #[test]
 fn memory_comes_home_from_all_connections_of_both() {
     const LEN: usize = 5 << 20;
@@ -317,7 +319,7 @@ fn a_rank_that_is_lost_is_told_once_however_it_was_connected() {
             outs[0].post(world.buf(1)?)?;
             outs[1].post(world.buf(1)?)?;
             heard.wait();
-            // Without a word.
+            // The rank is lost without a goodbye.
             return Ok(());
         }
         let inbox = world.mailbox::<u8>("in")?;
@@ -341,7 +343,7 @@ fn a_rank_that_is_lost_is_told_once_however_it_was_connected() {
     several::ranks(3, &config(), |rank| rank == 2, body);
 }
 
-/// Which a network takes its time to tell.
+/// A network takes time to report the end.
 #[test]
 fn a_mailbox_that_goes_is_told_by_either() -> Result {
     let Mixed { _job, world, inbox, near, far } = Mixed::new(1, 1);

@@ -1,4 +1,4 @@
-//! The job-wide name service: ranks publish their NICs and find one another's, at VI level.
+//! The job-wide name service: ranks publish their NICs and find one another's, at the level of VIs.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ fn a_published_name_leads_to_a_connection() {
     });
 }
 
-/// Asks before anybody has published: rank 0 publishes only when rank 1's answer to something unknown is there.
+/// The lookup comes before any publication: rank 0 publishes only after rank 1's lookup of an unknown name has
+/// failed.
 #[test]
 fn a_name_is_waited_for() {
     let asked = Event::new();
@@ -189,7 +190,7 @@ fn names_go_with_their_rank() {
         }
         let address = names.host_by_name("b", 0).unwrap();
         seen.happen();
-        // The launcher tells at once that nobody is left who could be waited for.
+        // The launcher reports at once that no rank is left that could publish.
         let gone = || matches!(reason(names.host_by_name("?", 0)), NameError::UnknownHost { .. });
         assert!(gone());
         assert!(matches!(reason(names.host_by_name("b", 0)), NameError::UnknownHost { .. }));
@@ -221,6 +222,6 @@ fn a_host_keeps_its_other_nics_when_its_first_is_gone() {
     assert!(matches!(&error, NameError::NoSuchIndex { count: 1, index: 0, .. }), "{error}");
     let error = reason(names.host_by_name("unknown", 0));
     assert!(error.to_string().ends_with("there are: gaps, node, whole"), "{error}");
-    // Its place is taken by whoever comes next.
+    // The next rank takes the free place.
     assert_eq!(Job::new(&world).publish("node", world.nic()).unwrap(), 0);
 }

@@ -12,7 +12,7 @@ fn posts() -> impl Strategy<Value = Vec<(Protocol, usize, bool)>> {
     prop::collection::vec((prop::sample::select(PROTOCOLS.to_vec()), sizes, any::<bool>()), 1..80)
 }
 
-/// Posts each message, with `try_post` until it goes where `patient` is false.
+/// Posts each message; by repeated `try_post` if `patient` is false.
 fn post_in_sequence(world: &World, posts: &[(Protocol, usize, bool)]) -> Result {
     let out = world.postbox::<u8>("in")?;
     for (at, &(protocol, len, patient)) in posts.iter().enumerate() {
@@ -89,7 +89,7 @@ fn fifty_postboxes_of_one_mailbox_each_keep_their_order() {
                     assert!(next.values().all(|rounds| *rounds == ROUNDS));
                     Ok(())
                 });
-                // A postbox belongs to one thread at a time, so this one posts.
+                // A postbox belongs to one thread at a time, so this thread posts.
                 post_all(&world)?;
                 reader.join().expect("the reader panicked")
             })?,

@@ -1,5 +1,5 @@
-//! A network that is down while a connection is asked for over TCP or UDP, and comes back. In a network namespace of its own, where the
-//! test takes an address and its route away; where there can be none, it is skipped, and says so.
+//! An outage: the network is down during a connect over TCP or UDP, and comes back. The test runs in a network namespace of its
+//! own, where it removes an address and its route; where namespaces are unavailable, it is skipped, and says so.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::Command;
@@ -65,7 +65,7 @@ fn outage([a, b]: [Nic; 2]) {
             let (cq, mut vi) = ends(&a);
             vi.connect(&to, &cq.handle(), &cq.handle(), b"", soon())
         });
-        // Long enough for some attempts; shorter than the silence that ends a connection.
+        // This time is enough for some attempts, and shorter than the silence that ends a connection.
         std::thread::sleep(Duration::from_millis(500));
         ip(&format!("addr add {B}/32 dev lo"));
         let request = listener.wait(soon()).expect("it asks again");

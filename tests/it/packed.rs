@@ -139,7 +139,8 @@ fn clear_and_reset_before_posting() {
     assert_eq!(message.unpack_str().unwrap(), "fresh");
 }
 
-/// By `eager` the connection ends while the message is being copied: what comes back is the message, not the copy.
+/// With `eager` the connection ends while the message is being copied: the message itself comes back, not the
+/// copy.
 #[test]
 fn a_message_that_comes_back_is_whole() {
     for protocol in asynchronous() {

@@ -1,5 +1,5 @@
-//! A mailbox that is destroyed at a moment which its sender has not chosen: no hang, the right error, the message back, and no
-//! memory that stays out. (Ends that die are in `tests/jobs/tests/kill/pairs.rs`.)
+//! A mailbox is destroyed at a moment that its sender has not chosen: no hang, the right error, the message back, and all
+//! memory back. (Ranks that die are tested in `tests/jobs/tests/kill/pairs.rs`.)
 
 use std::thread;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::common::{LONG, PROTOCOLS, assert_pattern, asynchronous, patterned, ranks};
 use udeck::{Error, Mailbox, Protocol, Result, World};
 
-/// Three fragments of `copy`.
+/// Length of three fragments of `copy`, in bytes.
 const LEN: usize = (64 << 10) * 2 + 5;
 
 fn blocks(world: &World) -> usize {
@@ -55,7 +55,7 @@ fn post_until_gone(world: &World, protocol: Protocol) -> Result {
         };
         assert_pattern(&failed.message.expect("nobody has taken it"), 4, LEN);
         match failed.error {
-            // Of those that were announced; told once.
+            // The error is about announced messages; it comes once.
             Error::Undelivered { rank: 0, count, .. } if count <= accepted => accepted = 0,
             error => break error,
         }
@@ -63,7 +63,7 @@ fn post_until_gone(world: &World, protocol: Protocol) -> Result {
     assert!(matches!(error, Error::MailboxGone { rank: 0, .. }), "{protocol}: {error}");
     match out.flush() {
         Ok(()) | Err(Error::MailboxGone { rank: 0, .. }) => {}
-        // The end was found while the last message was to be announced.
+        // The end was noticed when the last message was to be announced.
         Err(Error::Undelivered { rank: 0, count, .. }) if count <= accepted => {}
         Err(error) => return Err(error),
     }
@@ -77,7 +77,7 @@ fn before_it_looks() {
     }
 }
 
-/// Memory stands ready for what was announced, or the first message is here.
+/// Memory is ready for an announced message, or the first message has arrived.
 #[test]
 fn between_the_answer_and_the_data() {
     for protocol in asynchronous() {

@@ -1,4 +1,5 @@
-//! A process that was let into the job as one rank and says that it is another: no mailbox believes it, over any transport.
+//! Posing: a process that was admitted to the job as one rank claims to be another. No mailbox believes it, over any
+//! transport.
 
 use std::os::unix::net::UnixStream;
 
@@ -8,9 +9,9 @@ use udeck::via::{Cq, Deadline, NetAddress, Nic, Receive, Reliability, Vi, ViAttr
 use udeck::{Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::{Client, local::Job};
 
-/// What postboxes say, as `crates/deck/wire.rs` has it.
+/// Message kind of a postbox, from `crates/deck/wire.rs`.
 const EAGER: u8 = 1;
-/// Who is posed as, and the number of that rank's only postbox.
+/// The rank that the intruder poses as, and the number of that rank's only postbox.
 const HONEST: u32 = 2;
 const POSTBOX: u32 = 0;
 
@@ -20,7 +21,7 @@ struct Scene {
     out: Postbox<u8>,
     owner: World,
     honest: World,
-    /// Rank 1's connection to the launcher, and the ticket for rank 0 that it has by that.
+    /// Rank 1's connection to the launcher, and its ticket for rank 0, which it got there.
     rogue: Client,
     ticket: SealedTicket,
     transport: &'static str,
@@ -49,7 +50,7 @@ impl Scene {
         NetAddress { host: self.owner.nic().attributes().address.clone(), discriminator: b"in".to_vec() }
     }
 
-    /// Rank 2 posts, and rank 0 gets that and nothing else: from rank 2.
+    /// Rank 2 posts, and rank 0 gets this message and no other one, from rank 2.
     fn honest_posts(&self, seed: usize) {
         let protocols = [Protocol::Auto, Protocol::Copy];
         for (at, protocol) in protocols.into_iter().enumerate() {
@@ -61,7 +62,7 @@ impl Scene {
         }
     }
 
-    /// Connects to the mailbox by these keys, with this to say for itself, and posts if that is let in.
+    /// Connects to the mailbox with these keys and this introduction, and posts if it is admitted.
     fn intrude(&self, keys: Keys, peer: Option<u32>, introduction: &[u32], reliability: Reliability) -> bool {
         let nic = nic(self.transport, keys);
         let mut attributes = ViAttributes::new(nic.ptag());
@@ -83,29 +84,29 @@ impl Scene {
         self.honest_posts(0);
         let own = || self.rogue.keys();
         let control = Reliability::Delivery;
-        // In what it says of itself, as versions before had it: rank, postbox, pair.
+        // The first claim is in the introduction, as in earlier versions: rank, postbox, pair.
         assert!(!self.intrude(own(), Some(0), &[HONEST, POSTBOX, 0], control));
         self.honest_posts(1);
-        // As nobody in particular, with the job's secret alone.
+        // The next claim names no rank, and proves only the job's secret.
         let anybody = Keys::from(self.rogue.welcome().secret);
         assert!(!self.intrude(own(), None, &[POSTBOX, 0], control));
         assert!(!self.intrude(anybody, None, &[POSTBOX, 0], control));
         self.honest_posts(2);
-        // In the hand-shake, with all that it knows. Who is called proves itself first, and this library believes it as little; one
-        // that looks away is met in the transports' own tests of their hand-shakes.
+        // The next claim is in the handshake, with all that rank 1 knows. The called side proves itself first, and this library
+        // does not believe it; the transports' own tests of their handshakes have a library that does not check.
         let key = self.rogue.welcome().key;
         let posing = Keys::of_rank(self.rogue.welcome().secret, HONEST, key);
-        // A ticket of its own making, or it would get no further than its own library.
+        // The intruder makes a ticket of its own, otherwise its own library would refuse.
         posing.learn(0, &SealedTicket::new((HONEST, &key), (0, &key)));
         posing.learn(0, &self.ticket);
         assert!(!self.intrude(posing.clone(), None, &[POSTBOX, 0], control));
         assert!(!self.intrude(posing, Some(0), &[POSTBOX, 0], control));
         self.honest_posts(3);
-        // The data VI of rank 2's postbox is rank 2's to make.
+        // Only rank 2 may make the data VI of its postbox.
         assert!(!self.intrude(own(), Some(0), &[POSTBOX, 1], Reliability::Reception));
         assert!(!self.intrude(own(), Some(0), &[HONEST, POSTBOX, 1], Reliability::Reception));
         self.honest_posts(4);
-        // As itself it is welcome.
+        // The intruder is admitted under its own rank.
         assert!(self.intrude(own(), Some(0), &[POSTBOX, 0], control));
     }
 }
@@ -138,7 +139,7 @@ fn nobody_poses_as_another_rank_over_verbs() {
     }
 }
 
-/// A world whose NIC proves to be somebody else would be heard by nobody: that is said at once.
+/// A world whose NIC proves another rank could not communicate with anybody: the error comes at once.
 #[test]
 fn a_world_has_nics_of_its_own_rank() {
     let (_job, streams) = Job::new(2).expect("a name service");

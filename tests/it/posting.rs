@@ -1,4 +1,4 @@
-//! Posts that fail give the message back; nothing that was accepted is lost.
+//! Posts that fail give the message back; no accepted message is lost.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ fn a_packed_message_that_comes_back_can_be_packed_further_and_posted_elsewhere()
     assert_eq!(received.unpack_str().unwrap(), "more");
 }
 
-/// Posts until the mailbox takes no more; returns how many it took.
+/// Posts until the mailbox takes no more; returns the number of accepted messages.
 fn fill(world: &World, out: &Postbox<u8>, len: usize) -> usize {
     for seed in 0.. {
         if let Err(failed) = out.try_post(patterned(world, seed, len).unwrap()) {
@@ -101,7 +101,7 @@ fn memory_that_comes_free_wakes_a_post_that_waits_for_it() {
     out.set_protocol(Protocol::Eager).unwrap();
     let (message, hoarded) = hoard(&world, 64 << 10);
     let mut message = Some(message);
-    // No room for the copy that `eager` makes.
+    // There is no room for the copy that `eager` makes.
     let failed = out.try_post(message.take().unwrap()).unwrap_err();
     assert!(matches!(failed.error, Error::WouldBlock { .. }), "{}", failed.error);
     let message = failed.message.unwrap();
@@ -114,7 +114,7 @@ fn memory_that_comes_free_wakes_a_post_that_waits_for_it() {
             done.happen();
         });
         about_to_wait.wait();
-        // The post is most likely asleep by now; if not, it finds the memory at once.
+        // The post is most likely asleep by now; otherwise it finds the memory at once.
         std::thread::sleep(SHORT);
         drop(hoarded);
         posted.wait();
@@ -125,7 +125,7 @@ fn memory_that_comes_free_wakes_a_post_that_waits_for_it() {
 fn a_buffer_that_is_too_small_loses_nothing_and_blocks_only_its_postbox() {
     ranks(3, |world| {
         if world.rank() != 0 {
-            // Rank 1: long, then short. Rank 2: short only.
+            // Rank 1 posts long, then short messages, rank 2 only short ones.
             let out = world.postbox::<u16>("in")?;
             let lengths: &[usize] = if world.rank() == 1 { &[1000, 1, 2] } else { &[3, 4] };
             for (at, len) in lengths.iter().enumerate() {
@@ -219,7 +219,7 @@ fn the_next_post_tells_of_losses_and_gives_its_message_back() {
             match failed.error {
                 Error::Undelivered { count, .. } => lost += count,
                 Error::MailboxGone { .. } if lost == 1 => break,
-                // The loss is seen while the next message is posted.
+                // The next post sees the loss.
                 Error::MailboxGone { .. } => {}
                 other => panic!("{other}"),
             }
@@ -239,7 +239,7 @@ fn a_message_that_finds_no_memory_to_be_aligned_in_stays() {
     let hoarded = hoard(&world, 64 << 10);
     let error = inbox.retrieve().unwrap_err();
     assert!(matches!(error, Error::NoMemory { .. }), "{error}");
-    // Into memory of the caller's own it goes at any time.
+    // A message can be retrieved into the caller's own memory at any time.
     let mut one = [0];
     assert_eq!(len_and_source(inbox.retrieve_into(&mut one).unwrap()), (1, 0));
     assert_pattern(&one, 0, 1);

@@ -1,11 +1,11 @@
-//! `Postbox::post_each`: many short messages by one call.
+//! `Postbox::post_each`: many short messages in one call.
 
 use std::time::Duration;
 
 use crate::common::{SHORT, ranks};
 use udeck::{Error, PostEachError, Protocol};
 
-/// Does not travel inside its descriptor.
+/// An element that does not fit into a descriptor.
 type Long = [u64; 6];
 
 #[test]
@@ -99,7 +99,7 @@ fn a_mailbox_that_is_gone_is_named() {
             let failed = loop {
                 match out.post_each(&[first, 1, 2]) {
                     Ok(()) => first += 1,
-                    // Those that waited are told of first.
+                    // The losses of waiting messages are reported first.
                     Err(PostEachError { error: Error::Undelivered { .. }, .. }) => {}
                     Err(failed) => break failed,
                 }

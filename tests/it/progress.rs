@@ -31,8 +31,7 @@ fn the_poster_may_block_elsewhere_until_the_message_is_there() {
     }
 }
 
-/// The helper goes to sleep when nothing waits. A message posted after that wakes it, also where the postbox is still
-/// the one that it knows.
+/// The helper goes to sleep when nothing waits. A later post wakes it, also on the postbox that it already knows.
 #[test]
 fn a_helper_that_sleeps_is_woken_by_the_next_message() {
     for protocol in [Protocol::RdmaWrite, Protocol::Copy] {
@@ -50,8 +49,8 @@ fn a_helper_that_sleeps_is_woken_by_the_next_message() {
                 for (at, arrived) in arrived.iter().enumerate() {
                     out.post(patterned(&world, at, 5000)?)?;
                     arrived.wait();
-                    // Nothing tells when the helper has gone to sleep, 50 of its ticks later. If it has not, the
-                    // test is only easier.
+                    // No event shows that the helper has gone to sleep, 50 of its ticks later. If it has not,
+                    // the test is only easier.
                     std::thread::sleep(Duration::from_millis(200));
                 }
             }
@@ -156,7 +155,7 @@ fn finishing_first_and_reading_afterwards_works_for_messages_that_need_no_answer
     }
 }
 
-/// Whether the helper or the dropping thread is the last to look at a postbox, its connection ends.
+/// The connection ends, whether the helper or the dropping thread is the last to poll the postbox.
 #[test]
 fn a_dropped_postbox_ends_its_connection_whoever_delivers_last() {
     const ROUNDS: usize = 200;
@@ -169,7 +168,7 @@ fn a_dropped_postbox_ends_its_connection_whoever_delivers_last() {
                 assert_pattern(&received, received.tag() as usize, 300);
             }
             sent.wait();
-            // A mailbox names those to whom it is connected.
+            // The mailbox's error names the ranks to which it is connected.
             let deadline = Instant::now() + LONG;
             loop {
                 let error = inbox.retrieve_timeout(SHORT).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Every protocol carries every size of every type, with as many copies as it promises.
+//! Protocols: each carries every size of every type, with the promised number of copies.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,11 +6,11 @@ use crate::common::{PROTOCOLS, assert_pattern, config, patterned, ranks, ranks_w
 use bytemuck::{Pod, Zeroable};
 use udeck::{Error, Mailbox, Postbox, Protocol, Result, World};
 
-/// In elements: around what travels inline (40 bytes), a page, 64 KiB and fragments of `copy`.
+/// Lengths in elements: around the inline limit (40 bytes), a page, 64 KiB and fragments of `copy`.
 const SIZES: [usize; 17] =
     [0, 1, 2, 5, 6, 7, 39, 40, 41, 48, 512, 4095, 4096, 4097, (64 << 10) - 1, 64 << 10, (64 << 10) + 1];
 
-/// Not a multiple of 8 long, with gaps in its meaning but none in its bytes.
+/// A type whose size is no multiple of 8, without padding bytes.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct Particle {
@@ -81,7 +81,7 @@ fn structures() {
     every_protocol_carries::<Particle>(&[]);
 }
 
-/// Copies that a protocol makes of each byte, on both sides together.
+/// Number of copies that a protocol makes of each byte, on both sides together.
 fn copies(protocol: Protocol, len: usize) -> usize {
     match protocol {
         Protocol::Auto if len > 40 => 0,
@@ -157,7 +157,7 @@ fn without_trust_a_default_that_cannot_be_is_refused_where_it_is_first_used() {
             assert!(
                 matches!(&error, Error::Unsupported { possible, .. } if possible == "auto, eager, copy, handshake")
             );
-            // What the library sends itself does not depend on it.
+            // The library's own messages do not depend on the setting.
             world.barrier()?;
             world.finish()
         });

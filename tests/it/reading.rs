@@ -56,7 +56,7 @@ fn what_was_posted_is_read_after_its_postbox_is_gone() {
     });
 }
 
-/// The announcement stays, and so does the order behind it; the error names what is missing.
+/// The announcement stays, and so does the order behind it; the error says that memory is missing.
 #[test]
 fn a_receiver_without_memory_loses_nothing() {
     let mut config = config();
@@ -95,7 +95,7 @@ fn a_receiver_without_memory_loses_nothing() {
     });
 }
 
-/// More messages than may wait to be read, from more postboxes than one.
+/// More messages are posted than may wait to be read, from several postboxes.
 #[test]
 fn what_waits_to_be_read_is_bounded_and_wakes_its_poster() {
     ranks(2, |world| {

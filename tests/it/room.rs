@@ -1,5 +1,5 @@
-//! Messages that nobody retrieves yet: a postbox takes many more than its connection holds, over every transport, and says what
-//! became of them.
+//! Messages that nobody retrieves yet: a postbox takes many more than its connection holds, over every transport, and reports
+//! what became of them.
 
 use crate::common::{
     Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, over_verbs_apart, pattern_of, patterned,
@@ -8,16 +8,16 @@ use crate::common::{
 use udeck::{Buf, Error, ExternalBuf, Mailbox, Postbox, Protocol, Result, World, select_timeout};
 use udeck_boot::{Client, local::Job};
 
-/// More than any connection holds.
+/// Number of messages larger than the capacity of any connection.
 const MANY: usize = 10_000;
-/// Likewise, where they are not all to be counted.
+/// The same, for tests that do not count them all.
 const SOME: usize = 1000;
-/// Fewer than any connection holds.
+/// Number of messages below the capacity of any connection.
 const FEW: u64 = 5;
-/// What a connection holds over shared memory.
+/// Capacity of a connection over shared memory, in messages.
 const RING: usize = 64;
 
-/// As many messages as one postbox holds for a mailbox that nobody reads, each of several holds, however short they are.
+/// Each of several postboxes holds as many messages for an unread mailbox as a single one does, however short they are.
 #[test]
 fn each_postbox_of_a_rank_has_a_queue_of_its_own() {
     ranks_with(1, &config(), |world| {
@@ -40,7 +40,7 @@ fn each_postbox_of_a_rank_has_a_queue_of_its_own() {
     });
 }
 
-/// A post that finds no memory because other postboxes have it says so, and blames no reader.
+/// A post that finds no memory because other postboxes hold it says so, and blames no reader.
 #[test]
 fn memory_that_other_postboxes_have_is_told_as_such() {
     let mut config = config();
@@ -62,7 +62,7 @@ fn memory_that_other_postboxes_have_is_told_as_such() {
     });
 }
 
-/// Two ranks over the NIC that this opens.
+/// Runs two ranks over NICs that `nic` opens.
 fn over(nic: fn(&Client) -> udeck::via::Nic, body: fn(World) -> Result) {
     let (_job, streams) = Job::new(2).expect("a name service");
     let ranks: Vec<_> = streams
@@ -88,7 +88,7 @@ fn opened(name: &str, client: &Client) -> udeck::via::Nic {
 
 // ---- posted first, retrieved later ----
 
-/// Both post before either retrieves; now and then a longer message, which travels otherwise.
+/// Both ranks post before either retrieves; now and then a longer message, which takes another protocol.
 fn both_post_first(world: World) -> Result {
     let other = 1 - world.rank();
     let inbox = world.mailbox::<u64>(&format!("in {}", world.rank()))?;
@@ -150,7 +150,7 @@ fn over_a_simulated_network_both_may_post_first() {
     over(nic, both_post_first);
 }
 
-/// A rank of one thread may post to itself.
+/// A rank with one thread may post to itself.
 #[test]
 fn one_thread_may_post_first() {
     let world = alone(8 << 20);
@@ -164,12 +164,12 @@ fn one_thread_may_post_first() {
         assert_eq!(inbox.retrieve().unwrap()[..], [number]);
     }
     assert!(inbox.try_retrieve().unwrap().is_none());
-    // What was handed out by the queue is gone from it: this one goes straight into the ring.
+    // Messages that the queue has sent have left it: this one goes straight into the ring.
     out.try_post(&[7][..]).unwrap();
     assert_eq!(inbox.try_retrieve().unwrap().expect("it is there")[..], [7]);
 }
 
-/// Whatever is posted, and by which protocol, keeps its place among what waits.
+/// Every kind of message, by every protocol, keeps its place in the queue.
 #[test]
 fn every_kind_of_message_waits_in_order() {
     type Post = fn(&World, &Postbox<u8>, usize) -> Result;
@@ -203,7 +203,7 @@ fn every_kind_of_message_waits_in_order() {
     }
 }
 
-/// The poster computes: it makes no call.
+/// The poster computes, and makes no call.
 #[test]
 fn what_waits_travels_without_the_poster() {
     let (posted, retrieved) = (Event::new(), Event::new());
@@ -225,7 +225,7 @@ fn what_waits_travels_without_the_poster() {
     });
 }
 
-/// So does what a postbox leaves that is dropped.
+/// Waiting messages of a dropped postbox travel, too.
 #[test]
 fn what_waits_outlives_its_postbox() {
     ranks(2, |world| {
@@ -245,7 +245,7 @@ fn what_waits_outlives_its_postbox() {
     });
 }
 
-/// Handles of all that waits are told apart, and in no particular order.
+/// Handles of all waiting messages are distinct, and complete in any order.
 #[test]
 fn a_thousand_handles() {
     let world = alone(8 << 20);
@@ -265,7 +265,7 @@ fn a_thousand_handles() {
 
 // ---- the bound ----
 
-/// Tries to post short messages until one has to wait: how many were accepted.
+/// Posts short messages until one would have to wait, and returns the number of accepted ones.
 fn accepted(out: &Postbox<u8>) -> usize {
     for number in 0..1 << 20 {
         if let Err(failed) = out.try_post(&[number as u8][..]) {
@@ -276,7 +276,7 @@ fn accepted(out: &Postbox<u8>) -> usize {
     panic!("a queue has a bound");
 }
 
-/// The mailbox says so, and the poster is another rank.
+/// The mailbox sets the bound, and the poster is another rank.
 #[test]
 fn a_queue_of_one_message_holds_its_poster_up() {
     ranks(2, |world| {
@@ -305,17 +305,17 @@ fn a_queue_of_one_message_holds_its_poster_up() {
     });
 }
 
-/// A world of one with these settings.
+/// A world of one rank with these settings.
 fn with(queue: usize, arena: usize) -> World {
     let mut config = config();
     (config.queue, config.arena) = (queue, Some(arena));
     udeck::init_with(config).unwrap()
 }
 
-/// Of the rank's setting, unless the mailbox says otherwise; and of the memory.
+/// The bound is the rank's setting, unless the mailbox sets another one; and the memory.
 #[test]
 fn a_queue_is_bounded_in_bytes() {
-    // 128 bytes each.
+    // Each message counts as 128 bytes.
     for (queue, arena, most) in
         [(1 << 20, 64 << 20, 8192), (64 << 10, 64 << 20, 512), (1 << 30, 2 << 20, 4096)]
     {
@@ -332,7 +332,7 @@ fn a_queue_is_bounded_in_bytes() {
     }
 }
 
-/// Long messages have places, too, and not as many.
+/// Long messages have places, too, but fewer.
 #[test]
 fn sixteen_messages_wait_whatever_their_length() {
     let world = with(1 << 20, 64 << 20);
@@ -346,7 +346,7 @@ fn sixteen_messages_wait_whatever_their_length() {
     (0..accepted).for_each(|_| drop(inbox.retrieve().unwrap()));
 }
 
-/// Memory that is taken by messages behind one never keeps that from going.
+/// Memory taken by later messages never blocks an earlier one.
 #[test]
 fn messages_by_eager_do_not_wait_for_each_others_memory() {
     const LEN: usize = 600 << 10;
@@ -445,7 +445,8 @@ fn what_waits_for_a_mailbox_that_goes_is_counted() {
     });
 }
 
-/// What the connection has is its receiver's to read or to leave: `finish` is done with it, and a flush tells what became of it.
+/// Messages in the connection are left to their receiver: `finish` does not wait for them, and a flush reports what became of
+/// them.
 fn left_unread(world: World) -> Result {
     if world.rank() == 0 {
         let inbox: Mailbox<u64> = world.mailbox("in")?;
@@ -491,7 +492,7 @@ fn over_verbs_a_flush_tells_of_what_was_left_unread() {
     }
 }
 
-/// Each of two handles tells of its own message, and the others are counted.
+/// Each of two handles reports its own message, and the others are counted.
 #[test]
 fn handles_tell_of_their_own_losses() {
     let world = alone(8 << 20);
@@ -508,7 +509,7 @@ fn handles_tell_of_their_own_losses() {
     assert_eq!(count, SOME - RING);
 }
 
-/// A shared message that waits is the program's again when all postboxes have sent it.
+/// A shared message in a queue belongs to the program again when all postboxes have sent it.
 #[test]
 fn a_shared_message_may_wait_for_many() {
     let world = alone(8 << 20);

@@ -1,4 +1,4 @@
-//! Which way a postbox takes to its mailbox, and what it says of the others.
+//! Routes: the transport that a postbox takes to its mailbox, and its explanation.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use udeck::{Error, Protocol, SkippedTransport, World};
 
 const SIZES: [usize; 5] = [0, 40, 4096, 100_000, (1 << 20) + 3];
 
-/// What the network carries: all but hand-off, which it lacks.
+/// Protocols over the network: all but hand-off, which it lacks.
 fn carried() -> impl Iterator<Item = Protocol> {
     PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::HandOff)
 }
@@ -69,7 +69,7 @@ fn every_protocol_and_size_by_the_second_nic() {
     );
 }
 
-/// It is the connection that decides, not the rank.
+/// The connection decides, not the rank.
 #[test]
 fn protocols_are_chosen_by_what_the_way_can_do() {
     let barred = Barred::new(false);
@@ -136,7 +136,7 @@ fn soon() -> std::time::Instant {
     std::time::Instant::now() + crate::common::LONG
 }
 
-/// A mailbox's record as `crates/deck/connect/wire.rs` has it.
+/// A mailbox's record in the format of `crates/deck/connect/wire.rs`.
 fn record(host: &[u8], doors: &[(&str, &[u8])], kind: &str) -> Vec<u8> {
     let with_length = |bytes: &[u8]| [&[bytes.len() as u8], bytes].concat();
     let head = [&[6, 1, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0; 5]].concat();
@@ -149,7 +149,7 @@ fn record(host: &[u8], doors: &[(&str, &[u8])], kind: &str) -> Vec<u8> {
     record
 }
 
-/// A record is what a rank says of itself: what leads nowhere ends in an error, soon.
+/// A record is a rank's own claim: an address that leads nowhere ends in an error soon.
 #[test]
 fn records_of_liars() {
     let barred = Barred::new(false);
@@ -189,7 +189,7 @@ fn records_of_liars() {
         assert!(matches!(&error, Error::Unreachable { .. }), "{name}: {error}");
         assert!(error.to_string().contains(says), "{name}: {error}");
     }
-    // One true door among false ones.
+    // The record has one true address among false ones.
     register(&world, "true", &record(b"mars", &[("net", b"nobody"), ("net", far)], "u8"));
     let error = world.postbox::<u8>("true").unwrap_err();
     assert!(matches!(&error, Error::MailboxGone { .. }), "it was met, and has no such mailbox: {error}");
@@ -206,12 +206,12 @@ fn a_way_that_only_this_host_has_is_not_tried_to_another() {
     elsewhere[21] ^= 1;
     register(&world, "far", &elsewhere);
     let error = world.postbox::<u8>("far").unwrap_err();
-    // The network meets this very process, which has no such mailbox.
+    // The address leads to this very process, which has no such mailbox.
     assert!(matches!(&error, Error::MailboxGone { .. }), "{error}");
     assert_eq!(barred.asked(), 0);
 }
 
-/// What a rank of another process prints, in a test that does nothing but to print it.
+/// The test checks the output of another process, which runs this test only to print it.
 #[test]
 fn the_way_to_each_rank_is_explained_once() {
     if std::env::var_os("DECK_TEST_EXPLAINS").is_some() {
@@ -268,7 +268,7 @@ fn nics_over_other_memory_make_no_world() {
     assert!(error.to_string().contains("memory of its own only"), "{error}");
 }
 
-/// What would have been preferred, and this host cannot have, is told of at its place.
+/// A preferred NIC that this host cannot have is explained at its place.
 #[test]
 fn a_nic_that_this_host_cannot_have_is_told_of() {
     let barred = Barred::new(false);

@@ -1,4 +1,4 @@
-//! What the ranks of a host share beside messages: segments, locked segments, semaphores.
+//! Objects that the ranks of a host share beside messages: segments, locked segments, semaphores.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn atomics_count_what_all_threads_of_all_ranks_add() {
     });
 }
 
-/// With trust and without.
+/// The test runs with trust and without.
 #[test]
 fn one_thread_of_one_rank_has_the_lock_at_a_time() {
     for trusting in [true, false] {
@@ -160,7 +160,7 @@ fn a_barrier_names_who_is_missing_and_goes_on() {
             let error = shared.barrier_timeout(SHORT).unwrap_err();
             let missing = matches!(&error, Error::Deadline { what, whom, .. }
                 if what == "the barrier of shared segment \"one\"" && whom == "rank 2");
-            // Either of the two may have come later than the other's deadline.
+            // Either of the two ranks may have come later than the other's deadline.
             let both = error.to_string().ends_with("waited for ranks 0, 2")
                 || error.to_string().ends_with("waited for ranks 1-2");
             assert!(missing || both, "{error}");
@@ -205,7 +205,7 @@ fn a_semaphore_lets_as_many_in_as_it_has_permits() {
     });
 }
 
-/// DECK's P and V: one rank says that something is there, another one waits for it.
+/// One rank adds permits when something is ready, another one waits for them: DECK's P and V.
 #[test]
 fn permits_can_be_added_and_kept() {
     ranks(2, |world| {
@@ -256,7 +256,7 @@ fn another_type_length_kind_or_members_are_named_with_both_ranks() {
         ours: &str,
     ) {
         if world.rank() == 0 {
-            // Nobody comes to what it has made.
+            // No other rank joins the segment.
             let error = first(world).map(drop).unwrap_err();
             assert!(matches!(error, Error::Deadline { .. } | Error::PeerLost { .. }), "{error}");
         } else {
@@ -269,7 +269,7 @@ fn another_type_length_kind_or_members_are_named_with_both_ranks() {
     }
     let mut config = config();
     config.deadline = Duration::from_millis(500);
-    // Rank 1 is not to be late itself.
+    // Rank 1 must not be late itself.
     let with = |world: &World| {
         if world.rank() == 1 {
             std::thread::sleep(SHORT)
@@ -314,7 +314,7 @@ fn another_type_length_kind_or_members_are_named_with_both_ranks() {
     });
 }
 
-/// More calls than there are places at the maker wait for theirs: none is told that it asks for something else.
+/// If there are more calls than places at the maker, the others wait: none is told that its arguments differ.
 #[test]
 fn calls_that_find_no_place_at_the_maker_ask_again() {
     let mut config = config();
@@ -322,7 +322,7 @@ fn calls_that_find_no_place_at_the_maker_ask_again() {
         world.shared_segment::<u8>("first", 1)?;
         let here = &world;
         let names: Vec<String> = (0..200).map(|n| format!("of thread {n}")).collect();
-        // They come in any order, at both.
+        // The calls come in any order at both ranks.
         std::thread::scope(|scope| {
             let share = |name: &str| here.shared_segment::<u8>(name, 1).map(drop);
             let threads: Vec<_> = names.iter().map(|name| scope.spawn(move || share(name))).collect();
@@ -378,7 +378,7 @@ fn members_have_to_be_ranks_of_this_job_and_this_one_among_them() {
     });
 }
 
-/// The n-th call by a name meets the n-th, whoever is faster.
+/// The n-th call with a name meets the n-th, whichever rank is faster.
 #[test]
 fn a_name_can_be_used_again() {
     ranks(3, |world| {

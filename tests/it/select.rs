@@ -1,4 +1,4 @@
-//! One wait at several mailboxes.
+//! `select`: one wait at several mailboxes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn each_mailbox_wakes_the_select_whatever_it_carries() {
 
 #[test]
 fn a_select_that_waits_sleeps_in_its_one_thread() {
-    // It looks at all threads of the process.
+    // The test examines all threads of the process, so it runs in a process of its own.
     if !apart("select::a_select_that_waits_sleeps_in_its_one_thread", |_| {}) {
         return;
     }
@@ -83,7 +83,8 @@ fn a_select_that_waits_sleeps_in_its_one_thread() {
     });
     let thread = receiver.recv().unwrap();
     for out in &outs {
-        // Waits of the library's own between two sleeps do not last: it is found asleep several times in a row.
+        // The library's own short waits between two sleeps do not last: the thread must be found asleep several
+        // times in a row.
         let (mut asleep, started) = (0, Instant::now());
         while asleep < 3 {
             assert!(!waiting.is_finished(), "it selected something that was not posted");
@@ -114,7 +115,7 @@ fn a_busy_mailbox_starves_no_other() {
     let mailboxes = names.map(|name| world.mailbox::<u8>(name).unwrap());
     let outs = names.map(|name| world.postbox::<u8>(name).unwrap());
     let all: Vec<&dyn Selectable> = mailboxes.iter().map(|mailbox| mailbox as &dyn Selectable).collect();
-    // The first two never run dry, the third has three messages, the fourth none.
+    // The first two mailboxes never run dry, the third has three messages, the fourth none.
     let post = |at: usize| outs[at].post(world.buf::<u8>(100).unwrap()).unwrap();
     [0, 1, 2, 2, 2].into_iter().for_each(post);
     let mut selected = Vec::new();
@@ -129,7 +130,7 @@ fn a_busy_mailbox_starves_no_other() {
     assert_eq!(selected, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 0]);
     post(3);
     assert_eq!(select(&all).unwrap(), 3, "it was selected least recently");
-    // In another company, too, whoever waited longest comes first.
+    // Among other mailboxes, too, the one that has waited longest comes first.
     post(2);
     assert_eq!(select(&[all[0], all[2]]).unwrap(), 1);
 }
@@ -180,7 +181,7 @@ fn a_select_that_gets_nothing_names_the_mailboxes_and_who_could_have_posted() {
     assert!(error.to_string().contains("none in the list"), "{error}");
 }
 
-/// Rank 1 finishes with work in hand, rank 2 is lost before it has asked for any: both are seen where answers are waited for.
+/// Rank 1 finishes with work in hand, rank 2 is lost before it has requested any: the wait for answers reports both.
 #[test]
 fn ranks_that_end_are_waited_for_beside_mailboxes() {
     let answered = Event::new();
@@ -206,7 +207,7 @@ fn ranks_that_end_are_waited_for_beside_mailboxes() {
         while ended.len() < 2 {
             match select_timeout(&[&answers, &exits], LONG) {
                 Ok(at) => assert_eq!(at, 1),
-                // Nobody is left: then it is told here, too.
+                // No rank is left, so the wait reports the loss, too.
                 Err(Error::PeerLost { rank: 2, .. }) => continue,
                 Err(error) => return Err(error),
             }
@@ -226,7 +227,7 @@ fn ranks_that_end_are_waited_for_beside_mailboxes() {
 fn a_lost_rank_is_told_once_and_a_deserted_world_ends_the_select() {
     let told = Arc::new(AtomicUsize::new(0));
     let count = told.clone();
-    // A loss ends a barrier, too, in which a member still is.
+    // A loss also ends a barrier for a member that is still in it.
     let passed = [(); 3].map(|()| Event::new());
     let pass_all = move |rank: usize| {
         passed[rank].happen();
@@ -245,14 +246,14 @@ fn a_lost_rank_is_told_once_and_a_deserted_world_ends_the_select() {
                 };
             };
             assert!(matches!(&error, Error::NobodyLeft { name } if name == "a, b"), "{error}");
-            // It was told in the name of both.
+            // The select reported it in the name of both mailboxes.
             assert!(matches!(b.retrieve(), Err(Error::NobodyLeft { .. })));
             return world.finish();
         }
         let _outs = (world.postbox::<u8>("a")?, world.postbox::<u8>("b")?);
         world.barrier()?;
         pass_all(world.rank());
-        // Rank 2 leaves without a word.
+        // Rank 2 leaves without a goodbye.
         if world.rank() == 1 { world.finish() } else { Ok(()) }
     });
     assert_eq!(told.load(Ordering::Relaxed), 1);

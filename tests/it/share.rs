@@ -1,4 +1,4 @@
-//! One message, posted to many mailboxes.
+//! Shared messages: one message, posted to many mailboxes.
 
 use std::time::Instant;
 
@@ -49,7 +49,7 @@ fn all_receivers_read_the_one_block_and_the_last_gives_it_back() {
     });
 }
 
-/// Bytes of the outbox that somebody has.
+/// Bytes of the outbox that are in use.
 fn used(world: &World) -> usize {
     world.nic().outbox().usage().used
 }
@@ -92,7 +92,7 @@ fn a_shared_message_is_copied_no_more_than_another() {
             let own = carried(&|| out.post(patterned(&world, 3, len).unwrap()).unwrap());
             let shared = carried(&|| out.post(message.clone()).unwrap());
             assert_eq!(shared, own, "{protocol}, {len} bytes");
-            // The helper may just be at it.
+            // The helper may hold the message at this moment.
             let (started, mut message) = (Instant::now(), Err(message));
             while let Err(shared) = message {
                 assert!(started.elapsed() < LONG, "all have read it");
@@ -133,7 +133,8 @@ fn a_group_post_serves_those_it_can_and_names_the_others() {
     for at in [0, 2] {
         assert_pattern(&inboxes[at].try_retrieve().unwrap().expect("posted"), 5, LEN);
     }
-    // One that is full keeps nobody waiting: here it is emptied by whoever first gets another's message.
+    // A full mailbox delays no other: here it is emptied by the reader that first gets another mailbox's
+    // message.
     let (last, full) = (inboxes.remove(2), inboxes.remove(1));
     let reader = std::thread::spawn(move || -> Result {
         assert_pattern(&last.retrieve()?, 5, LEN);
@@ -162,7 +163,7 @@ fn a_shared_message_that_is_not_posted_comes_back() {
     }
 }
 
-/// A scatter, of parts of any length and place.
+/// Posts parts of a message, of any length and position, to several mailboxes: a scatter.
 fn scatter(transport: &'static str, protocol: Protocol) {
     const PARTS: [std::ops::Range<usize>; 4] = [0..25_001, 25_001..25_004, 25_004..60_000, 60_000..60_000];
     ranks_over(
@@ -175,7 +176,7 @@ fn scatter(transport: &'static str, protocol: Protocol) {
             if world.rank() == 0 {
                 let outs: Vec<Postbox<u16>> = world.postboxes("part")?;
                 if outs.iter().any(|out| out.set_protocol(protocol).is_err()) {
-                    // A transport without it.
+                    // The transport lacks the protocol.
                     post_all(&outs[1..], &world.buf(1)?.share().with_tag(99))?;
                     world.barrier()?;
                     return world.finish();
@@ -244,7 +245,7 @@ fn a_part_is_a_message_of_its_own() {
     assert_eq!((&*part.part(1..), &*whole.part(..), whole.part(100..).len()), (&all[11..=20], &all[..], 0));
     let beyond = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| whole.part(90..101)));
     assert!(beyond.is_err());
-    // While there is a part, the whole is nobody's own; and a part never is.
+    // While a part exists, the whole cannot be taken back; and a part never can.
     let whole = world.unshare(whole).expect_err("there is a part");
     let part = world.unshare(part).expect_err("it is a part");
     drop(part);

@@ -1,4 +1,4 @@
-//! Posts that return at once, and the handles that tell what became of their messages.
+//! Nonblocking posts, and the handles that report what became of their messages.
 
 use crate::common::{
     Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, pattern_of, patterned, ranks,
@@ -6,9 +6,9 @@ use crate::common::{
 use udeck::{Buf, Error, ExternalBuf, Mailbox, PostRequest, Postbox, Protocol, Result, World};
 
 const LEN: usize = 5000;
-/// What may be announced, or wait to be read, at a time.
+/// Largest number of messages that may be announced, or wait to be read, at a time.
 const ANNOUNCED: usize = 16;
-/// Messages that a queue takes, whatever their length.
+/// Number of messages of any length that a queue takes.
 const QUEUE: usize = 16;
 
 fn postbox(world: &World, protocol: Protocol) -> Result<Postbox<u8>> {
@@ -17,8 +17,8 @@ fn postbox(world: &World, protocol: Protocol) -> Result<Postbox<u8>> {
     Ok(out)
 }
 
-/// Starts messages until there is no place for one more: the handles, and the message that came back. Seeds count on from
-/// `first`.
+/// Posts messages until there is no place for one more. Returns the handles, and the message that came back. Seeds count
+/// on from `first`.
 fn fill<'a>(
     world: &World,
     out: &'a Postbox<u8>,
@@ -85,7 +85,7 @@ fn a_start_never_waits_and_the_queue_is_bounded() {
             let (started, message) = fill(&world, &out, 0, len);
             assert_pattern(&message, started.len(), len);
             let waiting = started.iter().filter(|handle| !handle.is_done()).count();
-            // Those that are announced have their place at the mailbox; behind them one waits.
+            // The announced messages have their place at the mailbox; behind them one waits.
             let announced = matches!(protocol, Protocol::RdmaWrite | Protocol::Copy);
             assert_eq!(
                 waiting,
@@ -140,7 +140,7 @@ fn order_is_kept_whatever_was_started_or_posted_by_which_protocol() {
             let inbox = world.mailbox::<u8>("in")?;
             full.wait();
             let mut seed = 0;
-            // The ring's content, whose length the other side knows.
+            // The ring holds messages whose number the other side learns.
             while seed < ALL {
                 let received = inbox.retrieve()?;
                 assert_pattern(&received, seed, received.len());
@@ -154,7 +154,7 @@ fn order_is_kept_whatever_was_started_or_posted_by_which_protocol() {
             seed += 1;
         }
         assert!(seed < ALL / 2, "{seed} fit into a ring");
-        // Behind the one that found no room: of every kind, and none of them goes out before it.
+        // The messages behind the one that found no room are of every kind, and none of them leaves before it.
         let kinds: Vec<_> = asynchronous().collect();
         for at in 0..QUEUE - 1 {
             seed += 1;
@@ -168,7 +168,7 @@ fn order_is_kept_whatever_was_started_or_posted_by_which_protocol() {
         full.happen();
         while seed + 1 < ALL {
             seed += 1;
-            // So that `hand-off` comes behind `rdma-write`.
+            // The choice makes `hand-off` follow `rdma-write`.
             let (kind, message) =
                 (crate::common::PROTOCOLS[3 * seed % 7], patterned(&world, seed, 200 + seed)?);
             if seed % 2 == 0 || kind == Protocol::Handshake {
@@ -239,7 +239,7 @@ fn a_refusal_is_told_by_the_handle_and_only_there() {
 fn a_refusal_that_no_handle_tells_is_told_by_the_postbox() {
     refuse(Protocol::Copy, |world, out| {
         drop(out.post_nonblocking(world.buf(TOO_LONG)?)?);
-        // The next call tells that comes after the mailbox's answer.
+        // A call that comes after the mailbox's answer reports the refusal.
         let error = match out.post_nonblocking(patterned(world, 1, LEN)?) {
             Ok(taken) => {
                 taken.wait()?;
@@ -255,7 +255,7 @@ fn a_refusal_that_no_handle_tells_is_told_by_the_postbox() {
     });
 }
 
-/// A message that never fits into the receiver's memory.
+/// Length in bytes of a message that never fits into the receiver's memory.
 const TOO_LONG: usize = 6 << 20;
 
 /// Runs `post` on a rank that has more memory than the mailbox's. The mailbox takes message 1.
@@ -283,13 +283,13 @@ fn refuse(protocol: Protocol, post: fn(&World, &Postbox<u8>) -> Result) {
             })
         })
         .collect();
-    // The poster's words first: the mailbox's rank then only tells that it is lost.
+    // The poster's result is checked first: the mailbox's rank only reports that the poster is lost.
     for rank in ranks.into_iter().rev() {
         rank.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)).unwrap();
     }
 }
 
-/// A handle tells of its own message, the postbox of all others, and nobody of any twice.
+/// A handle reports its own message, the postbox all others, and no message is reported twice.
 #[test]
 fn a_mailbox_that_goes_is_told_once_for_each_message() {
     for protocol in asynchronous() {
@@ -324,7 +324,7 @@ fn a_mailbox_that_goes_is_told_once_for_each_message() {
                 Error::Undelivered { count, .. } => count,
                 other => panic!("{protocol}: {other}"),
             };
-            // Those that wait to be read are lost with it; they had no handle any more.
+            // Messages that wait to be read are lost with the mailbox; their handles were already done.
             let unread = if protocol == Protocol::RdmaRead { ANNOUNCED } else { 0 };
             assert_eq!(lost, 3 + unread, "{protocol}");
             let failed = out.post_nonblocking(patterned(&world, 9, LEN)?).unwrap_err();
@@ -388,7 +388,7 @@ fn a_copy_that_finds_no_memory_waits_in_the_queue() {
     let mut handle = out.post_nonblocking(message).unwrap();
     let error = handle.wait_timeout(SHORT).unwrap_err();
     assert!(matches!(&error, Error::Deadline { whom, .. } if whom.contains("memory")), "{error}");
-    // A slice is the caller's again when the call returns, so it needs its memory at once.
+    // A slice belongs to the caller again when the call returns, so it needs its memory at once.
     let failed = out.post_nonblocking(&[0; 600 << 10][..]).unwrap_err();
     assert!(matches!(failed.error, Error::WouldBlock { .. }), "{}", failed.error);
     drop(hoarded);
@@ -428,7 +428,7 @@ fn another_nics_memory_comes_back_and_does_not_harm_those_that_wait() {
     reader.join().unwrap().unwrap();
 }
 
-/// Without this, a message that waits for room would be copied at each look of whoever moves it along.
+/// Otherwise a message that waits for room would be copied at each attempt to move it along.
 #[test]
 fn a_message_that_waits_for_room_is_copied_once() {
     let world = alone(64 << 20);
@@ -446,6 +446,6 @@ fn a_message_that_waits_for_room_is_copied_once() {
     let reader = std::thread::spawn(move || retrieve_all(&inbox, 0..all, LEN));
     started.into_iter().for_each(|handle| handle.wait().unwrap());
     reader.join().unwrap().unwrap();
-    // By the poster and by the mailbox.
+    // The poster and the mailbox copy it once each.
     assert_eq!(world.stats().bytes_copied as usize, 2 * all * LEN);
 }

@@ -1,4 +1,4 @@
-//! The library counts what it does.
+//! Counters of the library's work.
 
 use crate::common::{alone, asynchronous, patterned};
 

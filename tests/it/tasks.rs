@@ -12,7 +12,7 @@ use crate::common::{LONG, alone, assert_pattern, asynchronous, config, hoard, pa
 use futures_core::Stream;
 use udeck::{Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result};
 
-/// Wakes a thread, and counts.
+/// A waker that wakes a thread, and counts.
 struct Bell {
     thread: Thread,
     rung: AtomicUsize,
@@ -24,7 +24,7 @@ impl Bell {
         (bell.clone(), Waker::from(bell))
     }
 
-    /// Sleeps until it was rung more than `seen` times.
+    /// Sleeps until it was woken more than `seen` times.
     #[track_caller]
     fn wait(&self, seen: usize) {
         let started = Instant::now();
@@ -42,7 +42,7 @@ impl Wake for Bell {
     }
 }
 
-/// Runs one future; the thread sleeps while it waits.
+/// Runs one future; the thread sleeps while the future waits.
 #[track_caller]
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let (bell, waker) = Bell::new();
@@ -56,7 +56,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Both, on this thread.
+/// Runs both futures on this thread.
 async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
     let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut of_a, mut of_b) = (None, None);
@@ -98,7 +98,7 @@ fn two_tasks_of_one_thread_talk_to_another_rank() {
                 world.postbox::<u8>(&format!("1-{}", 1 - me))?,
             ];
             outs.iter().try_for_each(|out| out.set_protocol(protocol))?;
-            // One of the two conversations is begun by either rank.
+            // Each rank begins one of the two conversations.
             let talk =
                 async |inbox: &mut Mailbox<u8>, out: &mut Postbox<u8>, begins: bool, len: usize| -> Result {
                     for round in 0..ROUNDS {
@@ -131,7 +131,7 @@ fn a_task_that_waits_is_woken_by_its_message() {
     for seed in 0..50 {
         let (bell, waker) = Bell::new();
         let mut future = pin!(inbox.retrieve_async());
-        // The news that there is a postbox may come first.
+        // The news of the new postbox may come first.
         assert!(poll_once(future.as_mut(), &waker).is_pending());
         out.post(patterned(&world, seed, 100).unwrap()).unwrap();
         let mut seen = 0;
@@ -242,7 +242,7 @@ fn a_stream_tells_of_lost_ranks_and_ends_when_nobody_is_left() {
             block_on(out.post_async(message))?;
         }
         block_on(out.flush_async())?;
-        // Rank 2 leaves without a word.
+        // Rank 2 leaves without a goodbye.
         if world.rank() == 1 { world.finish() } else { Ok(()) }
     });
 }
@@ -279,7 +279,7 @@ fn a_post_that_waits_for_room_does_not_hold_its_thread() {
     }
 }
 
-/// Nobody looks at the mailbox again when the last message was taken.
+/// The mailbox is not polled again after the last message was taken.
 #[test]
 fn a_flush_that_waits_is_woken_when_everything_was_read() {
     let world = alone(8 << 20);
@@ -355,7 +355,7 @@ fn tasks_may_wander_between_threads() {
     let mut out = world.postbox::<u8>("in").unwrap();
     let mut future: Pin<Box<dyn Future<Output = Result<Received<u8>>> + Send>> =
         Box::pin(async move { inbox.retrieve_async().await });
-    // Each thread polls once, and leaves the rest to the next.
+    // Each thread polls once, and leaves the rest to the next thread.
     for _ in 0..3 {
         future = thread::spawn(move || {
             assert!(poll_once(future.as_mut(), Waker::noop()).is_pending());
@@ -369,7 +369,7 @@ fn tasks_may_wander_between_threads() {
     assert_pattern(&reader.join().unwrap().unwrap(), 1, 100);
 }
 
-/// Where the library has no thread for it, a task that waits looks by itself whether what was posted before may go.
+/// If the library has no thread for progress, a waiting task itself checks whether earlier posts may leave.
 #[test]
 fn a_task_moves_along_what_was_posted_where_no_thread_does() {
     const ANNOUNCED: usize = 5 << 20;

@@ -111,7 +111,7 @@ fn a_flush_waits_until_the_owner_has_read_everything() {
     }
 }
 
-/// The owner need not look at the mailbox again for that.
+/// The owner need not poll the mailbox again for that.
 #[test]
 fn a_flush_ends_when_the_owner_has_read_and_waits_elsewhere() {
     for protocol in asynchronous() {
@@ -146,7 +146,8 @@ fn flushes_and_readers_meet() {
             if world.rank() == 0 {
                 let inbox = world.mailbox::<u8>("in")?;
                 for seed in 0..300 {
-                    // Before the message is taken: whoever sees a flush return sees this.
+                    // The counter is stored before the message is taken: a thread that sees a flush return sees
+                    // this value.
                     read.store(seed + 1, Ordering::Relaxed);
                     assert_pattern(&inbox.retrieve()?, seed, 3000);
                 }

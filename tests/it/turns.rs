@@ -1,4 +1,4 @@
-//! Threads that share a mailbox: each waits for its own messages, and for no longer than it wants.
+//! Turns: threads that share a mailbox, where each waits for its own messages, and at most its own deadline.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -72,7 +72,7 @@ fn a_short_wait_ends_beside_a_long_one() {
         let inbox = Mutex::new(inbox);
         std::thread::scope(|scope| {
             let long = scope.spawn(|| retrieve(&inbox, &turns, Match::tag(2), LONG));
-            // Until it has the mailbox.
+            // The loop waits until the other thread holds the mailbox.
             while inbox.try_lock().is_ok() {
                 std::thread::yield_now();
             }

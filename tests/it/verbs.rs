@@ -18,7 +18,8 @@ fn every_protocol_and_size() {
         let inbox = world.mailbox::<u8>(&name(rank))?;
         let out = world.postbox::<u8>(&name((rank + 1) % size))?;
         assert_eq!(out.route().to_string(), "verbs");
-        // A ring in which everybody would wait for the next, were posts synchronous: the first rank retrieves first.
+        // With synchronous posts everybody in this ring would wait for the next rank; so the first rank retrieves
+        // first.
         let retrieve = |seed: usize, len: usize| -> udeck::Result {
             let received = inbox.retrieve()?;
             assert_eq!(received.tag() as usize, seed, "out of order");
@@ -41,7 +42,7 @@ fn every_protocol_and_size() {
     udeck::run_local(3, body).unwrap();
 }
 
-/// What is longer than a frame is moved by the device alone.
+/// Messages longer than a frame are moved by the device alone.
 #[test]
 fn long_messages_are_not_copied() {
     if !apart("verbs::long_messages_are_not_copied") {

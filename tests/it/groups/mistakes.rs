@@ -1,4 +1,4 @@
-//! What members do wrong is found, and named; and so is a member that is lost.
+//! Mistakes of members are found, and named; and so is a lost member.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::common::{Event, SHORT, config, ranks_believing};
 
 type Calls = fn(&Group) -> Result;
 
-/// Two different calls, and what the error says of each.
+/// Pairs of different calls, and the words of the error about each.
 const DIFFERENT: [(Calls, &str, Calls, &str); 13] = [
     (Group::barrier, "barrier", |all| all.all_reduce(&mut [1.0], Sum), "all_reduce (sum) of f64"),
     (
@@ -90,7 +90,7 @@ const DIFFERENT: [(Calls, &str, Calls, &str); 13] = [
     ),
 ];
 
-/// Both of two members may find it out, or one while the other waits for it in vain.
+/// Both members may detect the mismatch, or one while the other waits for it in vain.
 #[test]
 fn different_calls_are_named_both() {
     for (nth, (ours, our_words, theirs, their_words)) in DIFFERENT.into_iter().enumerate() {
@@ -116,7 +116,7 @@ fn different_calls_are_named_both() {
     }
 }
 
-/// A root does not wait for the others: it hears of it in its next call.
+/// A root does not wait for the others: it learns of the mismatch in its next call.
 #[test]
 fn different_roots_are_named_both() {
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -142,7 +142,7 @@ fn different_roots_are_named_both() {
     assert!(told.iter().all(|error| both(&error) || matches!(error, Error::PeerLost { .. })), "{told:?}");
 }
 
-/// Words that travel say whose they are.
+/// An error text that travels to another member names the member to which it belongs.
 #[test]
 fn a_mismatch_is_told_in_words_that_are_true_elsewhere() {
     let failed = [Event::new(), Event::new(), Event::new()];
@@ -256,7 +256,7 @@ fn who_has_not_come_is_named() {
             world.barrier()?;
             if let Some(other) = world.rank().checked_sub(1) {
                 gave_up.wait();
-                // This rank may have enough by the message of rank 0.
+                // The message of rank 0 may be enough for this rank.
                 let all = world.all()?;
                 let error = all.all_reduce(&mut [1], Sum).and_then(|()| all.barrier()).unwrap_err();
                 assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
@@ -265,7 +265,7 @@ fn who_has_not_come_is_named() {
                     "{error}"
                 );
                 told[other].happen();
-                // A member that has finished is missed by one that has not been told.
+                // A member that finishes is missed by members that have not been told.
                 told.iter().for_each(|of_one| of_one.wait());
             } else {
                 let error = world.all()?.within(SHORT).all_reduce(&mut [1], Sum).unwrap_err();
@@ -275,7 +275,7 @@ fn who_has_not_come_is_named() {
                     words.contains("all_reduce: nothing within") && words.contains("waited for rank 1"),
                     "{words}"
                 );
-                // The others may be further or not: nothing can be called any more.
+                // Whether the others have come further or not, no call can be made any more.
                 let error = world.all()?.barrier().unwrap_err();
                 assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
                 assert!(error.to_string().contains("an earlier all_reduce (sum) of i32 failed"), "{error}");
@@ -335,7 +335,7 @@ fn members_that_make_different_groups_by_one_name_hear_of_it() {
     );
 }
 
-/// Every call, as a loss may meet it.
+/// All collective calls during which a loss is tested.
 const ALL: [Calls; 9] = [
     Group::barrier,
     |all| all.all_reduce(&mut [1], Sum),
@@ -348,7 +348,7 @@ const ALL: [Calls; 9] = [
     |all| all.all_reduce_nonblocking(vec![1], Sum)?.wait().map(drop),
 ];
 
-/// Those that are left make a group, and use it.
+/// The remaining members make a group, and use it.
 fn go_on_without(world: &World, leaver: usize, call: Calls) -> Result {
     let left: Vec<usize> = (0..world.size()).filter(|rank| *rank != leaver).collect();
     let left = world.group("left", &left)?;
@@ -356,7 +356,7 @@ fn go_on_without(world: &World, leaver: usize, call: Calls) -> Result {
     left.barrier()
 }
 
-/// `end`: how the one leaves.
+/// Checks the errors at all others. `end`: how the member leaves.
 fn is_named_at_all_others(end: fn(World) -> Result, words: &'static str) {
     for (nth, call) in ALL.into_iter().enumerate() {
         for (size, leaver) in [(2, 1), (5, 0), (5, 3)] {
@@ -370,7 +370,7 @@ fn is_named_at_all_others(end: fn(World) -> Result, words: &'static str) {
                     all.barrier()?;
                     passed.fetch_add(1, Ordering::Relaxed);
                     if world.rank() == leaver {
-                        // One that is lost at once may be missed at that barrier already.
+                        // A rank that is lost at once may already be missed at that barrier.
                         while passed.load(Ordering::Relaxed) < size {
                             std::thread::sleep(Duration::from_millis(1));
                         }
@@ -430,7 +430,7 @@ fn of_a_rank_that_is_no_member_the_loss_changes_nothing() {
     );
 }
 
-/// A member that is behind ends the calls that all members have made.
+/// A member that is behind completes the calls that all members have made.
 #[test]
 fn a_failure_ends_no_earlier_call() {
     let [told, heard] = [(); 2].map(|()| Event::new());
@@ -473,7 +473,7 @@ fn a_failure_ends_no_earlier_call() {
     );
 }
 
-/// A member that fails takes no more part in its requests either.
+/// A failed member takes no further part in its requests either.
 #[test]
 fn a_failure_ends_the_requests_that_its_member_had_begun_before() {
     let over = Event::new();
@@ -504,7 +504,7 @@ fn a_failure_ends_the_requests_that_its_member_had_begun_before() {
     );
 }
 
-/// A member that fails may have begun a request long before, while another is as far ahead as it can be.
+/// A failed member may have begun a request long before, while another is as far ahead as possible.
 #[test]
 fn a_failure_of_a_call_long_ago_is_no_later_one() {
     let [begun, ahead, heard] = [(); 3].map(|()| Event::new());
@@ -518,7 +518,8 @@ fn a_failure_of_a_call_long_ago_is_no_later_one() {
             (0..3).try_for_each(|_| call())?;
             if world.rank() == 0 {
                 begun.wait();
-                // Both wait for each other each 64 calls, and the other one comes no further than twice.
+                // The members wait for each other every 64 calls, and the other one passes this point at most
+                // twice.
                 (0..170).try_for_each(|_| call())?;
                 ahead.happen();
                 let error = (0..64).try_for_each(|_| call()).unwrap_err();
@@ -539,7 +540,8 @@ fn a_failure_of_a_call_long_ago_is_no_later_one() {
     );
 }
 
-/// All members wait for each other before the 64th call. What a member hears meanwhile ends that call, though it only sends.
+/// All members wait for each other before the 64th call. A failure that a member hears of meanwhile ends that call, even if
+/// the member only sends.
 #[test]
 fn a_failure_that_was_heard_before_all_have_met_ends_the_call_after() {
     let [waits, begun, failed, heard] = [(); 4].map(|()| Event::new());
@@ -550,7 +552,7 @@ fn a_failure_that_was_heard_before_all_have_met_ends_the_call_after() {
         move |world| {
             let some = world.group("some", &[0, 1, 2, 3])?;
             (0..61).try_for_each(|_| some.barrier())?;
-            // Member 3 gets this from member 2, which does not pass it on before all is over.
+            // Member 3 gets this from member 2, which does not pass it on before everything is over.
             if world.rank() != 2 {
                 waits.wait();
             }

@@ -1,4 +1,4 @@
-//! Operators that panic, or call what they must not; and threads that meet in one group.
+//! Operators that panic, or make a forbidden call; and threads that meet in one group.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ fn assert_failed(error: &Error, words: &[&str]) {
     assert!(words.iter().all(|word| text.contains(word)), "{text}");
 }
 
-/// Nobody waits for its limit, and nobody else is blamed.
+/// No member waits for its deadline, and no other member is blamed.
 #[test]
 fn an_operator_that_panics_fails_the_call_at_all_members() {
     type Reduce = fn(&Group, &dyn Fn(u32, u32) -> u32) -> Result;
@@ -57,7 +57,7 @@ fn a_request_whose_operator_panics_is_over() {
         all.barrier()?;
         let op = move |a: u32, b: u32| if rank == 1 { panic!("on purpose") } else { a + b };
         if rank == 1 {
-            // Starting it may be what panics.
+            // The panic may happen while the request is started.
             let mut request = None;
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 let request = request.insert(all.all_reduce_nonblocking(vec![1], op)?);
@@ -80,7 +80,7 @@ fn a_request_whose_operator_panics_is_over() {
     });
 }
 
-/// It gets an error, and the call that it serves goes on.
+/// The operator's call gets an error, and the call that runs the operator goes on.
 #[test]
 fn an_operator_that_calls_its_own_group_gets_an_error() {
     for size in [2, 3] {
@@ -123,7 +123,8 @@ fn an_operator_that_calls_its_own_group_gets_an_error() {
     }
 }
 
-/// A second thread waits for the first one no longer than its own limit, and what does not wait does not.
+/// A second thread waits for the first one at most its own time limit, and a call that does not wait returns at
+/// once.
 #[test]
 fn a_thread_that_finds_its_group_taken_waits_as_long_as_it_may() {
     let (begun, inside, go_on) = (Event::new(), Event::new(), Event::new());

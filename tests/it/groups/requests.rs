@@ -1,4 +1,4 @@
-//! Requests: collective calls that return at once.
+//! Requests: nonblocking collective calls.
 
 use std::future::Future;
 use std::pin::pin;
@@ -23,7 +23,7 @@ fn several_at_once(world: World) -> udeck::Result {
         let whole = all.all_gather_nonblocking([me as u16; 2], vec![0; 2 * size])?;
         let exchanged = all.all_to_all_nonblocking(vec![me; size], vec![0; size])?;
         let barrier = all.barrier_nonblocking()?;
-        // Blocking calls may come in between, and the requests end in any order.
+        // Blocking calls may come in between, and the requests complete in any order.
         let mut count = [1];
         all.all_reduce(&mut count, Sum)?;
         assert_eq!(count, [size]);
@@ -106,7 +106,7 @@ fn requests_are_futures() {
         |_| true,
         move |world| {
             let all = world.all()?;
-            // Long enough for the others to sleep.
+            // After this wait the other members sleep.
             if all.rank() == 2 {
                 far.wait();
             }
@@ -142,7 +142,7 @@ fn a_request_that_is_dropped_ends_the_group() {
                 world.barrier()?;
                 return world.finish();
             }
-            // Its part may be over; a second one's is not.
+            // The first request's part may be over; the second one's is not.
             while !request.is_done() {
                 std::thread::yield_now();
             }
@@ -157,7 +157,7 @@ fn a_request_that_is_dropped_ends_the_group() {
     );
 }
 
-/// Counts how often its task is woken, and tells.
+/// Counts wake-ups of its task, and signals them.
 struct Bell(AtomicUsize, Arc<Event>);
 
 impl Wake for Bell {
@@ -167,7 +167,7 @@ impl Wake for Bell {
     }
 }
 
-/// The other thread stands still in its operator until the task has been asked.
+/// The other thread waits in its operator until the task has been polled.
 #[test]
 fn a_task_is_woken_when_another_threads_call_has_ended() {
     let [begun, inside, asked] = [(); 3].map(|()| Event::new());
@@ -254,7 +254,7 @@ fn a_request_is_dropped_beside_another_threads_call() {
     );
 }
 
-/// Without the request's part the other thread's call has no end.
+/// Without the request's part, the other thread's call does not end.
 #[test]
 fn a_dropped_request_ends_the_call_in_which_another_thread_waits() {
     let over = Event::new();
@@ -275,7 +275,7 @@ fn a_dropped_request_ends_the_call_in_which_another_thread_waits() {
             let mut request = some.all_reduce_nonblocking(vec![0], Sum)?;
             let error = std::thread::scope(|scope| {
                 let call = scope.spawn(|| some.within(LONG / 3).barrier());
-                // Until it has the group.
+                // The loop waits until the other thread holds the group.
                 while !request
                     .wait_timeout(Duration::ZERO)
                     .is_err_and(|error| error.to_string().contains("another thread"))

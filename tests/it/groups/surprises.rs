@@ -1,4 +1,4 @@
-//! What a member does not expect of the others, of its requests, or of a length: no wait goes on for ever, and no data are wrong.
+//! Surprises about other members, requests, or lengths: no wait lasts for ever, and no data are wrong.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use crate::common::clock::timely;
 use crate::common::{Event, LONG, SHORT, config, ranks_believing};
 use crate::tasks::block_on;
 
-/// Bytes in which long data travel.
+/// Length in bytes of the pieces of long data.
 const PIECE: usize = 128 << 10;
 
 fn two(body: impl Fn(World) -> Result + Send + Sync + 'static) {
     ranks_believing(2, |_| config(), |_| false, body);
 }
 
-/// Until this rank has been told that another one has ended.
+/// Waits until this rank has been told that another one has ended.
 fn await_an_end(world: &World) {
     let begun = Instant::now();
     while world.exited_ranks().next().is_none() {
@@ -28,8 +28,8 @@ fn await_an_end(world: &World) {
     }
 }
 
-/// A root that has whole pieces more than the others expect: they have all that they expect, and what is left is data of no later
-/// call.
+/// The root sends whole pieces more than the others expect: they get all that they expect, and the rest is not taken for data of
+/// a later call.
 #[test]
 fn parts_that_are_left_over_are_found() {
     two(|world| {
@@ -54,7 +54,7 @@ fn parts_that_are_left_over_are_found() {
     });
 }
 
-/// One that has sent all, and finished, is not missed while another one is waited for.
+/// A member that has sent everything and finished is not missed while another one is waited for.
 #[test]
 fn a_future_does_not_miss_who_has_finished_after_its_part() {
     let (begun, polled) = (Event::new(), Event::new());
@@ -73,7 +73,7 @@ fn a_future_does_not_miss_who_has_finished_after_its_part() {
             let mut request = all.reduce_nonblocking(0, vec![1], Sum)?;
             begun.happen();
             await_an_end(&world);
-            // What rank 1 has sent is taken, and rank 2 is waited for.
+            // The data of rank 1 have been taken, and the request waits for rank 2.
             let first = Pin::new(&mut request).poll(&mut Context::from_waker(Waker::noop()));
             assert!(matches!(first, Poll::Pending), "{first:?}");
             polled.happen();
@@ -83,7 +83,7 @@ fn a_future_does_not_miss_who_has_finished_after_its_part() {
     );
 }
 
-/// Asks until it is over.
+/// Polls until the request is over.
 fn ask<R>(request: &mut Request<'_, R>) {
     let begun = Instant::now();
     while !request.is_done() {
@@ -108,7 +108,7 @@ fn who_asks_a_request_is_told_that_a_member_has_finished() {
     });
 }
 
-/// The request waits for a part that its member sends no more.
+/// The request waits for a part that its member will not send.
 #[test]
 fn requests_of_a_group_that_has_failed_are_over() {
     let begun = [Event::new(), Event::new()];
@@ -117,7 +117,8 @@ fn requests_of_a_group_that_has_failed_are_over() {
     two(move |world| {
         for (nth, (begun, gave_up)) in begun.iter().zip(&gave_up).enumerate() {
             let some = world.group("some", &[0, 1])?;
-            // Eight pieces are sent ahead; rank 1 sends its ninth when it has the other one's first, and is asked.
+            // Eight pieces are sent ahead; rank 1 sends its ninth after it has the other rank's first, and is
+            // polled.
             if world.rank() == 0 {
                 begun.wait();
             }
@@ -130,7 +131,7 @@ fn requests_of_a_group_that_has_failed_are_over() {
                 over[nth].wait(); // a member that drops the group is missed
             } else {
                 gave_up.wait();
-                // What rank 1 has sent may be enough for the first one.
+                // The data of rank 1 may be enough for the first request.
                 let error = some.all_reduce(&mut [1], Sum).and_then(|()| some.barrier()).unwrap_err();
                 assert!(matches!(error, Error::GroupFailed { .. }), "{error}");
                 let error = match nth {
@@ -148,7 +149,7 @@ fn requests_of_a_group_that_has_failed_are_over() {
     });
 }
 
-/// A barrier that ran out of time goes on, unless its group has failed since.
+/// A barrier that timed out goes on, unless its group has failed since.
 #[test]
 fn a_late_barrier_of_a_group_that_has_failed_is_over() {
     let over = Event::new();
@@ -169,7 +170,8 @@ fn a_late_barrier_of_a_group_that_has_failed_is_over() {
     });
 }
 
-/// Who has not made the group of all ranks yet is waited for as long as the call may take, and not as long as any.
+/// A call waits for a member that has not made the group of all ranks yet at most its own deadline, not the
+/// world's.
 #[test]
 fn the_first_call_has_its_own_deadline() {
     let over = Event::new();
@@ -215,16 +217,17 @@ fn a_request_begins_at_once_although_nobody_has_come() {
     });
 }
 
-/// So many calls after the last time all members wait for each other, also as a part of a request.
+/// Number of calls after which all members wait for each other, also as a part of a request.
 const SYNCHRONIZE: usize = 64;
 
-/// Who does not wait for its requests is no further ahead of the others than calls can be told apart.
+/// A member that does not wait for its requests is ahead of the others by no more calls than can be
+/// distinguished.
 #[test]
 fn requests_do_not_run_ahead_of_what_calls_are_numbered_by() {
     let far = Event::new();
     two(move |world| {
         let (all, rank) = (world.all()?, world.rank());
-        // Far enough that each number was used before.
+        // The number of calls is so large that each sequence number was used before.
         for _ in 0..5 * (SYNCHRONIZE - 1) {
             all.barrier()?;
         }
@@ -275,7 +278,7 @@ fn colours_are_any_numbers() {
     });
 }
 
-/// What it lists for itself, too.
+/// This includes parts that the member lists for itself.
 #[test]
 fn a_member_takes_all_that_it_sends_to_itself() {
     two(|world| {
@@ -289,7 +292,7 @@ fn a_member_takes_all_that_it_sends_to_itself() {
     });
 }
 
-/// More than a member keeps of what came before it was asked for.
+/// The number of parts is larger than the number of early messages that a member keeps.
 #[test]
 fn neighbours_have_as_many_parts_as_wanted() {
     const PARTS: usize = 200_000;
@@ -299,7 +302,7 @@ fn neighbours_have_as_many_parts_as_wanted() {
         let part = |from: usize, nth: usize| [(nth * 3 + from) as u8, (nth >> 8) as u8];
         let mine: Vec<[u8; 2]> = (0..PARTS).map(|nth| part(me, nth)).collect();
         let mut theirs = vec![[0_u8; 2]; PARTS];
-        // Twice, and other calls in between, of which messages may be kept, too.
+        // The exchange runs twice, with other calls in between, whose messages may be kept, too.
         for len in [PARTS, PARTS / 2] {
             let to: Vec<(usize, &[u8])> = mine[..len].iter().map(|part| (other, &part[..])).collect();
             let mut from: Vec<(usize, &mut [u8])> =

@@ -1,4 +1,4 @@
-//! Whole messages are given away, and read where they lie.
+//! Collective calls on whole messages, which are given away, and read in place.
 
 use udeck::{Packed, Received, World};
 
@@ -16,7 +16,7 @@ fn whole(world: World) -> udeck::Result {
     assert_eq!((received.source(), received.tag()), (root, 0));
     assert_pattern(&received, 5, LEN);
 
-    // Of different lengths, some of them short.
+    // The messages have different lengths, some of them short.
     let len = |from: usize, to: usize| if (from + to).is_multiple_of(2) { LEN } else { from + to };
     let check = |all: &[Received<u16>], to: usize| {
         assert_eq!(all.len(), size);
@@ -60,7 +60,7 @@ fn whole_messages_travel() {
     ranks_over("tcp", 3, |_| config(), |_| 3 > 2, whole);
 }
 
-/// On one host nobody copies anything, and the last reader gives the memory back.
+/// On one host nothing is copied, and the last reader gives the memory back.
 #[test]
 fn whole_messages_are_not_copied() {
     ranks_believing(
@@ -83,7 +83,7 @@ fn whole_messages_are_not_copied() {
     );
 }
 
-/// Elements that a short message's place is not aligned for are moved to where they are.
+/// Elements are moved if the place of a short message is not aligned for them.
 #[test]
 fn short_messages_are_aligned() {
     ranks_believing(
