@@ -3,7 +3,7 @@
 use super::{Asked, asked, does_not_meet};
 
 /// Rules of the chapters of `udeck_conformance::rules::vipl`. (uDAPL's own calls and their refusals:
-/// tests/dat/c/refusals.c.)
+/// tests/bindings/dat/c/refusals.c.)
 pub const ASKED: &[Asked] = &[
     asked("VipOpenNic, VipCloseNic", &["orphans::an_end_point_outlives_its_adapter_and_zone"])
         .note("dat_ia_open, dat_ia_close"),
@@ -11,7 +11,7 @@ pub const ASKED: &[Asked] = &[
         .note("dat_ia_query"),
     does_not_meet("VipQuerySystemManagementInfo", "uDAPL has nothing like it"),
     asked("VipErrorCallback", &["memory::write_past_the_end"])
-        .tests(&["tests/dat/c/events.c::overflows"])
+        .tests(&["tests/bindings/dat/c/events.c::overflows"])
         .note("connection events, and the asynchronous dispatcher"),
     asked("VipCreatePtag", &["memory::requests_from_memory_of_another_zone_are_refused"])
         .note("dat_pz_create"),
@@ -51,7 +51,7 @@ pub const ASKED: &[Asked] = &[
             "bindings/dat/api/tests/rmr.rs::a_window_opens_and_closes_in_order_with_messages",
         ])
         .note("an LMR keeps its rights; an RMR is bound with others"),
-    does_not_meet("VipQueryMem", "dat_lmr_query says what the program has said; tests/dat/c/memory.c has it"),
+    does_not_meet("VipQueryMem", "dat_lmr_query says what the program has said; tests/bindings/dat/c/memory.c has it"),
     asked("VipPostSend, VipPostRecv", &["transfer::messages_of_all_sizes"])
         .note("dat_ep_post_send, dat_ep_post_rdma_write, dat_ep_post_rdma_read, dat_ep_post_recv"),
     asked(
@@ -59,13 +59,13 @@ pub const ASKED: &[Asked] = &[
         &["completion::sends_are_reported_in_order", "events::a_wait_ends_at_its_deadline"],
     )
     .note("dat_evd_dequeue, dat_evd_wait"),
-    asked("VipSendNotify", &[]).tests(&["tests/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
-    asked("VipRecvNotify", &[]).tests(&["tests/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
+    asked("VipSendNotify", &[]).tests(&["tests/bindings/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
+    asked("VipRecvNotify", &[]).tests(&["tests/bindings/dat/c/events.c::calls_an_agent"]).note("a CNO's agent"),
     asked("VipCQNotify", &[])
         .tests(&[
             "bindings/dat/api/tests/cno.rs::each_dispatcher_is_told_once_and_only_while_it_is_enabled",
-            "tests/dat/c/events.c::notifies",
-            "tests/dat/c/orders.c::ends_with_its_agent",
+            "tests/bindings/dat/c/events.c::notifies",
+            "tests/bindings/dat/c/orders.c::ends_with_its_agent",
         ])
         .note("a CNO, with an agent or without"),
     asked("VipCreateCQ, VipDestroyCQ", &["orphans::a_dispatcher_takes_along_what_is_in_it"])
@@ -85,10 +85,10 @@ pub const ASKED: &[Asked] = &[
     .note("dat_evd_dequeue, dat_evd_wait: one thread waits at a time"),
     does_not_meet(
         "VipNSInit, VipNSShutdown",
-        "an adapter has its directory from when it opens; programs through the registry have one in tests/dat",
+        "an adapter has its directory from when it opens; programs through the registry have one in tests/bindings/dat",
     ),
     asked("VipNSGetHostByName", &["names::an_adapter_without_a_directory_finds_no_host"])
-        .tests(&["tests/dat/own.rs::two_ranks_talk"])
+        .tests(&["tests/bindings/dat/own.rs::two_ranks_talk"])
         .note("hosts are IP addresses, which the connecting call looks up"),
     does_not_meet("VipNSGetHostByAddr", "an address is what uDAPL has of a host"),
     // ---- return codes ----
@@ -151,7 +151,7 @@ pub const ASKED: &[Asked] = &[
     )
     .note("DAT_DTO_ERR_FLUSHED"),
     asked("VIP_STATUS_TRANSPORT_ERROR", &[])
-        .tests(&["tests/dat/own.rs::a_rank_dies"])
+        .tests(&["tests/bindings/dat/own.rs::a_rank_dies"])
         .note("DAT_DTO_ERR_TRANSPORT: a peer has to die for it"),
     asked(
         "VIP_STATUS_RDMA_PROT_ERROR",
