@@ -27,12 +27,12 @@
 //! that lies in it behind the header is copied, unless the message is as long as the last two ([`Direct::before`]).
 //!
 //! **The end.** When the stream broke, call [`Connection::lost`]. When the peer's direction ended (EOF), call
-//! [`Connection::hung_up`], which tells an orderly end from an abrupt one. Look at [`Connection::phase`] after each of these
-//! and after [`Connection::on_receive`] and [`Connection::released`], and whenever the program has worked (in
-//! [`Driver::pump`], which it always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close. *Over*:
-//! close as it says, and
-//! forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose peer says nothing more is
-//! given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what comes is thrown away.
+//! [`Connection::hung_up`], which tells an orderly end from an abrupt one. Look at [`Connection::phase`] after each of
+//! these and after [`Connection::on_receive`] and [`Connection::released`], and whenever the program has worked (in
+//! [`Driver::pump`], which it always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close.
+//! *Over*: close as it says, and forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose
+//! peer says nothing more is given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what
+//! comes is thrown away.
 //!
 //! **Polling.** A waiting thread calls [`Driver::look`], a closing one [`Driver::look_last`]: take in what has come, and
 //! never wait. [`Driver::is_done`] says whether all that was sent has left, and whether the peer has it where that can be

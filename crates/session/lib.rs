@@ -14,10 +14,8 @@
 //! |---|---|
 //! | `framed` | a connection over byte streams, and a guide for its drivers |
 //! | `memory` | the arenas, places in them, bodies of received messages |
-//! | `close`, `events`, `credits`, `unacked`, `recv_queue` | parts of every connection: how it is closed, news for its
-//! program, how far a sender may run ahead, unacknowledged sends, received messages |
-//! | `arbiter`, `send_order`, `order_thread` | shares of service levels: whose turn it is to send, how much may be in the
-//! buffers below, and the thread that writes |
+//! | `close`, `events`, `credits`, `unacked`, `recv_queue` | parts of every connection: how it is closed, news for its program, how far a sender may run ahead, unacknowledged sends, received messages |
+//! | `arbiter`, `send_order`, `order_thread` | shares of service levels: whose turn it is to send, how much may be in the buffers below, and the thread that writes |
 //! | `watching` | receivers of a connection's news |
 //! | `address` | `ip:port`, the address of a NIC |
 //! | `admission` | how two NICs of a job meet over TCP, with a guide of its own |

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 /// One access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Of the word.
+    /// Address of the word.
     pub address: usize,
     /// Whether the access wrote, or could have.
     pub wrote: bool,

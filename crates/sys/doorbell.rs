@@ -8,7 +8,7 @@
 //! # Memory ordering
 //! * `SYNC POINT bits`: [`Doorbell::ring`] sets the leaf, then the summary (Release each); [`Doorbell::drain`] clears
 //!   the summary, then the leaf (Acquire each). A leaf bit set after it was cleared has its summary bit set after
-//! that too, so a later drain finds it; and writes before the ring are visible to the thread that drains the bit.
+//!   that too, so a later drain finds it; and writes before the ring are visible to the thread that drains the bit.
 //!   Loom carries read-modify-writes of different words out in program order, so it cannot see the summary's
 //!   orderings weakened; on aarch64 a relaxed summary could become visible before its leaf. They stay by argument.
 //! * `SYNC POINT park`: the waiter stores `parked`, fences SeqCst, looks at the summary (and at its rings, which

@@ -38,7 +38,7 @@ pub fn sleep_any<'a>(
     };
     let waits: Vec<_> = words.into_iter().map(on_word).collect();
     debug_assert!((1..=MOST_WORDS).contains(&waits.len()));
-    // Of the futex calls, only this one takes its limit as a point in time.
+    // Only this one of the futex calls takes its limit as a point in time.
     let limit = futex::Timespec::try_from(limit).ok();
     let until = limit.and_then(|limit| clock_gettime(ClockId::Monotonic).checked_add(limit));
     match futex::waitv(&waits, futex::WaitvFlags::empty(), until.as_ref(), futex::ClockId::Monotonic) {

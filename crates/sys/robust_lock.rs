@@ -5,7 +5,7 @@
 //! ([`Liveness`](crate::liveness::Liveness)), and then takes the lock away from the dead member ([`RobustLock::steal`]). The
 //! protected data may be half written, so the lock is *abandoned* from then on, until a holder has repaired them and says so.
 //!
-//! It is not a robust mutex of the C library: those of one thread are linked through pointers that lie in the mutexes
+//! A robust mutex of the C library is not used: those of one thread are linked through pointers that lie in the mutexes
 //! themselves, and any process that maps the memory could make this process write through them.
 //!
 //! A waiter sleeps on the word itself, with a bit in it by which the holder knows that it has to wake one. A waiter that is

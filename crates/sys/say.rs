@@ -325,7 +325,7 @@ mod tests {
         };
         let said = || loop {
             match write_at_once(to.as_fd(), "last words\n", slowly) {
-                // It is another test's turn.
+                // Another test has its turn.
                 Err(Errno::AGAIN) => std::thread::yield_now(),
                 other => return other.is_ok(),
             }

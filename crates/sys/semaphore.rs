@@ -1,8 +1,8 @@
 //! Counting semaphore among the members of a segment, whose permits come back from a dead member.
 //!
-//! The total is kept, and the number of permits that each member holds: the difference is free. Each change is one store, so
-//! a member that dies in the middle leaves nothing half done: it holds a permit or it does not. Permits are taken under the
-//! segment's [lock](crate::robust_lock) and given back without it.
+//! The segment has the total, and the number of permits that each member holds; the difference is the number of free permits.
+//! Each change is one store, so a member that dies in the middle leaves nothing half done: it holds a permit or it does not.
+//! Permits are taken under the segment's [lock](crate::robust_lock) and given back without it.
 //!
 //! # Sync points
 //! * `permit`: writes of a holder before it gave a permit back are seen by the member that takes it.

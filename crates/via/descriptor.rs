@@ -83,7 +83,7 @@ impl From<Region> for Segment {
 
 /// A gather/scatter list with immediate data, and an address if it is RDMA (VIA: `VIP_DESCRIPTOR`).
 ///
-/// As in VIA, work queues hold the address of a descriptor, not its contents: posting moves a pointer. A program that sends
+/// Work queues hold the address of a descriptor, not its contents, as in VIA: posting moves a pointer. A program that sends
 /// often keeps the descriptors that come back, and posts them again.
 #[derive(Debug)]
 pub struct Descriptor(Box<Fields>);

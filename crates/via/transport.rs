@@ -345,7 +345,7 @@ pub trait Notifier: Send + Sync + Debug {
 /// An arrival on a receive queue.
 #[derive(Debug)]
 pub struct Arrival {
-    /// The immediate data that came with it.
+    /// Immediate data of the arrival.
     pub immediate: Option<u32>,
     /// Content of the arrival.
     pub body: Body,

@@ -116,8 +116,8 @@ pub struct Slots<Q: Backend> {
 impl<Q: Backend> Slots<Q> {
     /// Takes entries for a connection that is to be made. `is_ours`: whether a completion queue belongs to the NIC that makes it.
     ///
+    /// # Errors
     /// [`Error::InvalidParameter`] when a completion queue belongs to another NIC; [`Error::Full`].
-    /// [`Error::InvalidParameter`] when a completion queue is of another NIC; [`Error::Full`].
     pub fn take(queues: &Queues<'_>, is_ours: impl Fn(&Q) -> bool) -> Result<Self> {
         Ok(Slots { send: slot_at(queues.send, &is_ours)?, receive: slot_at(queues.receive, &is_ours)? })
     }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 /// Upper bound of the pieces of one lent message.
 const MAX_PARTS: usize = 3;
 
-/// Owner of lent memory: keeps it mapped, and is told when its reader is done.
+/// Keeps lent memory mapped, and is told when its reader is done.
 pub trait Lender: Send + Sync {
     /// Notes that the reader of `token` is done.
     fn give_back(&self, token: u16);
@@ -23,7 +23,7 @@ pub trait Lender: Send + Sync {
 
 /// A message in its sender's memory, readable until dropped. Dropping it gives the buffer back to the sender.
 ///
-/// It lies in one piece or in several, as its sender decides; a program that needs a slice asks for one
+/// The message lies in one piece or in several, as its sender decides; a program that needs a slice asks for one
 /// ([`Lent::into_slice`]). The type is small, because it is moved by value: most messages have one piece, so the others are
 /// boxed.
 pub struct Lent {

@@ -1,8 +1,10 @@
 //! The maker's side: offers segments, and gives each to the members that ask for it.
 //!
 //! A member that asks before there is an offer waits until there is one, or until it gives up.
-//! Bounds: of callers that have not proved who they are there are [`MAX_STRANGERS`]; a new one takes the place of one that has had its place
-//! for a second. A rank that has proved itself has [`MAX_REQUESTS`] connections, those that were answered among them, until it closes them.
+//!
+//! Bounds: at most [`MAX_STRANGERS`] callers have not proved who they are; a new one takes the place of one that has had its
+//! place for a second. A rank that has proved itself has at most [`MAX_REQUESTS`] connections; an answered one counts until
+//! the rank closes it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
