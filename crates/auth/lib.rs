@@ -11,7 +11,7 @@
 //!             ├─ accept key  MAC(rank key, "udeck accept")
 //!             │    └─ ticket of r for s   MAC(accept key of s, "udeck ticket", r)
 //!             └─ seal        MAC(rank key, "udeck seal", s)      hides a ticket for s on its way to the rank
-//! job key            MAC(secret, "udeck job")                    of connections on which nobody says who he is
+//! job key            MAC(secret, "udeck job")                    of connections on which no rank is claimed
 //!   └─ reset key       MAC(job key, "udeck reset", address)          of QUIC's stateless resets from that address
 //! ```
 //!

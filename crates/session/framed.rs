@@ -1,8 +1,7 @@
 //! A VI's connection over one reliable, ordered byte stream each way.
 //!
-//! One side of a [`Connection`] is what the VI layer posts and takes ([`SessionEndpoint`]), the other is two streams of frames,
-//! which a *driver* moves: a TCP socket, or a stream of a QUIC connection. A [`Link`] puts both behind one
-//! lock.
+//! A [`Connection`] has two sides: the VI layer's posts and arrivals ([`SessionEndpoint`]), and two streams of frames, which a
+//! *driver* moves: a TCP socket, or a stream of a QUIC connection. A [`Link`] puts both behind one lock.
 //!
 //! # A guide for drivers
 //!
@@ -13,14 +12,14 @@
 //!
 //! **Sending.** [`Driver::pump`] is called with the lock held whenever frames were queued. Bytes of the stream have
 //! offsets from 0. [`Connection::gather`] gives pieces of memory, in place, from any offset in
-//! [`Connection::released_to`] .. [`Connection::queued`]; [`Connection::released`] says that what lies before an offset
-//! is not needed any more. TCP: gather from what was written, write, and release what the kernel took. QUIC keeps
-//! what it may have to send again: gather, copy, give it the copy, and release at once. The pieces
-//! lie in the connection and in memory that it keeps, so nothing may change between gathering and writing: both happen
-//! inside one [`Link::with`].
+//! [`Connection::released_to`] .. [`Connection::queued`]; [`Connection::released`] says that bytes before an offset
+//! are not needed any more. TCP: gather from the first unwritten byte, write, and release the bytes that the kernel took. QUIC
+//! keeps bytes that it may have to send again: gather, copy, give it the copy, and release at once. The pieces lie in the
+//! connection and in memory that it keeps, so nothing may change between gathering and writing: do both inside one
+//! [`Link::with`].
 //!
 //! **Receiving.** Inside [`Link::with`]: [`Connection::direct`] says where the next bytes of the stream want to lie; read
-//! into those pieces and, behind them, into a scratch buffer; then [`Connection::on_receive`] takes what lies in both. Small
+//! into those pieces and, behind them, into a scratch buffer; then pass both to [`Connection::on_receive`]. Small
 //! frames are parsed out of the scratch, many per read. The [`Direct`] holds a peer's window open: one non-blocking
 //! system call, never a wait. Without a direct place (or with a stream that comes in datagrams) give everything by
 //! [`Connection::on_receive_beside`]: it is copied into place. A scratch of 16 to 64 KiB is right: the part of a large body
@@ -31,24 +30,25 @@
 //! these and after [`Connection::on_receive`] and [`Connection::released`], and whenever the program has worked (in
 //! [`Driver::pump`], which it always reaches then: an end is a frame). *Broken*: pump once, then `lost`, then close.
 //! *Over*: close as it says, and forget the link. A link whose program has closed it ([`Connection::is_closed`]) and whose
-//! peer says nothing more is given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and what
-//! comes is thrown away.
+//! peer says nothing more is given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and
+//! arriving bytes are thrown away.
 //!
 //! **Polling.** A waiting thread calls [`Driver::look`], a closing one [`Driver::look_last`]: take in what has come, and
-//! never wait. [`Driver::is_done`] says whether all that was sent has left, and whether the peer has it where that can be
-//! known.
+//! never wait. [`Driver::is_done`] says whether everything that was sent has left, and, where that can be known, whether the
+//! peer has it.
 //!
 //! **Events.** [`Link::with`] announces news to the [`Watch`](crate::Watch) after it has unlocked. The waiter has to name a
 //! receive queue as long as [`Link::has_arrivals`].
 //!
-//! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_unreliable`], a message is
-//! [`Connection::next_datagram`] until it has [`Connection::on_datagrams_sent`]; what comes is put into a [`Landing`], and each number is said
-//! to have come or to be [`Connection::on_missed`], once. Everything else stays in the stream.
+//! **Unreliable VIs over datagrams** need no stream for their messages: after [`Connection::go_unreliable`], take them
+//! by [`Connection::next_datagram`], and report those that have left by [`Connection::on_datagrams_sent`]. Put arriving messages
+//! into a [`Landing`], and report each number once: as come, or by [`Connection::on_missed`]. Everything else stays in the
+//! stream.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `wire` | frames as they lie in the stream, decoded as if the peer were hostile |
-//! | `connection` | the two streams and what the program sees of them |
+//! | `connection` | the two streams, and the program's view of them |
 //! | `windows` | memory that peers reach by RDMA, and how it is taken back |
 //! | `link` | a connection and its driver behind one lock |
 //! | `endpoint` | the VI layer's side |

@@ -64,7 +64,7 @@ impl Listeners {
     /// Removes the listener at this discriminator.
     pub fn unlisten(&self, discriminator: &[u8]) {
         let listener = self.table.lock().remove(discriminator);
-        drop(listener); // may drop what the program put into it: outside the lock
+        drop(listener); // outside the lock: the drop may run the program's code
     }
 
     /// Removes all listeners.

@@ -41,7 +41,7 @@ impl Memory {
     /// Fresh anonymous memory, `limit` bytes of address space for each arena; the kernel gives memory on first use.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn fresh(limit: usize) -> std::io::Result<Self> {
         Ok(Self::new(fresh::outbox(limit)?, fresh::landing(limit)?))
     }

@@ -26,7 +26,7 @@ pub trait Ordered: Send + Sync + 'static {
 /// Starts the thread `name`, if there is an order. It ends after [`SendOrder::stop`].
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn start_order_thread<N: Ordered>(nic: &Arc<N>, name: String) -> io::Result<()> {
     if nic.send_order().is_none() {
         return Ok(());

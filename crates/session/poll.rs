@@ -36,7 +36,7 @@ impl Poller {
     /// Makes an epoll instance.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// Errors of the kernel: no descriptors left.
     pub fn new() -> io::Result<Self> {
         above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC)).map(Poller)
     }
@@ -44,7 +44,7 @@ impl Poller {
     /// Watches a descriptor for `events`; polls report it by `token`.
     ///
     /// # Errors
-    /// The kernel's: no memory, or too many watched descriptors.
+    /// Errors of the kernel: no memory, or too many watched descriptors.
     pub fn add(&self, fd: impl AsFd, token: u64, events: EventFlags) -> io::Result<()> {
         Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(token), events)?)
     }
@@ -88,7 +88,7 @@ impl Bell {
     /// Makes the eventfd.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// Errors of the kernel: no descriptors left.
     pub fn new() -> io::Result<Self> {
         EventFd::new().map(Bell)
     }

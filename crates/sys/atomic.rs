@@ -34,5 +34,5 @@ pub unsafe trait Shared: Sync {}
 unsafe impl Shared for AtomicU32 {}
 // SAFETY: atomics only.
 unsafe impl Shared for AtomicU64 {}
-// SAFETY: an array of what is `Shared`.
+// SAFETY: an array of `Shared` elements.
 unsafe impl<T: Shared, const N: usize> Shared for [T; N] {}

@@ -16,7 +16,7 @@ type Memcpy = unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize
 /// allowed) and does not overlap `to`.
 pub unsafe fn copy_in(to: &mut [u8], from: NonNull<u8>) {
     if to.len() >= crate::streamed::LONG {
-        // SAFETY: our contract, in as many words.
+        // SAFETY: our contract, which is the same.
         return unsafe { crate::streamed::copy(to.as_mut_ptr(), from.as_ptr(), to.len()) };
     }
     let memcpy: Memcpy = black_box(libc::memcpy);

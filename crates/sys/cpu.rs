@@ -14,7 +14,7 @@ pub fn usable_cpus() -> Vec<usize> {
 /// Pins the calling thread to one processor.
 ///
 /// # Errors
-/// The kernel's, when `cpu` does not exist or lies outside the process's cpuset.
+/// Errors of the kernel, when `cpu` does not exist or lies outside the process's cpuset.
 pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
     if cpu >= CpuSet::MAX_CPU {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("cpu {cpu}: no such processor")));
@@ -27,7 +27,7 @@ pub fn pin_to_cpu(cpu: usize) -> io::Result<()> {
 /// Restricts the calling thread, and what it starts from now on, to these processors.
 ///
 /// # Errors
-/// The kernel's, when none of them exists and lies inside the process's cpuset.
+/// Errors of the kernel, when none of them exists and lies inside the process's cpuset.
 pub fn restrict_to_cpus(cpus: &[usize]) -> io::Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus.iter().filter(|&&cpu| cpu < CpuSet::MAX_CPU) {
@@ -68,7 +68,7 @@ impl Home {
     }
 }
 
-/// How much parallelism there really is for the ranks on this host.
+/// Parallelism that the ranks on this host really have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Number of processors that may run us: affinity mask *and* cgroup quota, at least 1.

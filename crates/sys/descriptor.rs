@@ -44,7 +44,7 @@ where
 /// Makes a [`UnixStream::pair`], moved by [`above_stdio`].
 ///
 /// # Errors
-/// The kernel's: no descriptors left.
+/// Errors of the kernel: no descriptors left.
 pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
     let (one, other) = UnixStream::pair()?;
     Ok((above_stdio(io::Result::Ok(one))?, above_stdio(io::Result::Ok(other))?))
@@ -53,7 +53,7 @@ pub fn stream_pair() -> io::Result<(UnixStream, UnixStream)> {
 /// Opens a non-blocking TCP socket for addresses like this one, moved by [`above_stdio`].
 ///
 /// # Errors
-/// The kernel's: no descriptors left, no such family.
+/// Errors of the kernel: no descriptors left, no such family.
 pub fn tcp_socket(at: SocketAddr) -> io::Result<OwnedFd> {
     const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -64,7 +64,7 @@ pub fn tcp_socket(at: SocketAddr) -> io::Result<OwnedFd> {
 /// one is a [`tcp_socket`] from the beginning. Waits for `limit` at most.
 ///
 /// # Errors
-/// The kernel's, and `TimedOut`.
+/// Errors of the kernel, and `TimedOut`.
 pub fn tcp_connect(to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let socket = tcp_socket(to)?;
     match connect(&socket, &to) {

@@ -228,7 +228,7 @@ mod loom_models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// No lost wake-up between the last look and the sleep: after both sides are through, the owner is not
+    /// No wake-up is lost between the last poll and the sleep: when both sides are done, the owner is not
     /// asleep on undrained news. Fails if either fence of SYNC POINT `park` is removed.
     #[test]
     fn loom_bell_loses_no_wakeup() {
@@ -240,7 +240,7 @@ mod loom_models {
             };
             let asleep = doorbell.park();
             ringer.join().unwrap();
-            // Asleep, and nobody cleared the word the sleeper waits on: it would sleep on with news pending.
+            // If the owner is asleep and its word was not cleared, it sleeps on with news pending.
             assert!(!(asleep && doorbell.is_parked()), "the sleeper was not woken");
             let mut got = 0;
             doorbell.drain(|_| got += 1);
@@ -263,7 +263,7 @@ mod loom_models {
                 .map(|bit| {
                     let (doorbell, news) = (doorbell.clone(), news.clone());
                     thread::spawn(move || {
-                        // SAFETY: not announced yet.
+                        // SAFETY: the news is not announced yet, so the owner stays away.
                         news.0[bit as usize].with_mut(|news| unsafe { *news = bit + 1 });
                         doorbell.ring(bit);
                     })
@@ -272,7 +272,7 @@ mod loom_models {
             let mut got = 0u64;
             let mut look = |bit: u32| {
                 got |= 1 << bit;
-                // SAFETY: announced; its ringer is done with it.
+                // SAFETY: the news was announced, so its ringer is done with it.
                 news.0[bit as usize].with(|news| assert_eq!(unsafe { *news }, bit + 1));
             };
             doorbell.drain(&mut look);

@@ -18,7 +18,7 @@ impl EventFd {
     /// Makes the eventfd, unreadable.
     ///
     /// # Errors
-    /// The kernel's: no descriptors are left.
+    /// Errors of the kernel: no descriptors are left.
     pub fn new() -> io::Result<Self> {
         above_stdio(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map(EventFd)
     }

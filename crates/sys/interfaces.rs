@@ -21,7 +21,7 @@ pub struct Interface {
 /// All IPv4 and IPv6 addresses of this host (of its network namespace), in the kernel's order.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut list: *mut libc::ifaddrs = ptr::null_mut();
     // SAFETY: `list` is valid for writing a pointer; on success it heads a list that is ours until freeifaddrs.
@@ -31,7 +31,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: not null, so a node of the list, which is not freed before the loop is over.
+        // SAFETY: the pointer is not null, so it is a node of the list, which is not freed before the loop is over.
         let node = unsafe { &*next };
         next = node.ifa_next;
         // SAFETY: ifa_addr is null or points to a socket address of the family that it names, as getifaddrs promises.
@@ -105,15 +105,16 @@ unsafe fn address(at: *const libc::sockaddr) -> Option<IpAddr> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: not null; every socket address begins with its family. Unaligned reads, because nobody promises more.
+    // SAFETY: the pointer is not null; every socket address begins with its family. The read is unaligned, because alignment
+    // is not promised.
     match i32::from(unsafe { ptr::read_unaligned(at) }.sa_family) {
         libc::AF_INET => {
-            // SAFETY: of this family, so as long as sockaddr_in.
+            // SAFETY: the address is of this family, so it is as long as sockaddr_in.
             let v4 = unsafe { ptr::read_unaligned(at.cast::<libc::sockaddr_in>()) };
             Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: of this family, so as long as sockaddr_in6.
+            // SAFETY: the address is of this family, so it is as long as sockaddr_in6.
             let v6 = unsafe { ptr::read_unaligned(at.cast::<libc::sockaddr_in6>()) };
             Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
         }

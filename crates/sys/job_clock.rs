@@ -34,7 +34,7 @@ impl JobClock {
     /// Makes a running clock.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left, no memory.
+    /// Errors of the kernel: no descriptors left, no memory.
     pub fn new() -> io::Result<JobClock> {
         let (fd, page) = segment::create("udeck-clock", PAGE, PeerAccess::Read)?;
         page.commit(fd.as_fd(), 0, PAGE)?;
@@ -67,7 +67,7 @@ impl JobClock {
     /// Makes this process follow this clock from now on, as [`join_job_clock`] does with a launcher's.
     ///
     /// # Errors
-    /// The kernel's; [`io::ErrorKind::AlreadyExists`]: the process follows another clock.
+    /// Errors of the kernel; [`io::ErrorKind::AlreadyExists`]: the process follows another clock.
     pub fn join(&self) -> io::Result<()> {
         let page = segment::adopt(self.fd.as_fd(), PAGE..=PAGE, PeerAccess::Read)?;
         JOINED.set(Reader::new(page)).map_err(|_| io::ErrorKind::AlreadyExists.into())

@@ -16,7 +16,7 @@ pub fn library(name: &str) -> Result<String, String> {
     if handle.is_null() {
         // SAFETY: the text is this thread's, until its next call of the loader.
         let words = unsafe { libc::dlerror() };
-        // SAFETY: not null, so a C string.
+        // SAFETY: the pointer is not null, so it is a C string.
         let words =
             (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned());
         return Err(words.unwrap_or_else(|| "the loader does not say why".into()));

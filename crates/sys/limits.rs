@@ -11,7 +11,7 @@ const PAGE: u64 = 4096;
 /// above the hard one. A sufficient limit stays as it is. Children inherit it.
 ///
 /// # Errors
-/// The kernel's. A lower hard limit is no error: the number of descriptors in use depends on the program.
+/// Errors of the kernel. A lower hard limit is no error: the number of descriptors in use depends on the program.
 pub fn make_room_for_descriptors(needed: u64) -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     match raised(limit.current, limit.maximum, needed) {
@@ -88,7 +88,7 @@ pub fn descriptor_advice() -> String {
 /// Size of a mounted file system in bytes, and its free bytes.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn file_system_size(at: &std::path::Path) -> io::Result<(u64, u64)> {
     let found = rustix::fs::statvfs(at)?;
     Ok((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))

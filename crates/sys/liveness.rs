@@ -52,7 +52,7 @@ impl Liveness {
             return true;
         }
         let mut byte = byte(member);
-        // SAFETY: as above; the kernel writes to the structure whose lock is in the way.
+        // SAFETY: as above; the kernel writes the lock that is in the way to the structure.
         let status = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut byte) };
         // A member that cannot be asked about is not known to be dead.
         status != 0 || i32::from(byte.l_type) != libc::F_UNLCK

@@ -23,7 +23,7 @@ pub struct Head {
     pub kind: AtomicU32,
 }
 
-// SAFETY: atomics only, and what consists of them.
+// SAFETY: atomics only, and types that consist of them.
 unsafe impl Shared for Head {}
 
 /// A member's row. Only the member writes it, except for `held`, once the member is dead.

@@ -197,7 +197,7 @@ mod loom_models {
             let waker = {
                 let (parker, written) = (parker.clone(), written.clone());
                 thread::spawn(move || {
-                    // SAFETY: not announced yet.
+                    // SAFETY: the wake-up is not announced yet, so the owner stays away.
                     written.0.with_mut(|written| unsafe { *written = 7 });
                     parker.set_woken();
                 })
@@ -205,7 +205,7 @@ mod loom_models {
             let woken = parker.woken.load(Ordering::Relaxed);
             parker.note_look();
             if woken {
-                // SAFETY: announced; the waker is done with it.
+                // SAFETY: the wake-up was announced, so the waker is done with the cell.
                 written.0.with(|written| assert_eq!(unsafe { *written }, 7));
             }
             waker.join().unwrap();

@@ -83,7 +83,7 @@ impl Reactor {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The kernel's: no descriptors or threads left.
+    /// Errors of the kernel: no descriptors or threads left.
     pub fn start(name: &str) -> io::Result<Self> {
         let epoll = above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC))?;
         let wake = EventFd::new()?;
@@ -106,7 +106,7 @@ impl Reactor {
     /// Calls `handler` whenever `fd` is readable or hung up. The descriptor is duplicated.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left, or a descriptor that cannot be polled. The reason of the thread's end, if it has ended.
+    /// Errors of the kernel: no descriptors left, or a descriptor that cannot be polled. The reason of the thread's end, if it has ended.
     pub fn add(&self, fd: impl AsFd, handler: Handler) -> io::Result<Token> {
         process::check()?;
         let fd = fd.as_fd().try_clone_to_owned()?;
@@ -262,7 +262,7 @@ impl Inner {
                 match entries.get_mut(&id) {
                     Some(entry) => entry.handler = Some(handler),
                     None => {
-                        drop(entries); // removed meanwhile; the handler goes outside the lock
+                        drop(entries); // removed meanwhile; the handler is dropped outside the lock
                         drop(handler);
                     }
                 }

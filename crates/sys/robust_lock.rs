@@ -182,7 +182,7 @@ mod loom_models {
             while !self.lock.try_lock(me, false) {
                 thread::yield_now();
             }
-            // SAFETY: under the lock.
+            // SAFETY: this thread holds the lock.
             self.data.with_mut(|data| unsafe { *data += 1 });
             let _ = self.lock.unlock();
         }
@@ -198,7 +198,7 @@ mod loom_models {
             let other = thread::spawn(move || other.add(1));
             shared.add(0);
             other.join().unwrap();
-            // SAFETY: nobody else is left.
+            // SAFETY: no other thread is left.
             shared.data.with(|data| assert_eq!(unsafe { *data }, 2));
         });
     }
@@ -208,13 +208,13 @@ mod loom_models {
     fn loom_lock_of_the_dead_goes_to_one() {
         loom::model(|| {
             let shared = Arc::new(Protected { lock: RobustLock::default(), data: UnsafeCell::new(0) });
-            assert!(shared.lock.try_lock(2, false)); // and is dead
+            assert!(shared.lock.try_lock(2, false)); // the member is dead
             let take = |shared: &Protected, me: u32| {
                 while !shared.lock.steal(me, 2) && !shared.lock.try_lock(me, true) {
                     thread::yield_now();
                 }
                 assert_eq!(shared.lock.abandoned().map(|by| by.member), Some(2));
-                // SAFETY: under the lock.
+                // SAFETY: this thread holds the lock.
                 shared.data.with_mut(|data| unsafe { *data += 1 });
                 shared.lock.unlock()
             };

@@ -61,7 +61,7 @@ unsafe impl Sync for Mapping {}
 /// is what peers are given.
 ///
 /// # Errors
-/// The kernel's: no descriptors left, no address space. A limit of this process that is in the way is named.
+/// Errors of the kernel: no descriptors left, no address space. A limit of this process that is in the way is named.
 pub fn create(name: &str, len: usize, peers: PeerAccess) -> io::Result<(OwnedFd, Mapping)> {
     check_file_size(len as u64)?;
     let fd = above_stdio(memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING))?;
@@ -121,7 +121,7 @@ pub fn check(
 /// committing memory at the moment.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn is_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> io::Result<bool> {
     if start >= end {
         return Ok(true);
@@ -157,7 +157,7 @@ fn pages_present(fd: BorrowedFd<'_>, start: usize, end: usize) -> Option<usize> 
 /// from a mapping, this takes no memory for it. Blocks only for the disk to which a page was swapped out.
 ///
 /// # Errors
-/// The kernel's; `UnexpectedEof` beyond the segment's end.
+/// Errors of the kernel; `UnexpectedEof` beyond the segment's end.
 pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> io::Result<()> {
     while !to.is_empty() {
         let read = match rustix::io::pread(fd, &mut *to, offset) {

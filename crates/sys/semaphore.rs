@@ -163,7 +163,7 @@ mod loom_models {
                         thread::yield_now();
                     }
                 }
-                // SAFETY: with the only permit.
+                // SAFETY: this thread holds the only permit.
                 model.data.with_mut(|data| unsafe { *data += 1 });
                 let _ = table.give_permit(me);
             };

@@ -61,7 +61,7 @@ impl SharedMemory {
     /// at once. The descriptor is for the other members.
     ///
     /// # Errors
-    /// The kernel's: no descriptors, no memory, no `/proc`. `InvalidInput`: longer than a segment can be.
+    /// Errors of the kernel: no descriptors, no memory, no `/proc`. `InvalidInput`: longer than a segment can be.
     pub fn create(kind: SharedUse, members: u32, me: u32, len: usize) -> io::Result<(OwnedFd, Self)> {
         let (data, whole) = layout(members, len).ok_or(io::ErrorKind::InvalidInput)?;
         let (fd, mapping) = segment::create("udeck-shared", whole, PeerAccess::Write)?;

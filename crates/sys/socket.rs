@@ -49,7 +49,7 @@ fn new() -> io::Result<OwnedFd> {
 /// Accepts the next waiting connection, if there is one.
 ///
 /// # Errors
-/// The kernel's, out of descriptors among them.
+/// Errors of the kernel, out of descriptors among them.
 pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<Endpoint>> {
     match accept_with(listener, FLAGS) {
         Ok(socket) => Ok(Some(Endpoint::new(above_stdio(io::Result::Ok(socket))?))),
@@ -61,7 +61,7 @@ pub fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<Endpoint>> {
 /// A connected pair, for tests.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?)
 }
@@ -69,7 +69,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Identity of the process at the other end: user id and, if it is in our pid namespace, process id.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn peer_identity(socket: BorrowedFd<'_>) -> io::Result<(u32, Option<i32>)> {
     // rustix's `socket_peercred` is not used: its process id is never 0, and the kernel reports 0 for a process outside our
     // pid namespace.
@@ -147,7 +147,7 @@ pub enum Received {
 /// is no room, here and now, however long that takes ([`crate::closer`]).
 ///
 /// # Errors
-/// The kernel's; a reset by a dying peer is [`Received::Closed`], not an error. If this process has no room for the
+/// Errors of the kernel; a reset by a dying peer is [`Received::Closed`], not an error. If this process has no room for the
 /// descriptors ([`is_shortage`](crate::is_shortage)), the datagram stays in the socket, and can be received later.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -192,7 +192,7 @@ fn take_first(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Whether the other end is closed, even if datagrams lie unread.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn is_hung_up(socket: BorrowedFd<'_>) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
@@ -203,7 +203,7 @@ pub fn is_hung_up(socket: BorrowedFd<'_>) -> io::Result<bool> {
 /// Waits until something can be read from `fd` (a closed peer counts), at most `limit`. Returns whether it can.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn wait_readable(fd: BorrowedFd<'_>, limit: std::time::Duration) -> io::Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };

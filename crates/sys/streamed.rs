@@ -69,7 +69,7 @@ unsafe fn memcpy(to: *mut u8, from: *const u8, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn stream(to: *mut u8, from: *const u8, len: usize) {
     let lines: Lines = if std::arch::is_x86_feature_detected!("avx") { lines_by_avx } else { lines_by_sse2 };
-    // SAFETY: our contract; the processor has what it is asked for.
+    // SAFETY: our contract; the processor has the instructions of `lines`.
     unsafe { stream_by(lines, to, from, len) };
 }
 
@@ -145,7 +145,7 @@ unsafe fn lines_by_sse2(to: *mut u8, from: *const u8, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx")]
 unsafe fn lines_by_avx(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: as there. The upper halves of all registers are cleared, because what follows may be SSE's: so all are named.
+    // SAFETY: as in `lines_by_sse2`. All registers are named, because their upper halves are cleared, for SSE code that may follow.
     unsafe {
         std::arch::asm!(
             "prefetchnta [{to} + 4096]",

@@ -32,7 +32,7 @@ use crate::limits::name_limits;
 /// takes must be free after a panic: `parking_lot`'s locks are.
 ///
 /// # Errors
-/// The kernel's: no threads left. Neither closure was called then.
+/// Errors of the kernel: no threads left. Neither closure was called then.
 pub fn spawn<R: Send + 'static>(
     name: impl Into<String>,
     body: impl FnOnce() -> R + Send + 'static,

@@ -22,7 +22,7 @@ use crate::missed::missed;
 pub enum Pause {
     /// Poll again at once.
     Again,
-    /// Nothing came for a while: sleep until woken (the caller knows on what).
+    /// Sleep until woken, because nothing came for a while (the caller knows on what to sleep).
     Sleep,
 }
 
@@ -41,7 +41,7 @@ pub struct Spinner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Budget {
     spin_for: Duration,
-    /// The clock is read once per this many looks.
+    /// Number of polls per reading of the clock.
     looks_per_clock: u32,
     yields: u32,
 }
@@ -87,7 +87,7 @@ impl Budget {
 }
 
 impl Habit {
-    /// Credit after which this many failures in a row end the spinning.
+    /// Highest credit: this many failures in a row end the spinning.
     const MOST: u8 = 16;
     /// Without credit, one wait in this many spins again. With a processor for every rank (`RETRY_ALONE`) an attempt costs
     /// others nothing.

@@ -254,7 +254,7 @@ mod loom_models {
         fn write(&self, number: usize) {
             let visit = self.gate.enter(handle(number));
             if visit.look_up(&self.entries[number]).is_some() {
-                // SAFETY: exposed, and we are inside.
+                // SAFETY: the window is exposed, and we are inside.
                 self.memory[number].with_mut(|value| unsafe { *value = 1 });
             }
         }
@@ -267,7 +267,7 @@ mod loom_models {
                     thread::yield_now();
                 }
             }
-            // SAFETY: withdrawn, and nobody is inside: ours alone.
+            // SAFETY: the window is withdrawn, and no peer is inside, so the memory is ours alone.
             self.memory[number].with_mut(|value| unsafe { *value = 2 });
         }
     }
@@ -343,7 +343,7 @@ mod loom_models {
         const AGAIN: Exposed = Exposed { tag: 2, offset: 1, len: 8, rights: 3 };
         let owner = |shop: &Shop| {
             shop.take_back(0);
-            // SAFETY: not shown to anybody yet.
+            // SAFETY: the memory is not exposed yet.
             shop.memory[1].with_mut(|value| unsafe { *value = 3 });
             shop.entries[0].expose(handle(2), AGAIN);
         };
@@ -351,14 +351,14 @@ mod loom_models {
             let visit = shop.gate.enter(handle(0));
             if let Some(found) = visit.look_up(&shop.entries[0]) {
                 assert_eq!(found, ANY);
-                // SAFETY: exposed, and we are inside.
+                // SAFETY: the window is exposed, and we are inside.
                 shop.memory[0].with_mut(|value| unsafe { *value = 1 });
             }
             drop(visit);
             let visit = shop.gate.enter(handle(2));
             if let Some(found) = visit.look_up(&shop.entries[0]) {
                 assert_eq!(found, AGAIN);
-                // SAFETY: as above.
+                // SAFETY: the window is exposed, and we are inside.
                 shop.memory[1].with_mut(|value| unsafe { *value = 1 });
             }
         };

@@ -133,7 +133,7 @@ impl Drop for UntilDropped {
         if udeck_sys::process::is_forked() {
             return;
         }
-        // Set under the lock: a waiter has not looked yet, or sleeps already.
+        // Set under the lock: a waiter has not read it yet, or sleeps already.
         let requests = self.0.requests.lock();
         self.0.over.store(true, Ordering::Relaxed);
         drop(requests);

@@ -155,7 +155,7 @@ impl Drop for Peering {
         if let Some((nic, name)) = &self.listening {
             nic.device().unlisten(name);
         }
-        drop(unclaimed); // may close a connection: outside the lock
+        drop(unclaimed); // outside the lock: the drop may close a connection
     }
 }
 

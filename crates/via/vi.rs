@@ -316,7 +316,7 @@ impl Vi {
         // This takes completions from before the endpoint began to report them.
         self.sends.settle(&mut *endpoint, self.attributes.reliability);
         if self.sends.all_over() {
-            drop(endpoint); // before the places: they are free when nothing is attached any more
+            drop(endpoint); // before the entries, which are free only when nothing is attached any more
         } else {
             self.leaving.push(Leaving { endpoint, _place: places.send });
         }

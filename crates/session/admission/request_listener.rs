@@ -71,7 +71,7 @@ impl Admission {
     /// Listens at an address of one interface; at port 0, at a free port.
     ///
     /// # Errors
-    /// The kernel's: no such interface, the port is taken, no descriptors left.
+    /// Errors of the kernel: no such interface, the port is taken, no descriptors left.
     pub fn listen(&self, bind: SocketAddr) -> Result<RequestListener> {
         let (listener, address) =
             listen_at(bind).map_err(|error| Error::os(format!("listening at {bind}"), error))?;

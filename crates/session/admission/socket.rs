@@ -16,7 +16,7 @@ const BACKLOG: i32 = 4096;
 /// Makes a listening socket. Returns its address, too.
 ///
 /// # Errors
-/// The kernel's: no such interface, the port is taken.
+/// Errors of the kernel: no such interface, the port is taken.
 pub(super) fn listen_at(at: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let socket = tcp_socket(at)?;
     if at.port() != 0 {
@@ -35,7 +35,7 @@ pub(super) fn listen_at(at: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 /// Makes a socket that is being connected. It is writable when it is connected, or when that has failed.
 ///
 /// # Errors
-/// The kernel's, if the connection fails at once.
+/// Errors of the kernel, if the connection fails at once.
 pub(super) fn connect_to(to: SocketAddr) -> io::Result<OwnedFd> {
     let socket = tcp_socket(to)?;
     match connect(&socket, &to) {
@@ -47,7 +47,7 @@ pub(super) fn connect_to(to: SocketAddr) -> io::Result<OwnedFd> {
 /// Accepts the next caller, if there is one. Returns its address, too.
 ///
 /// # Errors
-/// The kernel's, out of descriptors among them.
+/// Errors of the kernel, out of descriptors among them.
 pub(super) fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, SocketAddr)>> {
     match acceptfrom_with(listener, FLAGS) {
         Ok((socket, from)) => {
@@ -63,7 +63,7 @@ pub(super) fn accept_from(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedF
 /// nothing is in flight.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub fn prepare(socket: BorrowedFd<'_>, detect: Duration) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     let (idle, probes) = keep_alive(detect);

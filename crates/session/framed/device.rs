@@ -111,7 +111,7 @@ impl Source {
     /// Returns the memory.
     ///
     /// # Errors
-    /// The kernel's: not so much address space is left.
+    /// Errors of the kernel: not so much address space is left.
     pub fn open(&self) -> Result<Memory> {
         match self {
             Source::Shared(memory) => Ok(memory.clone()),
@@ -122,7 +122,7 @@ impl Source {
     }
 }
 
-// SAFETY: the arenas are fixed, and who writes where is as `Network` promises. Endpoints are `udeck-session`'s, or promise the
+// SAFETY: the arenas are fixed, and they are written only as `Network` promises. Endpoints are `udeck-session`'s, or promise the
 // rest themselves.
 unsafe impl<N: Network> Device for SessionDevice<N> {
     fn attributes(&self) -> &NicAttributes {

@@ -61,9 +61,9 @@ struct Heap {
     layout: Layout,
 }
 
-// SAFETY: an allocation of its own.
+// SAFETY: it owns its allocation.
 unsafe impl Send for Heap {}
-// SAFETY: as above; what is shared of it is only read.
+// SAFETY: as above; shared references only read it.
 unsafe impl Sync for Heap {}
 
 impl Store {

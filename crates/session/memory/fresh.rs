@@ -16,7 +16,7 @@ pub struct Anonymous {
     base: NonNull<u8>,
 }
 
-// SAFETY: a mapping of our own; who may touch which bytes is the business of the arena and the windows.
+// SAFETY: the mapping is our own; the arena and the windows decide which thread may touch which bytes.
 unsafe impl Send for Anonymous {}
 // SAFETY: as above.
 unsafe impl Sync for Anonymous {}

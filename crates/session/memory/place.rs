@@ -12,7 +12,7 @@ pub(crate) struct Place {
     len: usize,
 }
 
-// SAFETY: an address and a length; what is done there is decided under the connection's lock.
+// SAFETY: an address and a length; accesses are decided under the connection's lock.
 unsafe impl Send for Place {}
 
 impl Place {

@@ -273,7 +273,7 @@ mod loom_models {
                 while consumer.pop().is_none() {
                     thread::yield_now();
                 }
-                // SAFETY: taken, and not given back yet.
+                // SAFETY: the message is taken, and its cell not given back yet.
                 beside.0[(i & 1) as usize].with(|value| assert_eq!(unsafe { *value }, i));
                 consumer.publish_credit();
             }
@@ -314,7 +314,7 @@ mod loom_models {
             while producer.unread().unwrap() > 0 {
                 thread::yield_now();
             }
-            // SAFETY: read, so the reader is done with it.
+            // SAFETY: the message was read, so the reader is done with the cell.
             beside.0.with(|value| assert_eq!(unsafe { *value }, 1));
             reader.join().unwrap();
         });
@@ -347,7 +347,7 @@ mod loom_models {
         });
     }
 
-    /// No message is lost between "I stop watching" and the last look: either the producer is told to ring,
+    /// No message is lost between the end of watching and the last poll: either the producer is told to ring,
     /// or the consumer sees the cell. Fails if either fence of SYNC POINT `attention` is removed.
     #[test]
     fn loom_attention_loses_no_message() {

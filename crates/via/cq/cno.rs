@@ -173,8 +173,8 @@ impl Night {
     /// `until`, which sleeps on queue `asker`.
     fn doze(&self, at: usize, cq: &mut Cq, asker: usize, mut wakes: u64, deadline: Deadline) {
         while self.look(at, cq).is_continue() && !deadline.passed() {
-            // This lies between the poll, which may take the wake-up that is counted here, and the park, which then does not
-            // see it. A wake-up that is counted later finds the park, or makes it return at once.
+            // The count is read after the poll, which may take the wake-up that is counted here, and before the park, which then
+            // does not see it. A wake-up that is counted later finds the park, or makes it return at once.
             let now = self.queues[at].wakes();
             if now != wakes {
                 wakes = now;

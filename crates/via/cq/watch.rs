@@ -130,7 +130,7 @@ impl Watch {
             // No thread sleeps in the queue's place any more: the task polls by itself, which costs time and loses nothing.
             return waker.wake_by_ref();
         }
-        drop(before); // outside the lock: a waker may do anything when it is dropped
+        drop(before); // outside the lock: the drop of a waker may run any code
         self.bench.rouse();
     }
 
@@ -200,7 +200,7 @@ impl Bench {
     fn run(&self) {
         let callback = Callback::new("a task's waker");
         loop {
-            // Set before the look: a thread that changes something later changes the word, too.
+            // Set before the seats are read: a thread that changes something later changes the word, too.
             self.word.store(ARMED, Ordering::SeqCst);
             match self.look() {
                 // A waker that panics has no effect on the others.
@@ -238,7 +238,7 @@ impl Bench {
         if wakers.is_empty() { Duty::Sleep(queues, limit) } else { Duty::Wake(wakers) }
     }
 
-    /// Makes the thread look at all seats again.
+    /// Makes the thread read all seats again.
     fn rouse(&self) {
         if self.word.swap(0, Ordering::SeqCst) == ARMED {
             wake_sleepers(&self.word);

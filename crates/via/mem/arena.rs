@@ -51,7 +51,7 @@ pub unsafe trait Backing: Send + Sync {
     /// Takes memory for a range, before its first use. No two calls are for the same bytes, unless one fails.
     ///
     /// # Errors
-    /// The kernel's, when there is none left.
+    /// Errors of the kernel, when there is none left.
     fn commit(&self, offset: usize, len: usize) -> io::Result<()>;
 }
 
@@ -238,7 +238,7 @@ impl Arena {
         if offset.checked_add(len)? > backing.len() {
             return None;
         }
-        // SAFETY: inside, just checked.
+        // SAFETY: the range is inside, as was just checked.
         Some(unsafe { backing.base().add(offset) })
     }
 

@@ -24,7 +24,7 @@ pub struct RawSegment {
     pub len: usize,
 }
 
-// SAFETY: an address and a length; whoever posts them has promised what may be done with the memory, on any thread.
+// SAFETY: an address and a length; the poster has promised which accesses to the memory are allowed, on any thread.
 unsafe impl Send for RawSegment {}
 
 /// Memory that was registered by address. Dropping this deregisters it (VIA: `VipDeregisterMem`).
@@ -34,7 +34,7 @@ pub struct RawRegion {
     tag: TagUse,
 }
 
-// SAFETY: it names the memory, and touches it nowhere.
+// SAFETY: the region names the memory, and never touches it.
 unsafe impl Send for RawRegion {}
 // SAFETY: as above.
 unsafe impl Sync for RawRegion {}

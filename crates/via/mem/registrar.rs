@@ -67,7 +67,7 @@ impl Registrar {
         let registration = match acquired {
             Acquired::Hit(registration) => registration,
             Acquired::Miss { evicted } => {
-                drop(evicted); // their room is needed first
+                drop(evicted); // first, because their room is needed
                 let made = self.device.register(place);
                 made.inspect_err(|_| self.books.lock().cache.cancel(identity))?
             }

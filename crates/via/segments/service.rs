@@ -75,7 +75,7 @@ impl Service {
     /// Starts a service for the rank that has these keys. It listens at an address that nobody could foresee.
     ///
     /// # Errors
-    /// The kernel's: no descriptors or threads left.
+    /// Errors of the kernel: no descriptors or threads left.
     pub fn start(keys: Keys) -> io::Result<Service> {
         let mut number = [0; 16];
         getrandom::fill(&mut number).map_err(io::Error::other)?;

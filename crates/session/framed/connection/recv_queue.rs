@@ -238,7 +238,7 @@ impl Connection {
     /// Sends the receipt for a message that was taken.
     pub(crate) fn acknowledge(&mut self, number: u32, status: TransferStatus) {
         if self.owed == 0 {
-            return; // the connection is lost: nobody waits any more
+            return; // the connection is lost, so no receipt is awaited
         }
         self.owed -= 1;
         if !self.broken {

@@ -139,14 +139,14 @@ impl End {
     pub fn look(&self, offset: usize, len: usize) -> Vec<u8> {
         let at = self.memory.landing.place(offset as u64, len).unwrap();
         let mut bytes = vec![0; len];
-        // SAFETY: inside the arena; one thread.
+        // SAFETY: the range is inside the arena, and only this thread accesses it.
         unsafe { udeck_sys::copy_in(&mut bytes, at) };
         bytes
     }
 
     pub fn fill_window(&self, bytes: &[u8]) {
         let at = self.memory.landing.place(0, bytes.len()).unwrap();
-        // SAFETY: inside the arena; one thread.
+        // SAFETY: the range is inside the arena, and only this thread accesses it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
     }
 

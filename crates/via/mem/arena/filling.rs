@@ -85,7 +85,7 @@ impl Filling {
     /// Makes the first `upto` bytes ready, and maybe more.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     ///
     /// # Panics
     /// When `upto` is beyond the length.
@@ -104,7 +104,7 @@ impl Filling {
     /// Takes memory for `[from, to)`, anywhere in the block.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     ///
     /// # Panics
     /// When `to` is beyond the length.

@@ -84,7 +84,7 @@ impl Pockets {
         let record = Box::into_raw(record);
         match place.compare_exchange(null_mut(), record, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
-            // SAFETY: it was not put anywhere, so the box is ours still.
+            // SAFETY: the record was not put anywhere, so the box is still ours.
             Err(_) => Err(unsafe { Box::from_raw(record) }),
         }
     }
