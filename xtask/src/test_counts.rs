@@ -283,7 +283,7 @@ failures:
 
 ---- ring::fills stdout ----
 
-thread 'ring::fills' panicked at crates/sys/ring.rs:7:9:
+thread 'ring::fills' panicked at crates/sys/sync/ring.rs:7:9:
 3 is not 4
 stack backtrace:
    0: __rustc::rust_begin_unwind
@@ -292,7 +292,7 @@ failures:
     ring::fills
 ",
         );
-        let panic = "    thread 'ring::fills' panicked at crates/sys/ring.rs:7:9:";
+        let panic = "    thread 'ring::fills' panicked at crates/sys/sync/ring.rs:7:9:";
         assert_eq!(tally.said, ["udeck_sys: ring::fills", panic, "    3 is not 4"]);
     }
 
