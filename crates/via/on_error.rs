@@ -14,7 +14,7 @@ impl Nic {
     /// The NIC stays open as long as its callback holds a clone of it.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is no thread for the callback; the former callback stays.
+    /// [`crate::Error::Os`] when there is no thread for the callback; the former callback stays.
     pub fn on_error(&self, callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
         self.alarm().set(callback)
     }

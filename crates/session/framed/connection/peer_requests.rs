@@ -13,8 +13,8 @@ use crate::framed::wire::{Frame, Header, Violation};
 use crate::memory::Place;
 use crate::{Item, MESSAGES};
 
-/// Upper bound of answers and receipts in the queue: twice as many as a peer that keeps the rules may wait for, and the same
-/// again for those that are sent and not acknowledged by the stream below.
+/// Upper bound of answers and receipts in the queue: as many as a peer that keeps the rules may wait for, and the same again
+/// for those that are sent and not acknowledged by the stream below.
 const MOST_ANSWERS: usize = 4 * MESSAGES as usize;
 
 fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
