@@ -139,7 +139,7 @@ impl Cq {
     }
 
     /// Polls for a work queue with news, or a software event; fairly among work queues, and between these and events. A
-    /// receive queue is named until it has been emptied. A named queue may turn out to have nothing. Does not block.
+    /// receive queue is named until it has been emptied. A named queue may turn out to have nothing.
     #[inline]
     pub fn poll(&mut self) -> Option<CqEntry> {
         if is_forked() {

@@ -285,7 +285,7 @@ impl Vi {
 
     /// Ends the connection, or withdraws a peer request: sent messages still arrive, descriptors that are posted here are
     /// flushed. Leads to idle, also from the Error state. Sends whose memory the peer is still reading are reported when it
-    /// is done: until then the send queue keeps its entry on its completion queue, and is named there. Does not block.
+    /// is done: until then the send queue keeps its entry on its completion queue, and is named there.
     pub fn disconnect(&mut self) {
         if is_forked() {
             return;

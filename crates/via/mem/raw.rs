@@ -93,7 +93,7 @@ impl Nic {
 }
 
 impl Vi {
-    /// Posts a send of memory that stays the caller's. [`Vi::send_done`] reports it under `id`. Does not block.
+    /// Posts a send of memory that stays the caller's. [`Vi::send_done`] reports it under `id`.
     ///
     /// # Safety
     /// From now until the send is reported done (or this VI has been dropped and its connection is over) the

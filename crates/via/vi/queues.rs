@@ -284,7 +284,7 @@ impl Vi {
         Ok(())
     }
 
-    /// The next send that is over, oldest first. Does not block.
+    /// The next send that is over, oldest first.
     #[inline]
     pub fn send_done(&mut self) -> Option<Completion> {
         if self.sends.oldest_is_under_way() {
@@ -359,7 +359,7 @@ impl Vi {
         }
     }
 
-    /// The next receive that is over, oldest first. Takes arrivals into posted descriptors. Does not block.
+    /// The next receive that is over, oldest first. Takes arrivals into posted descriptors.
     ///
     /// A message that finds no descriptor, or one too short, breaks a reliable connection: the VI goes to the Error state,
     /// and the peer learns of it. On an unreliable one the message is lost, and nothing else.
