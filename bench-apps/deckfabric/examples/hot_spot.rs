@@ -1,7 +1,9 @@
-//! 60 hosts of a dragonfly of 1,056 send to 4, under each scheme: `cargo run --release -p deckfabric --example hot_spot`.
+//! 60 hosts of a dragonfly of 1,056 send to 4, under each scheme: `cargo run --release -p deckfabric --example
+//! hot_spot`.
 //!
-//! The load is what each of the 4 is sent, of what it can take. `network` is the mean time of a packet from its first flit on a link to its
-//! last flit's arrival, `data` what the 4 take of messages, `reserve` what reservations take of their links.
+//! The load is what each of the 4 is sent, as a part of what it can take. `network` is the mean time of a packet
+//! from its first flit on a link to its last flit's arrival, `data` the part of the 4 hosts' links that messages
+//! take, `reserve` the part that reservations take.
 
 use std::{error::Error, time::Instant};
 use udeck_fabric::{

@@ -1,4 +1,5 @@
-//! How many flits a second the simulator moves over links: `cargo run --release -p deckfabric --example speed`.
+//! Measures how many flits a second the simulator moves over links: `cargo run --release -p deckfabric --example
+//! speed`.
 
 use std::{error::Error, time::Instant};
 use udeck_fabric::{

@@ -1,4 +1,4 @@
-//! Who goes next at a port: one of the arbiters of `udeck-qos`, or one of two simple ones.
+//! Arbitration at a port: one of the schedulers of `udeck-qos`, or one of two simple ones.
 
 use udeck_qos::{
     dtable::{DTable, Head, Slot, WhenStalled},
@@ -7,67 +7,67 @@ use udeck_qos::{
     vl_arbiter::{LowTurn, VlArbiter},
 };
 
-/// Bytes of a flit, where tables count in bytes.
+/// Bytes of a flit, for tables that count in bytes.
 pub const FLIT_BYTES: u32 = 64;
 
-/// How ports choose among levels. All ports of a network have the same.
+/// Scheme by which ports choose among levels. All ports of a network have the same.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scheme {
-    /// A packet of each level in turn.
+    /// One packet of each level in turn.
     RoundRobin,
-    /// The highest level that has a packet.
+    /// The highest level that has a packet goes first.
     Priority,
-    /// A weight in packets for each level.
+    /// Each level has a weight in packets.
     Sbt {
-        /// By level.
+        /// Weights by level.
         weights: [u32; LANES],
-        /// How a cycle begins.
+        /// Whether the packet that begins a cycle is counted.
         cycle: Cycle,
     },
     /// A table with deficits.
     DTable {
-        /// The table.
+        /// Entries of the table.
         slots: Vec<Slot>,
-        /// What a level without credits keeps.
+        /// Whether a stalled level keeps its deficit.
         when_stalled: WhenStalled,
     },
     /// InfiniBand's two tables; the lane of a level is the level.
     Vl {
-        /// The tables.
+        /// The tables and the high limit.
         tables: VlTables,
-        /// What goes of the low one.
+        /// Turn of the low table when the high one has sent its limit.
         low_turn: LowTurn,
     },
 }
 
-/// What a level has at a port.
+/// First packet of a level at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Nothing.
+    /// The level has no packet.
     Nothing,
-    /// A packet for which the next buffer has no room.
+    /// The next buffer has no room for the packet.
     Stalled,
-    /// A packet of so many flits.
+    /// The packet may go; its size in flits.
     Ready(u16),
 }
 
-/// The state of a port.
+/// State of a port's arbitration.
 #[derive(Clone, Debug)]
 pub enum Arbiter {
-    /// The level that sent last.
+    /// Round robin, with the level that sent last.
     RoundRobin(u8),
-    /// No state.
+    /// Priority, which has no state.
     Priority,
-    /// A weight in packets.
+    /// Weights in packets.
     Sbt(Sbt),
     /// A table with deficits.
     DTable(DTable),
-    /// Two tables.
+    /// InfiniBand's two tables.
     Vl(Box<VlArbiter>),
 }
 
 impl Arbiter {
-    /// As ports begin.
+    /// Makes the state of a port at the beginning.
     pub fn new(scheme: &Scheme) -> Self {
         match scheme {
             Scheme::RoundRobin => Self::RoundRobin(LANES as u8 - 1),
@@ -78,7 +78,7 @@ impl Arbiter {
         }
     }
 
-    /// The level that sends now, if any that has a packet may. Each level below `levels` is asked.
+    /// Chooses the level that sends now, among those that may. Only levels below `levels` are asked.
     pub fn next(&mut self, levels: u8, waiting: impl Fn(u8) -> Waiting) -> Option<u8> {
         let is_ready = |level: u8| level < levels && matches!(waiting(level), Waiting::Ready(_));
         match self {
@@ -117,7 +117,7 @@ mod tests {
     fn any_scheme() -> impl Strategy<Value = Scheme> {
         let slot = (0u8..4, 1u32..40).prop_map(|(level, weight)| Slot { level, weight });
         let entry = (0u8..4, 1u8..=255).prop_map(|(vl, weight)| udeck_qos::table::Entry { vl, weight });
-        // Each has every level, so that none may starve for ever.
+        // The table has every level, so that none can starve for ever.
         let all_slots = vec(slot, 0..60).prop_map(|mut slots| {
             slots.extend((0..4).map(|level| Slot { level, weight: 1 }));
             slots
@@ -146,7 +146,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever is chosen may send, and somebody is chosen whenever somebody may.
+        /// The chosen level may send, and one is chosen whenever any may.
         #[test]
         fn proptest_an_arbiter_chooses_whoever_may_send(
             scheme in any_scheme(),
@@ -162,7 +162,7 @@ mod tests {
             }
         }
 
-        /// Where all have packets, every level of the fair ones goes sooner or later.
+        /// If all levels have packets, every level of a fair scheme goes sooner or later.
         #[test]
         fn proptest_no_level_starves(scheme in any_scheme()) {
             let unlimited = matches!(&scheme, Scheme::Vl { tables, .. } if tables.high_limit == 255);

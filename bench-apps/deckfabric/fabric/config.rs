@@ -1,4 +1,4 @@
-//! What switches, links and adapters are like. The same for all of a network.
+//! Configuration of switches, links and adapters. All of a network have the same.
 
 use crate::{
     arbitration::Scheme,
@@ -7,20 +7,21 @@ use crate::{
 use thiserror::Error;
 use udeck_qos::table::LANES;
 
-/// Levels of congestion control, above those of the traffic: what is speculative, and what controls it.
+/// Number of levels of congestion control, in addition to those of the traffic: one for speculative packets, one for
+/// control packets.
 pub const OWN_LEVELS: u8 = 2;
 
-/// How a switch keeps the packets of an input's lane, and how many of them it can read at once.
+/// Queues of a switch for the packets of an input's lane, and how many outputs can read them at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
-    /// Apart by output: a packet waits for none that goes elsewhere, and all outputs can read an input at once.
+    /// One queue for each output: a packet waits for none that goes elsewhere, and all outputs can read an input at once.
     #[default]
     ByOutput,
-    /// Apart by output, but an input is read by one output at a time, as by a crossbar as fast as the links.
+    /// One queue for each output, but only one output at a time reads an input, as with a crossbar as fast as the links.
     Crossbar,
-    /// In one queue: whatever is behind the first packet waits for it. All outputs can read an input at once.
+    /// One queue: all packets behind the first one wait for it. All outputs can read an input at once.
     Fifo,
-    /// In one queue, and an input is read by one output at a time.
+    /// One queue, and only one output at a time reads an input.
     FifoCrossbar,
 }
 
@@ -30,34 +31,35 @@ impl Queues {
         matches!(self, Self::Fifo | Self::FifoCrossbar)
     }
 
-    /// Whether an input is read by one output at a time.
+    /// Whether only one output at a time reads an input.
     pub fn has_crossbar(self) -> bool {
         matches!(self, Self::Crossbar | Self::FifoCrossbar)
     }
 }
 
-/// The configuration of a network.
+/// Configuration of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Service levels of the traffic, from 0.
+    /// Number of service levels of the traffic, from 0.
     pub levels: u8,
-    /// How ports choose among them.
+    /// Scheme by which ports choose among levels.
     pub arbitration: Scheme,
-    /// Flits of a packet, at most.
+    /// Upper bound of a packet in flits.
     pub packet: u16,
-    /// Flits that a switch's buffer takes, for each port, level and virtual channel.
+    /// Size of a switch's buffer in flits, for each port, level and virtual channel.
     pub buffer: u32,
-    /// Cycles that a flit is on a link.
+    /// Cycles that a flit needs over a link.
     pub link: u32,
     /// Cycles that a head needs from a switch's input to the choice at its output.
     pub switch: u32,
-    /// How switches keep packets, and read them.
+    /// Queues of the switches, and how they are read.
     pub queues: Queues,
-    /// Whether packets from other switches go before those that a switch's own hosts inject, in a level. Without it they take turns.
+    /// Whether packets from other switches go before those that a switch's own hosts inject, in a level. Otherwise
+    /// they take turns.
     pub passing_first: bool,
-    /// What is done when many send to one.
+    /// Congestion control.
     pub congestion: Congestion,
-    /// Whether every packet of data is acknowledged, or only those that may be dropped.
+    /// Whether every data packet is acknowledged, or only those that may be dropped.
     pub acks: bool,
 }
 
@@ -78,28 +80,29 @@ impl Default for Config {
     }
 }
 
-/// Why a configuration is none.
+/// Why a configuration is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadConfig {
-    /// A number that is not possible.
+    /// A number is out of its range.
     #[error(transparent)]
     Range(#[from] OutOfRange),
-    /// Arbitration that leaves a level out.
+    /// The arbitration leaves a level out.
     #[error("level {level} is in no table: it could never send")]
     Level {
-        /// Which one.
+        /// The level.
         level: u8,
     },
-    /// Speculative packets are dropped wherever they wait, and marks count what waits for an output: both need queues by output.
+    /// The scheme needs queues by output: speculative packets are dropped wherever they wait, and marks count the
+    /// packets that wait for an output.
     #[error("congestion control needs switches with queues by output")]
     Queues,
-    /// InfiniBand's tables.
+    /// InfiniBand's tables are invalid.
     #[error(transparent)]
     Table(#[from] udeck_qos::table::BadTable),
 }
 
 impl Config {
-    /// Whether a network can be like that.
+    /// Checks that a network can have this configuration.
     pub fn check(&self) -> Result<(), BadConfig> {
         let most_levels = LANES as u64 - 1 - u64::from(self.own_levels());
         let ranges = [
@@ -145,17 +148,17 @@ impl Config {
         if self.congestion == Congestion::None && !self.acks { 0 } else { OWN_LEVELS }
     }
 
-    /// All levels, also those of congestion control.
+    /// Number of all levels, including those of congestion control.
     pub fn all_levels(&self) -> u8 {
         self.levels + self.own_levels()
     }
 
-    /// The level of speculative packets: below all others.
+    /// Level of speculative packets, which go after all others.
     pub fn speculative_level(&self) -> u8 {
         self.levels
     }
 
-    /// The level of reservations and answers: above all others.
+    /// Level of reservations and answers, which go before all others.
     pub fn control_level(&self) -> u8 {
         self.levels + 1
     }

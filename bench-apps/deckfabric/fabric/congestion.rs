@@ -1,4 +1,4 @@
-//! What is done when many send to one.
+//! Congestion control for many senders to one receiver.
 //!
 //! | scheme | who notices | what happens |
 //! |---|---|---|
@@ -7,9 +7,10 @@
 //! | SMSRP | a switch that drops a speculative packet that has waited long | only then the sender reserves |
 //! | [`lhrp`] | the last switch, whose queue to the host is long | it drops the packet, and says when to send it again |
 //!
-//! A reservation is [`udeck_qos::incast::Receiver`]'s: `t = max(now, next_free); next_free = t + size`, with a flit for a byte and a
-//! cycle for a nanosecond. What arrives beside messages (reservations, grants, acknowledgements) takes the host's link, too, so it takes
-//! time of its calendar: otherwise more is granted than the link can carry. What can be dropped is kept by its sender until it is acknowledged.
+//! A reservation is that of [`udeck_qos::incast::Receiver`]: `t = max(now, next_free); next_free = t + size`, with a
+//! flit for a byte and a cycle for a nanosecond. Packets that arrive beside messages (reservations, grants,
+//! acknowledgements) use the host's link, too, so they take time of its calendar: otherwise more would be granted
+//! than the link can carry. The sender keeps a part that can be dropped until it is acknowledged.
 
 pub mod ecn;
 pub mod lhrp;
@@ -19,47 +20,47 @@ use std::time::Duration;
 use thiserror::Error;
 use udeck_qos::incast::{Limits, Receiver};
 
-/// What is done.
+/// Scheme of congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
-    /// Nothing: credits alone hold senders back.
+    /// No control: credits alone hold senders back.
     None,
-    /// Marks, and senders that leave gaps.
+    /// ECN: switches mark packets, and senders leave gaps.
     Ecn(ecn::Ecn),
-    /// Each message reserves, and is speculative until it is granted.
+    /// SRP: each message reserves, and is speculative until it is granted.
     Srp(srp::Speculation),
-    /// Each message is speculative, and reserves when it was dropped.
+    /// SMSRP: each message is speculative, and reserves when it was dropped.
     Smsrp(srp::Speculation),
-    /// Each message is speculative, and the last switch drops and grants.
+    /// LHRP: each message is speculative, and the last switch drops and grants.
     Lhrp(lhrp::Lhrp),
     /// LHRP for messages of up to `most` flits, SRP for longer ones.
     BySize {
-        /// Flits.
+        /// Upper bound of a short message in flits.
         most: u32,
-        /// For short messages.
+        /// Parameters for short messages.
         lhrp: lhrp::Lhrp,
-        /// For long ones.
+        /// Parameters for long messages.
         srp: srp::Speculation,
     },
 }
 
-/// What a message does.
+/// Protocol by which a message is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// It goes.
+    /// The message is sent at once.
     Plain,
-    /// It goes, with gaps.
+    /// The message is sent with gaps between its packets.
     Paced,
-    /// SRP.
+    /// SRP: it reserves, and is speculative until it is granted.
     Reserve,
-    /// SMSRP.
+    /// SMSRP: it is speculative, and reserves when it was dropped.
     ReserveIfDropped,
-    /// LHRP.
+    /// LHRP: it is speculative, and the last switch drops and grants.
     LastHop,
 }
 
 impl Congestion {
-    /// What a message of so many flits does.
+    /// Returns the protocol for a message of `flits` flits.
     pub fn protocol(&self, flits: u32) -> Protocol {
         match self {
             Self::None => Protocol::Plain,
@@ -72,7 +73,8 @@ impl Congestion {
         }
     }
 
-    /// How many messages of a pair of hosts are under way at most, where it counts messages of so many flits.
+    /// Upper bound of the messages in flight between a pair of hosts; `None` if messages of `flits` flits are not
+    /// counted.
     pub(crate) fn window(&self, flits: u32) -> Option<u32> {
         match self.protocol(flits) {
             Protocol::Reserve | Protocol::ReserveIfDropped => self.speculation().map(|srp| srp.window),
@@ -108,17 +110,17 @@ impl Congestion {
     }
 }
 
-/// A number that is not possible.
+/// A number is out of its range.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{what} is {value}: take {least} to {most}")]
 pub struct OutOfRange {
-    /// What it is.
+    /// Name of the number.
     pub what: &'static str,
-    /// As asked for.
+    /// Requested value.
     pub value: u64,
-    /// At least.
+    /// Lower bound.
     pub least: u64,
-    /// At most.
+    /// Upper bound.
     pub most: u64,
 }
 
@@ -130,16 +132,16 @@ pub(crate) fn within(what: &'static str, value: u32, least: u32, most: u32) -> R
     Err(OutOfRange { what, value, least, most })
 }
 
-/// The time of a host, and until when it is reserved: of the host itself, or of the switch before it.
+/// Reserved time of a host, kept by the host itself or by the switch before it.
 pub(crate) struct Calendar(Receiver);
 
 impl Calendar {
-    /// A host that takes a flit a cycle.
+    /// Makes the calendar of a host that takes a flit a cycle.
     pub fn new() -> Self {
         Self(Receiver::new(Limits { rate: 1_000_000_000, threshold: 0, largest: u64::MAX }))
     }
 
-    /// How long to wait with so many flits.
+    /// Reserves time for `flits` flits. Returns the cycles to wait.
     pub fn reserve(&mut self, now: u64, flits: u32) -> u64 {
         let grant = self.0.reserve(Duration::from_nanos(now), u64::from(flits));
         u64::try_from(grant.after.as_nanos()).unwrap_or(u64::MAX)
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_calendar_sells_each_cycle_once() {
-        // t = max(now, next_free); next_free = t + size.
+        // The expected times follow t = max(now, next_free); next_free = t + size.
         let mut calendar = Calendar::new();
         assert_eq!(calendar.reserve(100, 4), 0);
         assert_eq!(calendar.reserve(100, 4), 4);

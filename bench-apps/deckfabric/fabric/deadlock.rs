@@ -1,8 +1,9 @@
-//! Whether packets can wait for one another in a circle.
+//! Deadlock check: whether packets can wait for one another in a circle.
 //!
-//! A packet that has a channel (a link's virtual channel) waits for the next one of its route. If no circle of channels waits like
-//! that, the last one in any chain leads to a host, which takes what arrives, so something always moves (Dally and Seitz). Levels have
-//! buffers of their own, and none waits for another, so one level stands for all.
+//! A packet in a channel (a link's virtual channel) waits for the next channel of its route. If no circle of
+//! channels waits like that, the last channel of any chain leads to a host, which takes what arrives, so some packet
+//! always moves (Dally and Seitz). Levels have buffers of their own, and none waits for another, so one level stands
+//! for all.
 
 use crate::topology::Network;
 use std::fmt;
@@ -11,11 +12,11 @@ use thiserror::Error;
 /// A virtual channel of a switch's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// Who sends.
+    /// Switch that sends.
     pub switch: usize,
-    /// By which port.
+    /// Port by which it sends.
     pub port: usize,
-    /// In which virtual channel.
+    /// Number of the virtual channel.
     pub vc: usize,
 }
 
@@ -25,24 +26,24 @@ impl fmt::Display for Channel {
     }
 }
 
-/// What the check has looked at.
+/// Result of a check that found no circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Channels that routes use.
+    /// Number of channels that routes use.
     pub channels: usize,
-    /// Pairs of them that follow one another on some route.
+    /// Number of pairs of channels that follow one another on some route.
     pub dependencies: usize,
 }
 
-/// Channels that wait for one another.
+/// Error: channels that wait for one another in a circle.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("packets can wait for one another in a circle: {}", cycle.iter().map(Channel::to_string).collect::<Vec<_>>().join(" → "))]
 pub struct Cycle {
-    /// Each waits for the next, and the last for the first.
+    /// Channels of the circle: each waits for the next, and the last for the first.
     pub cycle: Vec<Channel>,
 }
 
-/// Follows all routes between hosts, and shows that no channels wait for one another in a circle, or which.
+/// Follows all routes between hosts. Returns a proof that no channels wait for one another in a circle, or a circle.
 pub fn check(network: &Network) -> Result<Proof, Cycle> {
     let graph = Graph::new(network);
     let used = graph.used.iter().filter(|used| **used).count();
@@ -78,7 +79,7 @@ impl Graph {
         graph
     }
 
-    /// Stops where another route to the same host has come by.
+    /// Follows one route. Stops where another route to the same host has passed before.
     fn follow(&mut self, network: &Network, from: usize, to: usize, seen: &mut [usize]) {
         let goal = network.attachment(to).node;
         let (mut at, mut before) = (network.attachment(from).node, None::<usize>);
@@ -106,7 +107,7 @@ impl Graph {
         Channel { switch: port / self.ports, port: port % self.ports, vc }
     }
 
-    /// Depth first; a channel that is reached from itself closes the circle.
+    /// Searches depth first. A channel that is reached from itself closes the circle.
     fn cycle(&self) -> Option<Vec<usize>> {
         let mut done = vec![false; self.next.len()];
         let mut on_path = vec![false; self.next.len()];

@@ -1,4 +1,5 @@
-//! Moves packets: events in the order of their times, and then, in each cycle, the choices of all ports where something has changed.
+//! Engine that moves packets: it handles events in the order of their times, and then, in each cycle, the choices of
+//! all ports where something has changed.
 
 mod deliver;
 mod drop;
@@ -20,73 +21,73 @@ use crate::{
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// What happens at a time.
+/// An event of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// A packet's head is ready for the choice at a switch, or its tail has arrived at a host.
     Arrive { port: u32, packet: u32 },
-    /// A port's link has nothing to carry any more.
+    /// A port's link is free again.
     Free { port: u32 },
-    /// The output that has read an input has read all of a packet.
+    /// The output that read an input has read a whole packet.
     Read { input: u32 },
-    /// Room in the buffer behind a port.
+    /// There is room in the buffer behind a port.
     Credit { port: u32, lane: u8, flits: u16 },
     /// A packet has waited too long, if it is still there.
     Expire { packet: u32, serial: u32 },
-    /// A message's reserved time has begun.
+    /// The reserved time of a message has begun.
     Begin { message: u32, generation: u32 },
-    /// A packet whose time has come.
+    /// A packet is due to be submitted.
     Submit { packet: u32 },
     /// A host's gap to a destination is over.
     Gap { host: u32, to: u32 },
-    /// The workload's.
+    /// A timer of the workload is due.
     Timer { token: u32 },
 }
 
 /// Why a run cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CannotRun {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] BadConfig),
-    /// Levels and channels.
+    /// Levels and channels together are too many.
     #[error("{levels} levels in {channels} virtual channels are more than 32 lanes: take fewer levels")]
     Lanes {
-        /// Also those of congestion control.
+        /// Number of levels, including those of congestion control.
         levels: u8,
-        /// Of the network's routes.
+        /// Number of virtual channels that the network's routes use.
         channels: usize,
     },
 }
 
-/// Packets are under way, and nothing will ever happen to them.
+/// Packets are in flight, and no event will ever move them.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "{packets} packets and {messages} messages are under way and nothing moves at cycle {now}: {problem}"
 )]
 pub struct Stuck {
-    /// When.
+    /// Cycle at which the network stopped.
     pub now: u64,
-    /// How many.
+    /// Number of packets in flight.
     pub packets: usize,
-    /// How many.
+    /// Number of messages in flight.
     pub messages: usize,
-    /// Where it was seen first.
+    /// Text about the first place where it was seen.
     pub problem: String,
 }
 
-/// Why a run has ended.
+/// Why a run has ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Stopped {
-    /// The network.
+    /// The network is stuck.
     #[error(transparent)]
     Stuck(#[from] Stuck),
-    /// The workload.
+    /// The workload has posted an invalid message.
     #[error(transparent)]
     BadPost(#[from] BadPost),
 }
 
-/// What a workload has posted and must not.
+/// A workload has posted an invalid message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "a message of {flits} flits of level {level} from host {from} to host {to} cannot be posted: there are {hosts} hosts, {levels} levels and {classes} classes"
@@ -101,7 +102,7 @@ pub struct BadPost {
     classes: usize,
 }
 
-/// A network that is running.
+/// A running network.
 pub struct Engine<'network, W> {
     network: &'network Network,
     config: Config,
@@ -110,14 +111,14 @@ pub struct Engine<'network, W> {
     messages: Arena<Message>,
     wheel: Wheel<Event>,
     free_at: Vec<u64>,
-    /// Ports whose choice is due in this cycle.
+    /// Ports that choose in this cycle.
     due: Vec<u32>,
     is_due: Vec<bool>,
-    /// By host: its own, or with LHRP that of its switch.
+    /// Calendars by host, kept by the host itself or with LHRP by its switch.
     calendars: Vec<Calendar>,
-    /// By host, then by destination: of ECN.
+    /// Packets with gaps (ECN), by host and destination.
     flows: Vec<BTreeMap<u32, Flow>>,
-    /// By host, then by destination: of SRP and SMSRP.
+    /// Windows of messages (SRP and SMSRP), by host and destination.
     pairs: Vec<BTreeMap<u32, Pair>>,
     measures: Measures,
     workload: W,
@@ -126,7 +127,7 @@ pub struct Engine<'network, W> {
 }
 
 impl<'network, W: Workload> Engine<'network, W> {
-    /// Nothing is under way; the workload begins.
+    /// Makes an idle network, and begins the workload.
     pub fn new(network: &'network Network, config: &Config, workload: W) -> Result<Self, CannotRun> {
         config.check()?;
         let (levels, channels) = (config.all_levels(), network.channels());
@@ -159,58 +160,59 @@ impl<'network, W: Workload> Engine<'network, W> {
         Ok(engine)
     }
 
-    /// The cycle that has been played last.
+    /// Last cycle that was simulated.
     pub fn now(&self) -> u64 {
         self.wheel.now()
     }
 
-    /// The workload.
+    /// The workload of the network.
     pub fn workload(&self) -> &W {
         &self.workload
     }
 
-    /// Counts begin anew: what was before was warming up.
+    /// Restarts the measures: the cycles before were warming up.
     pub fn restart_measures(&mut self) {
         let now = self.now();
         self.measures.restart(now);
     }
 
-    /// What has been counted.
+    /// Returns the measures so far.
     pub fn measures(&self) -> Measures {
         Measures { cycles: self.now() - self.measures.from, ..self.measures.clone() }
     }
 
-    /// Packets that are under way or wait at a host.
+    /// Number of packets that are in flight or wait at a host.
     pub fn under_way(&self) -> usize {
         self.packets.len()
     }
 
-    /// Plays all cycles up to `until`.
+    /// Simulates all cycles up to `until`.
     pub fn run_until(&mut self, until: u64) -> Result<(), BadPost> {
         let mut events = Vec::new();
         while self.step(until, &mut events)? {}
         Ok(())
     }
 
-    /// The workload, for what is outside of the network to hear of it.
+    /// The workload, for events from outside of the network.
     pub fn workload_mut(&mut self) -> &mut W {
         &mut self.workload
     }
 
-    /// Posts a message in the cycle that has been played last, for what is outside of the network.
+    /// Posts a message in the last simulated cycle, from outside of the network.
     ///
     /// # Errors
-    /// There is no such host, level or class, or it has no flits.
+    /// There is no such host, level or class, or the message has no flits.
     pub fn post_now(&mut self, post: Post) -> Result<(), BadPost> {
         self.post(post)?;
         self.choose_all();
         Ok(())
     }
 
-    /// Plays cycles up to `until`, or to the end of the first one after which `is_enough`. `None` is for as long as anything happens.
+    /// Simulates cycles up to `until`, or to the end of the first one after which `is_enough` holds. With `None` it
+    /// goes on as long as there are events.
     ///
     /// # Errors
-    /// The workload has posted what it must not.
+    /// The workload has posted an invalid message.
     pub fn run_until_enough(
         &mut self,
         until: Option<u64>,
@@ -229,10 +231,10 @@ impl<'network, W: Workload> Engine<'network, W> {
         Ok(())
     }
 
-    /// Plays until nothing happens any more, or until a cycle. `Ok(true)` if nothing is under way then.
+    /// Simulates until there are no more events, or up to a cycle. Returns whether nothing is in flight then.
     ///
     /// # Errors
-    /// Nothing moves, and something is still under way: buffers wait for one another, or packets were lost.
+    /// No event is left, and packets or messages are still in flight: buffers wait for one another, or packets were lost.
     pub fn run_dry(&mut self, until: u64) -> Result<bool, Stopped> {
         let mut events = Vec::new();
         while self.step(until, &mut events)? {
@@ -243,7 +245,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         Ok(self.packets.len() + self.messages.len() == 0)
     }
 
-    /// Nothing will happen any more: nothing must be left.
+    /// Checks that nothing is in flight: there are no more events.
     fn rest(&self) -> Result<(), Stopped> {
         let problem = match self.ports.idle() {
             Err(problem) => problem,
@@ -254,7 +256,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         Err(Stuck { now: self.now(), packets, messages, problem }.into())
     }
 
-    /// Plays the next cycle that has events, if it is not behind `until`.
+    /// Simulates the next cycle that has events, if it is not after `until`. Returns whether there was one.
     fn step(&mut self, until: u64, events: &mut Vec<Event>) -> Result<bool, BadPost> {
         if let Some(error) = self.error.take() {
             return Err(error);
@@ -275,7 +277,7 @@ impl<'network, W: Workload> Engine<'network, W> {
             Event::Read { input } => {
                 self.ports.set_read(input, false);
                 let ports = self.ports.of_node(input);
-                // Whoever comes first has the choice: in turns.
+                // The port that comes first has the choice, so ports take turns.
                 let first = ports.start + (now % u64::from(ports.end - ports.start)) as u32;
                 (first..ports.end).chain(ports.start..first).for_each(|port| self.is_now_due(port));
             }
@@ -294,7 +296,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         }
     }
 
-    /// Posts and sets what the workload wants.
+    /// Posts the messages and sets the timers that the workload wants.
     fn fulfil(&mut self) {
         while !(self.wishes.posts.is_empty() && self.wishes.timers.is_empty()) {
             let wishes = std::mem::take(&mut self.wishes);
@@ -318,7 +320,7 @@ impl<'network, W: Workload> Engine<'network, W> {
 
     fn choose_all(&mut self) {
         let now = self.wheel.now();
-        // More than once only if a workload posts because something has left.
+        // The loop runs more than once only if the workload posts because a message has left.
         while !self.due.is_empty() {
             let mut due = std::mem::take(&mut self.due);
             for port in due.drain(..) {
@@ -333,7 +335,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         }
     }
 
-    /// A packet that is made now.
+    /// Makes a packet. Returns its place.
     fn make(&mut self, packet: Packet) -> u32 {
         let renew = |old: Option<&mut Packet>| {
             let serial = old.map_or(0, |old| old.serial.wrapping_add(1));

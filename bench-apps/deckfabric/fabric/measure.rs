@@ -1,4 +1,4 @@
-//! What is counted, from the end of the warm-up to the end of the run.
+//! Measures, counted from the end of the warm-up to the end of the run.
 
 use crate::packet::KINDS;
 
@@ -6,41 +6,41 @@ pub use crate::packet::Kind;
 
 use hdrhistogram::Histogram;
 
-/// Of a class of messages.
+/// Counts of a class of messages.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// As the workload calls it.
+    /// Name that the workload gives the class.
     pub name: String,
-    /// Messages and flits that were posted.
+    /// Numbers of messages and flits that were posted.
     pub posted: (u64, u64),
-    /// Messages and flits that have arrived.
+    /// Numbers of messages and flits that have arrived.
     pub delivered: (u64, u64),
-    /// Cycles from the post to the last flit's arrival, of messages.
+    /// Cycles from a message's post to its last flit's arrival.
     pub latency: Histogram<u64>,
     /// Cycles from a packet's first flit on the host's link to its last flit's arrival.
     pub network: Histogram<u64>,
-    /// Flits that have arrived, by the host that sent them.
+    /// Numbers of flits that have arrived, by the host that sent them.
     pub by_sender: Vec<u64>,
 }
 
-/// Of a run.
+/// Counts of a run.
 #[derive(Clone, Debug)]
 pub struct Measures {
-    /// Cycles that were measured.
+    /// Number of measured cycles.
     pub cycles: u64,
-    /// By class.
+    /// Counts by class.
     pub classes: Vec<Class>,
-    /// Flits that hosts have taken, by host and kind.
+    /// Numbers of flits that hosts have taken, by host and kind.
     pub taken: Vec<[u64; KINDS]>,
-    /// Speculative packets that switches have dropped.
+    /// Number of speculative packets that switches have dropped.
     pub dropped: u64,
-    /// Packets that switches have marked.
+    /// Number of packets that switches have marked.
     pub marked: u64,
-    /// Flits over links, all of the run.
+    /// Number of flits over links, in the whole run.
     pub flit_hops: u64,
-    /// Events, all of the run.
+    /// Number of events, in the whole run.
     pub events: u64,
-    /// When measuring began, in cycles.
+    /// Cycle at which measuring began.
     pub from: u64,
 }
 
@@ -63,20 +63,20 @@ impl Measures {
         }
     }
 
-    /// Begins anew, but for what is of all of the run.
+    /// Restarts the counts, except those of the whole run.
     pub(crate) fn restart(&mut self, now: u64) {
         let names = self.classes.iter().map(|class| class.name.clone()).collect();
         let fresh = Self::new(names, self.taken.len());
         *self = Self { flit_hops: self.flit_hops, events: self.events, from: now, ..fresh };
     }
 
-    /// Flits of messages that hosts have taken, for each host and cycle.
+    /// Flits of messages that hosts have taken, per host and cycle.
     pub fn throughput(&self) -> f64 {
         let flits: u64 = self.taken.iter().map(payload).sum();
         flits as f64 / (self.taken.len() as f64 * self.cycles.max(1) as f64)
     }
 
-    /// The same of one class.
+    /// Flits of one class that hosts have taken, per host and cycle.
     pub fn class_throughput(&self, class: usize) -> f64 {
         self.classes[class].delivered.1 as f64 / (self.taken.len() as f64 * self.cycles.max(1) as f64)
     }
@@ -87,7 +87,7 @@ impl Measures {
         self.classes.iter().map(|class| class.delivered.1 as f64 / all.max(1) as f64).collect()
     }
 
-    /// What these hosts' links have carried to them, for each host and cycle, of one kind.
+    /// Flits of one kind that these hosts have taken, per host and cycle.
     pub fn taken_by(&self, hosts: &[u32], kind: Kind) -> f64 {
         let flits: u64 = hosts.iter().map(|host| self.taken[*host as usize][kind as usize]).sum();
         flits as f64 / (hosts.len().max(1) as f64 * self.cycles.max(1) as f64)

@@ -1,33 +1,33 @@
-//! Packets and messages that are under way, in arenas whose places are used again.
+//! Packets and messages in flight, in arenas whose places are used again.
 
-/// No packet, no port.
+/// Number that stands for no packet or no port.
 pub const NONE: u32 = u32::MAX;
 
-/// What a packet is for.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Part of a message; no switch drops it.
+    /// Part of a message, which no switch drops.
     #[default]
     Data,
-    /// Part of a message that was not granted; switches may drop it.
+    /// Part of a message without a grant, which switches may drop.
     Speculative,
-    /// Asks for a reservation.
+    /// Request for a reservation.
     Reserve,
-    /// Answers that.
+    /// Answer to a reservation.
     Grant,
-    /// A speculative packet has arrived.
+    /// Report that a speculative packet has arrived.
     Ack,
-    /// A speculative packet was dropped.
+    /// Report that a speculative packet was dropped.
     Nack,
-    /// A packet has arrived with a mark of congestion.
+    /// Report that a packet has arrived with a mark of congestion.
     Notify,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const KINDS: usize = 7;
 
 impl Kind {
-    /// Whether it is part of a message, and not about one.
+    /// Whether the packet is part of a message, and not about one.
     pub fn is_payload(self) -> bool {
         matches!(self, Self::Data | Self::Speculative)
     }
@@ -36,7 +36,7 @@ impl Kind {
 /// A packet, which is in one place at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Packet {
-    /// Its message, and the message's generation.
+    /// Place of its message, and below, the message's generation.
     pub message: u32,
     pub generation: u32,
     pub from: u32,
@@ -45,28 +45,28 @@ pub struct Packet {
     pub level: u8,
     pub kind: Kind,
     pub marked: bool,
-    /// It is in a queue (of the output `out` and its lane, from the input `input`), and not on a link.
+    /// Whether it is in a queue (of the output `out` and its lane, from the input `input`), and not on a link.
     pub queued: bool,
-    /// The lane of the buffer that it is in.
+    /// Lane of the buffer that it is in.
     pub lane: u8,
     pub input: u8,
     pub out_lane: u8,
     pub out: u32,
-    /// The port by which it came; `NONE` if it was made here.
+    /// Port by which it came; `NONE` if it was made here.
     pub came_by: u32,
     pub next: u32,
     pub before: u32,
-    /// Which life of this place.
+    /// Number of this use of the place.
     pub serial: u32,
-    /// Of a message, from 0.
+    /// Index of the part in its message, from 0.
     pub part: u32,
-    /// What it is about: flits of a reservation, or of a packet that was dropped.
+    /// Number of flits of the reservation or dropped packet that this packet is about.
     pub about: u32,
-    /// How long to wait: of grants and refusals.
+    /// Cycles to wait, in grants and refusals.
     pub after: u64,
-    /// When it left its host.
+    /// Cycle at which it left its host.
     pub injected: u64,
-    /// When it came into this queue, and how long it has waited in others.
+    /// Cycle at which it came into this queue, and below, the cycles that it has waited in others.
     pub queued_at: u64,
     pub waited: u32,
 }
@@ -83,30 +83,30 @@ pub struct Message {
     pub created: u64,
     pub token: u32,
     pub parts: u32,
-    /// Parts that have left the host at least once.
+    /// Number of parts that have left the host at least once.
     pub sent: u32,
     pub delivered: u32,
-    /// Parts of which the sender knows that they arrive.
+    /// Number of parts that the sender knows to arrive.
     pub settled: u32,
-    /// The next part that is expected, where order is promised.
+    /// Reservation for the whole message.
     pub reservation: Reservation,
-    /// Refused or withdrawn parts, until the grant: part and flits.
+    /// Refused or withdrawn parts that wait for the grant: index and flits.
     pub held: Vec<(u32, u16)>,
 }
 
-/// What a message has reserved as a whole.
+/// State of a message's reservation as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reservation {
     #[default]
     None,
     Asked,
-    /// Granted, for a time to come.
+    /// Granted for a later time.
     Granted,
-    /// That time is there.
+    /// Granted, and the time has begun.
     Begun,
 }
 
-/// Values at places that are used again.
+/// Values at numbered places, which are used again.
 pub struct Arena<Value> {
     values: Vec<Value>,
     free: Vec<u32>,
@@ -117,12 +117,12 @@ impl<Value> Arena<Value> {
         Self { values: Vec::new(), free: Vec::new() }
     }
 
-    /// How many are there.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }
 
-    /// Puts a value at a place; `renew` makes it from what was there.
+    /// Puts a value at a place, which it returns. `renew` makes the value from the former one.
     pub fn add(&mut self, renew: impl FnOnce(Option<&mut Value>) -> Value) -> u32 {
         match self.free.pop() {
             Some(at) => {

@@ -1,7 +1,8 @@
-//! Ports: what waits at each output, by lane and by the input it came from, the credits of the next buffer, and whose turn it is.
+//! Ports: the queues of each output, by lane and input, the credits of the next buffer, and the turns.
 //!
-//! A lane is a level in a virtual channel. A switch keeps packets of an input apart by output (virtual output queues), so that none
-//! waits for a packet that goes elsewhere. An adapter is the same with one port; its packets come from itself.
+//! A lane is a level in a virtual channel. A switch keeps packets of an input apart by output (virtual output
+//! queues), so that none waits for a packet that goes elsewhere. An adapter is a node with one port, whose packets
+//! come from itself.
 
 use crate::{
     arbitration::{Arbiter, Waiting},
@@ -12,7 +13,7 @@ use crate::{
 use std::collections::VecDeque;
 use udeck_qos::table::LANES;
 
-/// Credits of a host: it takes whatever arrives.
+/// Credits for a host, which takes everything that arrives.
 const UNLIMITED: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -21,15 +22,15 @@ struct Queue {
     tail: u32,
 }
 
-/// The first packet of a level.
+/// First packet of a level.
 #[derive(Clone, Copy, Default)]
 struct Head {
-    /// 0 if there is none.
+    /// Size in flits; 0 if there is no packet.
     flits: u16,
     has_room: bool,
     lane: u8,
     input: u8,
-    /// It comes from another switch, and not from a host of this one.
+    /// Whether the packet comes from another switch, and not from a host of this one.
     passes: bool,
 }
 
@@ -38,29 +39,29 @@ pub struct Ports {
     channels: u8,
     levels: u8,
     has_own_levels: bool,
-    /// Inputs of a node, and the node itself as the last one.
+    /// Number of a node's inputs, with the node itself as the last one.
     stride: usize,
     queues: Vec<Queue>,
-    /// By port and lane: the inputs that have packets, a bit each.
+    /// Bitmap of the inputs that have packets, by port and lane.
     inputs: Vec<u64>,
-    /// By port and lane: the input that sent last.
+    /// Input that sent last, by port and lane.
     turns: Vec<u8>,
     credits: Vec<u32>,
-    /// By port: the lanes that have packets, a bit each.
+    /// Bitmap of the lanes that have packets, by port.
     busy: Vec<u32>,
-    /// By port: of each level, the lane that sent last, a bit each.
+    /// Bitmap of the lane of each level that sent last, by port.
     last_lanes: Vec<u32>,
-    /// By port: flits that wait.
+    /// Number of waiting flits, by port.
     waiting: Vec<u32>,
     arbiters: Vec<Arbiter>,
     first: Vec<u32>,
     peers: Vec<u32>,
     nodes: Vec<u32>,
-    /// By node: the inputs from its hosts and from itself, a bit each.
+    /// Bitmap of the inputs from the node's hosts and from itself, by node.
     injecting: Vec<u64>,
-    /// By node: the inputs that an output reads, a bit each, where only one may at a time.
+    /// Bitmap of the inputs that an output reads, by node, where only one output may at a time.
     read: Vec<u64>,
-    /// By input and lane: packets that wait for the first one, where a lane is one queue.
+    /// Packets of a lane that is one queue, by input and lane.
     behind: Vec<VecDeque<u32>>,
     passing_first: bool,
     buffer: u32,
@@ -123,12 +124,12 @@ impl Ports {
         self.peers.len()
     }
 
-    /// The number of a node's port.
+    /// Number of a node's port.
     pub fn port(&self, node: u32, port: usize) -> u32 {
         self.first[node as usize] + port as u32
     }
 
-    /// The other end of a port's cable.
+    /// Port at the other end of a cable.
     pub fn peer(&self, port: u32) -> u32 {
         self.peers[port as usize]
     }
@@ -137,12 +138,12 @@ impl Ports {
         self.nodes[port as usize]
     }
 
-    /// Which of its node's inputs a port is.
+    /// Index of a port among its node's inputs.
     pub fn input(&self, port: u32) -> u8 {
         (port - self.first[self.node(port) as usize]) as u8
     }
 
-    /// The input that stands for the node itself.
+    /// Input that stands for the node itself.
     pub fn itself(&self) -> u8 {
         (self.stride - 1) as u8
     }
@@ -151,7 +152,7 @@ impl Ports {
         level * self.channels + channel
     }
 
-    /// Flits that wait at an output.
+    /// Number of flits that wait at an output.
     pub fn waiting(&self, port: u32) -> u32 {
         self.waiting[port as usize]
     }
@@ -160,20 +161,20 @@ impl Ports {
         self.busy[port as usize] != 0
     }
 
-    /// All ports of the node that a port belongs to.
+    /// All ports of the node to which a port belongs.
     pub fn of_node(&self, port: u32) -> std::ops::Range<u32> {
         let node = self.nodes[port as usize] as usize;
         self.first[node]..self.first[node + 1]
     }
 
-    /// Whether an output reads this input from now on.
+    /// Sets whether an output reads this input.
     pub fn set_read(&mut self, input: u32, is_read: bool) {
         let bit = 1 << self.input(input);
         let read = &mut self.read[self.nodes[input as usize] as usize];
         *read = if is_read { *read | bit } else { *read & !bit };
     }
 
-    /// Puts a packet behind all of its input's lane, where that is one queue. `true` if it is the first one.
+    /// Adds a packet to its input's lane, where that is one queue. Returns whether it is the first one.
     pub fn line_up(&mut self, input: u32, lane: u8, at: u32) -> bool {
         let Some(line) = self.behind.get_mut(input as usize * self.lanes + usize::from(lane)) else {
             return true;
@@ -182,7 +183,7 @@ impl Ports {
         line.len() == 1
     }
 
-    /// The first packet of an input's lane leaves: the next one, where that is one queue.
+    /// Removes the first packet of an input's lane, and returns the next one, where that is one queue.
     pub fn next_in_line(&mut self, input: u32, lane: u8) -> Option<u32> {
         let line = self.behind.get_mut(input as usize * self.lanes + usize::from(lane))?;
         line.pop_front();
@@ -193,7 +194,7 @@ impl Ports {
         (port as usize * self.lanes + usize::from(lane)) * self.stride + usize::from(input)
     }
 
-    /// Puts a packet at the end of its queue: its `out`, `out_lane` and `input` say which.
+    /// Puts a packet at the end of the queue that its `out`, `out_lane` and `input` name.
     pub fn enqueue(&mut self, packets: &mut Arena<Packet>, at: u32) {
         let Packet { out, out_lane, input, flits, .. } = packets[at];
         let queue = self.queue(out, out_lane, input);
@@ -210,7 +211,7 @@ impl Ports {
         self.waiting[out as usize] += u32::from(flits);
     }
 
-    /// Takes a packet out of its queue, wherever it is in it.
+    /// Takes a packet out of its queue, wherever it is there.
     pub fn remove(&mut self, packets: &mut Arena<Packet>, at: u32) {
         let Packet { out, out_lane, input, flits, next, before, .. } = packets[at];
         packets[at].queued = false;
@@ -233,7 +234,8 @@ impl Ports {
         self.waiting[out as usize] -= u32::from(flits);
     }
 
-    /// The packet that goes now, if one may: control first, what is speculative last, and between them as the tables say.
+    /// Chooses the packet that goes now, if one may: control packets first, speculative ones last, and between them
+    /// by the arbitration.
     pub fn choose(&mut self, packets: &Arena<Packet>, port: u32) -> Option<u32> {
         let mut heads = [Head::default(); LANES + 1];
         let mut lanes = self.busy[port as usize];
@@ -242,7 +244,7 @@ impl Ports {
             lanes &= lanes - 1;
             let head = self.head(packets, port, lane);
             let level = &mut heads[usize::from(lane / self.channels)];
-            // Among the channels of a level, one that has room; among these, not the one that sent last.
+            // A channel of the level with room is better; among these, one that did not send last.
             let last = self.last_lanes[port as usize] & 1 << level.lane != 0;
             let is_better = match (head.passes, level.passes) {
                 (true, false) if self.passing_first => true,
@@ -281,7 +283,7 @@ impl Ports {
         let at = port as usize * self.lanes + usize::from(lane);
         let (mut inputs, last) = (self.inputs[at], u32::from(self.turns[at]));
         let node = self.nodes[port as usize] as usize;
-        // Of inputs that others read, nothing can go; if there is no other one, the lane waits as if it had no credits.
+        // Inputs that are being read cannot send. If there are no others, the lane waits as if it had no credits.
         let unread = inputs & !self.read[node];
         if unread != 0 {
             inputs = unread;
@@ -290,7 +292,7 @@ impl Ports {
         if self.passing_first && passing != 0 {
             inputs = passing;
         }
-        // The next input that has packets behind the one that sent last.
+        // The next input with packets after the one that sent last is chosen.
         let behind = inputs & (u64::MAX << last << 1);
         let input = if behind != 0 { behind.trailing_zeros() } else { inputs.trailing_zeros() } as u8;
         let flits = packets[self.queues[self.queue(port, lane, input)].head].flits;
@@ -309,7 +311,7 @@ impl Ports {
         }
     }
 
-    /// Credits come back.
+    /// Gives credits back.
     pub fn refund(&mut self, port: u32, lane: u8, flits: u16) {
         let credits = &mut self.credits[port as usize * self.lanes + usize::from(lane)];
         if *credits != UNLIMITED {
@@ -318,7 +320,7 @@ impl Ports {
         }
     }
 
-    /// Whether all credits are back and nothing waits: of a network in which nothing is under way.
+    /// Checks that all credits are back and no packet waits, in a network with nothing in flight.
     pub fn idle(&self) -> Result<(), String> {
         for port in 0..self.count() {
             if self.busy[port] != 0 || self.waiting[port] != 0 {

@@ -1,50 +1,50 @@
-//! Ranks that do one thing after another: post, wait for a message, compute. The next thing begins when the one before is done, so what
-//! is sent depends on what has arrived.
+//! Programs of ranks: post, wait for a message, compute. Each operation begins when the one before is done, so the
+//! messages that are sent depend on those that have arrived.
 
 use crate::workload::{Post, Wishes, Workload};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// What a rank does.
+/// Operation of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Posts a message, and goes on at once.
     Post {
-        /// Another rank.
+        /// The receiving rank.
         to: u32,
-        /// Its length; at least 1.
+        /// Length of the message in flits; at least 1.
         flits: u32,
     },
     /// Waits for the next message of a rank.
     Retrieve {
-        /// Another rank.
+        /// The sending rank.
         from: u32,
     },
-    /// Computes for so many cycles.
+    /// Computes for this many cycles.
     Compute(u32),
 }
 
-/// Why there is no such program.
+/// Why programs are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadProgram {
-    /// More ranks than hosts.
+    /// There are more ranks than hosts.
     #[error("{ranks} ranks need a host each, and there are {hosts}")]
     Ranks {
-        /// As asked for.
+        /// Number of ranks.
         ranks: usize,
-        /// The network's.
+        /// Number of hosts.
         hosts: usize,
     },
-    /// A rank waits for what nobody sends.
+    /// The messages of a pair of ranks do not match.
     #[error("rank {rank} posts {posted} messages to rank {to}, which retrieves {retrieved}")]
     Unmatched {
-        /// Who posts.
+        /// The rank that posts.
         rank: u32,
-        /// To whom.
+        /// The rank that retrieves.
         to: u32,
-        /// How many.
+        /// Number of posted messages.
         posted: u32,
-        /// How many.
+        /// Number of retrieved messages.
         retrieved: u32,
     },
 }
@@ -53,22 +53,22 @@ pub enum BadProgram {
 pub struct Programs {
     programs: Vec<Vec<Op>>,
     places: Vec<u32>,
-    /// By rank: the next thing.
+    /// Index of the next operation, by rank.
     at: Vec<usize>,
-    /// By receiver and sender: messages that have arrived and were not retrieved.
+    /// Number of messages that have arrived and were not retrieved, by receiver and sender.
     arrived: BTreeMap<(u32, u32), u32>,
-    /// By rank: the one whose message it waits for.
+    /// The rank whose message a rank waits for, by rank.
     waits_for: Vec<Option<u32>>,
-    /// Messages that are under way, by token: who sends to whom.
+    /// Sender and receiver of messages in flight, by token.
     under_way: Vec<(u32, u32)>,
     ended: Vec<Option<u64>>,
 }
 
 impl Programs {
-    /// A program for each rank.
+    /// Makes a program for each rank.
     ///
     /// # Errors
-    /// There are fewer hosts than ranks, or what is posted is not what is retrieved.
+    /// There are fewer hosts than ranks, or the posted messages are not those that are retrieved.
     pub fn new(programs: Vec<Vec<Op>>, places: Vec<u32>, hosts: usize) -> Result<Self, BadProgram> {
         let ranks = programs.len();
         if ranks > hosts || places.len() < ranks {
@@ -98,12 +98,12 @@ impl Programs {
         })
     }
 
-    /// When each rank was through; `None` of those that are not.
+    /// Cycle at which each rank was done; `None` for ranks that are not.
     pub fn ended(&self) -> &[Option<u64>] {
         &self.ended
     }
 
-    /// Whether all ranks are through.
+    /// Whether all ranks are done.
     pub fn is_done(&self) -> bool {
         self.ended.iter().all(Option::is_some)
     }
@@ -178,7 +178,7 @@ mod tests {
         let ping = vec![Op::Post { to: 1, flits: 4 }, Op::Retrieve { from: 1 }];
         let pong = vec![Op::Retrieve { from: 0 }, Op::Compute(100), Op::Post { to: 0, flits: 4 }];
         assert_eq!(run(vec![ping.clone(), pong.clone()]), [Some(1 + 12 + 100 + 12), Some(1 + 12 + 100)]);
-        // The one that comes too early is kept.
+        // A message that comes too early is kept.
         let late = [vec![Op::Compute(1000)], pong].concat();
         assert_eq!(run(vec![ping, late])[0], Some(1 + 1000 + 100 + 12));
     }

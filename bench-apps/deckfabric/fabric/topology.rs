@@ -1,7 +1,8 @@
-//! Switches, hosts and cables, and where a packet goes at each switch.
+//! Topology: switches, hosts and cables, and the routes at each switch.
 //!
-//! Nodes are numbered: switches first, then hosts. A host has one port. Routes are tables by destination, as InfiniBand's switches
-//! have them, with the virtual channel of the next hop: what a torus and a dragonfly need against deadlock.
+//! Nodes are numbered: switches first, then hosts. A host has one port. Routes are tables by destination, as in
+//! InfiniBand's switches, with the virtual channel of the next hop, which a torus and a dragonfly need against
+//! deadlock.
 
 mod dragonfly;
 mod file;
@@ -18,68 +19,68 @@ pub use tree::tree;
 
 use thiserror::Error;
 
-/// Ports of a switch, at most: a word of bits has them, and one for the switch itself.
+/// Upper bound of a switch's ports: one word has a bit for each, and one for the switch itself.
 pub const MOST_PORTS: usize = 63;
-/// Switches and hosts, at most.
+/// Upper bound of switches and hosts together.
 pub const MOST_NODES: usize = 1 << 16;
-/// Entries of all routes together, at most.
+/// Upper bound of the entries of all routes together.
 const MOST_ROUTES: usize = 1 << 26;
 
-/// The other end of a cable.
+/// Other end of a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// A switch or a host.
+    /// Number of the switch or host.
     pub node: usize,
-    /// Its port.
+    /// Number of its port.
     pub port: usize,
 }
 
-/// The next hop.
+/// Next hop of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// The port of this switch.
+    /// Port of this switch.
     pub port: u8,
-    /// The virtual channel on that link.
+    /// Virtual channel on that link.
     pub vc: u8,
 }
 
-/// Why there is no such network.
+/// Why a network is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadTopology {
-    /// A number that is not possible.
+    /// A number is out of its range.
     #[error("{what} is {value}: take {least} to {most}")]
     Range {
-        /// What it is.
+        /// Name of the number.
         what: &'static str,
-        /// As asked for.
+        /// Requested value.
         value: usize,
-        /// At least.
+        /// Lower bound.
         least: usize,
-        /// At most.
+        /// Upper bound.
         most: usize,
     },
-    /// Switches' ports.
+    /// A switch would have too many ports.
     #[error("a switch has {ports} ports, and at most {MOST_PORTS} are possible")]
     Ports {
-        /// As asked for.
+        /// Number of ports.
         ports: usize,
     },
-    /// All together.
+    /// The network would be too small or too large.
     #[error(
         "{switches} switches and {hosts} hosts cannot be: there are at least 1 and 2, at most {MOST_NODES} of both, and at most {MOST_ROUTES} routes from a switch to a host"
     )]
     Size {
-        /// As asked for.
+        /// Number of switches.
         switches: usize,
-        /// As asked for.
+        /// Number of hosts.
         hosts: usize,
     },
-    /// Somebody cannot be reached.
+    /// A host cannot be reached.
     #[error("switch {from} does not reach host {host}: the network has more than one part")]
     Apart {
-        /// A switch.
+        /// Number of a switch.
         from: usize,
-        /// A host.
+        /// Number of the host.
         host: usize,
     },
 }
@@ -87,19 +88,19 @@ pub enum BadTopology {
 /// A network and its routes.
 #[derive(Clone, Debug)]
 pub struct Network {
-    /// For reports.
+    /// Name for reports.
     pub name: String,
     switches: usize,
     hosts: usize,
-    /// By node and port.
+    /// Other ends of the cables, by node and port.
     peers: Vec<Vec<Option<Peer>>>,
-    /// By switch, then by host.
+    /// Next hops, by switch and then by host.
     routes: Vec<Route>,
     channels: usize,
 }
 
 impl Network {
-    /// Nodes without cables.
+    /// Makes nodes without cables.
     fn new(name: String, switches: usize, ports: usize, hosts: usize) -> Result<Self, BadTopology> {
         if ports > MOST_PORTS {
             return Err(BadTopology::Ports { ports });
@@ -136,7 +137,7 @@ impl Network {
         self
     }
 
-    /// The same with all in one virtual channel: what it is good for is shown by what happens without.
+    /// Puts all routes into one virtual channel, to show what happens without a second one.
     #[cfg(test)]
     pub(crate) fn with_one_channel(mut self) -> Self {
         self.routes.iter_mut().for_each(|route| route.vc = 0);
@@ -144,27 +145,27 @@ impl Network {
         self
     }
 
-    /// How many switches there are: the nodes from 0.
+    /// Number of switches, which are the nodes from 0.
     pub fn switches(&self) -> usize {
         self.switches
     }
 
-    /// How many hosts there are: the nodes behind the switches.
+    /// Number of hosts, which are the nodes behind the switches.
     pub fn hosts(&self) -> usize {
         self.hosts
     }
 
-    /// The node of a host.
+    /// Number of a host's node.
     pub fn host_node(&self, host: usize) -> usize {
         self.switches + host
     }
 
-    /// Virtual channels that routes use.
+    /// Number of virtual channels that routes use.
     pub fn channels(&self) -> usize {
         self.channels
     }
 
-    /// By port, the other ends.
+    /// Other ends of a node's cables, by port.
     pub fn peers(&self, node: usize) -> &[Option<Peer>] {
         &self.peers[node]
     }
@@ -174,7 +175,7 @@ impl Network {
         self.peers[self.host_node(host)][0].expect("a host is attached when the network is made")
     }
 
-    /// Where a packet to a host goes from a switch.
+    /// Next hop of a packet at a switch to a host.
     pub fn route(&self, switch: usize, host: usize) -> Route {
         self.routes[switch * self.hosts + host]
     }
@@ -193,7 +194,8 @@ impl Network {
         path
     }
 
-    /// What each host can send at most, in flits a cycle, if all send to all alike: the busiest link's bound by the routes.
+    /// Upper bound of what each host can send, in flits a cycle, if all send equally to all: it follows from the
+    /// busiest link of the routes.
     pub fn uniform_bound(&self) -> f64 {
         let mut load = vec![vec![0u64; MOST_PORTS]; self.switches];
         for to in 0..self.hosts {

@@ -1,63 +1,63 @@
-//! Random messages: streams with a load, a pattern of destinations, and a way in which messages come.
+//! Random messages: streams with a load, a pattern of destinations, and a distribution of arrivals.
 //!
-//! Each sender of a stream has a generator of its own, so what is posted depends on the seed only, and not on what the network does
-//! with it: schemes are compared by the same messages.
+//! Each sender of a stream has a random generator of its own. So the posted messages depend only on the seed, and
+//! not on what the network does with them: schemes are compared by the same messages.
 
 use crate::workload::{Post, Wishes, Workload};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use thiserror::Error;
 
-/// Whom messages go to.
+/// Destinations of messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Any other host.
     Uniform,
-    /// Each sender's own: as many as there are senders.
+    /// Fixed destination of each sender; as many as there are senders.
     Fixed(Vec<u32>),
-    /// Any of these, but not the sender itself.
+    /// Any of these hosts, but not the sender itself.
     Among(Vec<u32>),
 }
 
-/// When messages come.
+/// Times of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// As a Poisson process.
+    /// A Poisson process.
     Random,
-    /// At equal distances, beginning at a random time.
+    /// Equal distances, beginning at a random time.
     Regular,
-    /// So many at once, to one destination.
+    /// Bursts of this many messages at once, to one destination.
     Bursts(u32),
 }
 
-/// Messages of a kind.
+/// A stream of messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stream {
-    /// The class under which it is counted; streams of the same name share one.
+    /// Class under which it is counted; streams of the same name share one.
     pub name: String,
-    /// The hosts that send.
+    /// Hosts that send.
     pub from: Vec<u32>,
-    /// Whom to.
+    /// Destinations.
     pub to: Pattern,
-    /// The service level.
+    /// Service level.
     pub level: u8,
     /// Flits a cycle that each sender posts on average.
     pub load: f64,
-    /// The lengths of messages, in flits: any between these, with the same probability.
+    /// Shortest and longest message in flits; all lengths between these have the same probability.
     pub flits: (u32, u32),
-    /// When.
+    /// Times of the messages.
     pub arrivals: Arrivals,
-    /// Nothing is posted before and after these cycles.
+    /// First and last cycle: none are posted outside of these.
     pub during: (u64, u64),
 }
 
-/// Why a stream is none.
+/// Why a stream is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("stream {stream:?}: {reason}")]
 pub struct BadStream {
-    /// Its name.
+    /// Name of the stream.
     pub stream: String,
-    /// In words.
+    /// Reason as text.
     pub reason: String,
 }
 
@@ -65,7 +65,7 @@ struct Sender {
     stream: usize,
     nth: usize,
     random: Xoshiro256PlusPlus,
-    /// When the next message is due.
+    /// Time at which the next message is due.
     next: f64,
 }
 
@@ -74,13 +74,13 @@ pub struct Traffic {
     hosts: u32,
     streams: Vec<Stream>,
     classes: Vec<String>,
-    /// By stream.
+    /// Class of each stream.
     class_of: Vec<u8>,
     senders: Vec<Sender>,
 }
 
 impl Traffic {
-    /// Streams in a network of so many hosts.
+    /// Makes a workload of streams in a network of `hosts` hosts.
     pub fn new(hosts: usize, streams: Vec<Stream>, seed: u64) -> Result<Self, BadStream> {
         let mut classes: Vec<String> = Vec::new();
         let mut class_of = Vec::new();
@@ -218,7 +218,7 @@ impl Workload for Traffic {
     }
 }
 
-/// Different hosts at random, in two lists: who sends, and who receives.
+/// Chooses different hosts at random. Returns two lists: senders and receivers.
 pub fn hot_spot(hosts: usize, senders: usize, receivers: usize, seed: u64) -> Option<(Vec<u32>, Vec<u32>)> {
     let mut all: Vec<_> = (0..hosts as u32).collect();
     all.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(seed));
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Plays the timers without a network.
+    /// Runs the timers without a network.
     fn posts(streams: Vec<Stream>, seed: u64) -> Vec<(u64, Post)> {
         let mut traffic = Traffic::new(4, streams, seed).unwrap();
         let mut wishes = Wishes::default();

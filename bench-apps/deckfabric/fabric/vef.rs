@@ -1,4 +1,5 @@
-//! Traces of MPI programs in the format VEF3, and their replay: a message goes when those that it depends on have gone or come.
+//! Traces of MPI programs in the format VEF3, and their replay: a message goes when those that it depends on have
+//! left or arrived.
 //!
 //! ```text
 //! VEF3 nNodes nMsgs nCOMM nCollComm nLocalCollComm noRecvDep clock_ps
@@ -12,9 +13,9 @@
 //! | 1 | dTime after its sender has sent the message IDdep |
 //! | 2 | dTime after its sender has received the message IDdep |
 //! | 3 | dTime after the group operation IDdep: **not supported**, such a trace is refused |
-//! | + 4 | the same, and others depend on it, which is found out anyway |
+//! | + 4 | the same, and others depend on it (not needed for a replay) |
 //!
-//! Traces with group operations have to be written with those as messages.
+//! Traces with group operations have to be written with the messages of these operations instead.
 
 use crate::workload::{Post, Wishes, Workload};
 use std::collections::BTreeMap;
@@ -22,55 +23,55 @@ use thiserror::Error;
 
 /// Bytes of a flit.
 const FLIT: u64 = 64;
-/// Of a message, in bytes.
+/// Upper bound of a message in bytes.
 const LONGEST: u64 = 1 << 26;
-/// Messages of a trace.
+/// Upper bound of a trace's messages.
 const MOST: u64 = 1 << 26;
 
-/// What is wrong, and where.
+/// An invalid line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct BadTrace {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// In words.
+    /// Reason as text.
     pub reason: String,
 }
 
-/// When a message goes.
+/// Event after which a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The beginning.
+    /// The beginning of the run.
     Begin,
-    /// Its sender has sent another one: its place in the trace.
+    /// Its sender has sent another message, which is named by its index in the trace.
     Sent(u32),
-    /// Its sender has received another one.
+    /// Its sender has received another message, which is named by its index in the trace.
     Received(u32),
 }
 
 /// A message of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The sender's node.
+    /// Node of the sender.
     pub from: u32,
-    /// The receiver's.
+    /// Node of the receiver.
     pub to: u32,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
-    /// When it goes.
+    /// Event after which it goes.
     pub after: After,
-    /// So many clocks later.
+    /// Number of clocks after that event.
     pub clocks: u64,
 }
 
 /// A trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: u32,
-    /// Of a clock.
+    /// Length of a clock in picoseconds.
     pub clock_ps: u64,
-    /// In the order of the file.
+    /// Messages in the order of the file.
     pub records: Vec<Record>,
 }
 
@@ -161,7 +162,7 @@ fn number(word: &str, name: &str) -> Result<u64, String> {
     word.parse().map_err(|_| format!("{name} is {shown:?}, and no number"))
 }
 
-/// `0 0 1 2`: the communicator's number, and its nodes.
+/// Checks a communicator's line such as `0 0 1 2`: its number, and its nodes.
 fn check_members(text: &str, nodes: u32) -> Result<(), String> {
     for (at, word) in text.split_whitespace().enumerate() {
         let node = number(word, if at == 0 { "the communicator" } else { "its member" })?;
@@ -189,7 +190,7 @@ fn record(
     for ((value, word), name) in
         values.iter_mut().zip(words).zip(["ID", "src", "dst", "length", "Dep", "dTime", "IDdep"])
     {
-        // Of a message that depends on none, IDdep may be -1.
+        // IDdep may be -1 for a message that depends on none.
         *value = if name == "IDdep" && word.starts_with('-') { u64::MAX } else { number(word, name)? };
     }
     let [id, from, to, bytes, dep, clocks, on] = values;
@@ -235,10 +236,10 @@ fn record(
 /// A trace as a workload: node n is host n.
 pub struct Replay {
     records: Vec<Record>,
-    /// Of a flit over a link, and of a clock of the trace.
+    /// Picoseconds that a flit needs over a link, and below, length of a clock of the trace.
     cycle_ps: u64,
     clock_ps: u64,
-    /// By place: those that go when it was sent, and when it has arrived.
+    /// Messages that go when the message of this index was sent, and below, when it has arrived.
     on_sent: Vec<Vec<u32>>,
     on_received: Vec<Vec<u32>>,
     done: usize,
@@ -246,7 +247,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// `cycle_ps`: what a link needs for 64 bytes, in picoseconds; 0 is taken for 1.
+    /// Makes a replay. `cycle_ps` is the time that a link needs for 64 bytes, in picoseconds; 0 counts as 1.
     pub fn new(trace: Trace, cycle_ps: u64) -> Self {
         let mut on_sent = vec![Vec::new(); trace.records.len()];
         let mut on_received = on_sent.clone();
@@ -261,24 +262,24 @@ impl Replay {
         Self { records: trace.records, cycle_ps, clock_ps, on_sent, on_received, done: 0, ended: 0 }
     }
 
-    /// Messages that have arrived.
+    /// Number of messages that have arrived.
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// Whether all have.
+    /// Whether all messages have arrived.
     pub fn is_done(&self) -> bool {
         self.done == self.records.len()
     }
 
-    /// When the last one arrived.
+    /// Cycle at which the last message arrived.
     pub fn ended(&self) -> u64 {
         self.ended
     }
 
     fn cycles(&self, clocks: u64) -> u64 {
         let picoseconds = u128::from(clocks) * u128::from(self.clock_ps);
-        // Times beyond that are none that a run comes to.
+        // No run comes to times beyond this bound.
         u64::try_from(picoseconds.div_ceil(u128::from(self.cycle_ps))).unwrap_or(u64::MAX).min(1 << 60)
     }
 
@@ -303,7 +304,7 @@ impl Workload for Replay {
     fn timer(&mut self, now: u64, nth: u32, wishes: &mut Wishes) {
         let Record { from, to, bytes, .. } = self.records[nth as usize];
         if from == to {
-            // In the memory of one node: it is there at once.
+            // A message within one node is there at once.
             self.sent(now, nth, wishes);
             self.delivered(now, nth, wishes);
             return;
@@ -349,10 +350,10 @@ C0 0 1 2 3
 
     #[test]
     fn messages_go_when_those_they_depend_on_have_gone_or_come() {
-        // A clock is a cycle. 256 bytes are 4 flits and need 12 cycles; a flit needs 9. Message 1 goes at 10, 2 at 22 + 100, 4 a cycle
-        // after 134.
+        // A clock is a cycle. 256 bytes are 4 flits and need 12 cycles; one flit needs 9. Message 1 goes at 10,
+        // message 2 at 22 + 100, message 4 a cycle after 134.
         assert_eq!(play(SAMPLE, 1000), (5, 134 + 1 + 9));
-        // A link twice as slow: clocks are half as many cycles.
+        // The link is twice as slow, so clocks are half as many cycles.
         assert_eq!(play(SAMPLE, 2000), (5, 5 + 12 + 50 + 12 + 1 + 9));
     }
 
@@ -388,7 +389,8 @@ C0 0 1 2 3
     }
 
     proptest! {
-        /// A part of a good trace replaced by anything: a trace that ends, or an error, and never a panic.
+        /// A part of a good trace is replaced by anything: the result is a trace that ends, or an error, and never a
+        /// panic.
         #[test]
         fn proptest_any_text_is_a_trace_or_an_error(at in 0usize..120, cut in 0usize..10, text in "[0-9CVEF \n-]{0,12}") {
             let from = at.min(SAMPLE.len());

@@ -1,19 +1,19 @@
-//! What happens when: a wheel of buckets, one for each of the next cycles, and a map for what is further away.
+//! Timing wheel: buckets of events, one for each of the next cycles, and a map for events that are further away.
 //!
 //! Events of a cycle come out in the order in which they went in, so runs repeat.
 
 use std::collections::BTreeMap;
 
-/// Cycles that the wheel holds; a power of two.
+/// Number of cycles that the wheel holds; a power of two.
 const SLOTS: u64 = 4096;
 
 pub struct Wheel<Event> {
     buckets: Vec<Vec<Event>>,
-    /// A bit for each bucket that has something.
+    /// Bitmap of the buckets that have events.
     filled: [u64; SLOTS as usize / 64],
     now: u64,
     far: BTreeMap<u64, Vec<Event>>,
-    /// The first time in `far`.
+    /// First time in `far`.
     next_far: u64,
 }
 
@@ -23,17 +23,17 @@ impl<Event> Wheel<Event> {
         Self { buckets, filled: [0; SLOTS as usize / 64], now: 0, far: BTreeMap::new(), next_far: u64::MAX }
     }
 
-    /// The cycle that was taken last.
+    /// Cycle that was taken last.
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Whether nothing is to happen any more.
+    /// Whether there are no more events.
     pub fn is_empty(&self) -> bool {
         self.next_far == u64::MAX && self.filled.iter().all(|word| *word == 0)
     }
 
-    /// `at` is behind [`Self::now`].
+    /// Schedules an event at the cycle `at`, which is after [`Self::now`].
     pub fn schedule(&mut self, at: u64, event: Event) {
         debug_assert!(at > self.now, "{at} is not behind {}", self.now);
         if at - self.now < SLOTS {
@@ -46,8 +46,8 @@ impl<Event> Wheel<Event> {
         }
     }
 
-    /// Goes on to the next cycle that has events and is not behind `until`, and puts them into `events`. Without one, `now` becomes
-    /// `until`.
+    /// Goes on to the next cycle that has events and is not after `until`, and puts them into `events`. Without one,
+    /// `now` becomes `until`.
     pub fn next(&mut self, until: u64, events: &mut Vec<Event>) -> Option<u64> {
         events.clear();
         let near = self.next_near();
@@ -68,7 +68,7 @@ impl<Event> Wheel<Event> {
         while self.next_far < at.saturating_add(SLOTS) {
             let Some((at, mut events)) = self.far.pop_first() else { break };
             let slot = (at % SLOTS) as usize;
-            // They were scheduled before what is in the bucket already.
+            // These events were scheduled before those that are in the bucket already.
             events.append(&mut self.buckets[slot]);
             self.buckets[slot] = events;
             self.filled[slot / 64] |= 1 << (slot % 64);
@@ -103,7 +103,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     proptest! {
-        /// As a sorted list has it.
+        /// The wheel gives the same order as a sorted list.
         #[test]
         fn proptest_events_come_in_the_order_of_their_times(steps in vec((1u64..20_000, 0u8..4), 1..300)) {
             let mut wheel = Wheel::new();

@@ -1,23 +1,23 @@
-//! What runs over a network: it posts messages, sets timers, and hears of both.
+//! Workloads: what runs over a network posts messages, sets timers, and is told of both.
 
-/// A message that is to be sent.
+/// A message to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Post {
-    /// A host.
+    /// Number of the sending host.
     pub from: u32,
-    /// Another one.
+    /// Number of the receiving host.
     pub to: u32,
-    /// At least 1.
+    /// Length in flits; at least 1.
     pub flits: u32,
-    /// The service level.
+    /// Service level.
     pub level: u8,
-    /// Under which it is counted; below the number of classes.
+    /// Class under which it is counted; below the number of classes.
     pub class: u8,
-    /// What the workload calls it.
+    /// Number that the workload gives the message.
     pub token: u32,
 }
 
-/// What a workload wants next.
+/// Messages and timers that a workload wants next.
 #[derive(Debug, Default)]
 pub struct Wishes {
     pub(crate) posts: Vec<Post>,
@@ -30,26 +30,26 @@ impl Wishes {
         self.posts.push(post);
     }
 
-    /// Calls [`Workload::timer`] at a time, which is behind now.
+    /// Calls [`Workload::timer`] at the cycle `time`, which is after now.
     pub fn at(&mut self, time: u64, token: u32) {
         self.timers.push((time, token));
     }
 }
 
-/// Something that sends messages.
+/// A source of messages.
 pub trait Workload {
-    /// The classes by which messages are counted, in their order.
+    /// Names of the classes by which messages are counted, in their order.
     fn classes(&self) -> Vec<String>;
 
-    /// Time begins: it is 0.
+    /// Begins at cycle 0.
     fn begin(&mut self, wishes: &mut Wishes);
 
-    /// A timer.
+    /// Handles a timer.
     fn timer(&mut self, now: u64, token: u32, wishes: &mut Wishes);
 
-    /// All of a message has left its host.
+    /// Handles a message of which all flits have left its host.
     fn sent(&mut self, _now: u64, _token: u32, _wishes: &mut Wishes) {}
 
-    /// All of a message has arrived.
+    /// Handles a message of which all flits have arrived.
     fn delivered(&mut self, _now: u64, _token: u32, _wishes: &mut Wishes) {}
 }

@@ -1,25 +1,26 @@
-//! Explicit congestion notification: a sender's gaps for each destination grow with each notification, and shrink with time.
+//! Explicit congestion notification: a sender's gaps for each destination grow with each notification, and shrink
+//! with time.
 
 use super::{OutOfRange, within};
 use std::collections::VecDeque;
 
-/// The parameters.
+/// Parameters of ECN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ecn {
-    /// Flits in an output's queue above which packets are marked. Half of a buffer is usual; with less, a link's random arrivals are
-    /// taken for congestion.
+    /// Flits in an output's queue above which packets are marked. Half of a buffer is usual; with less, random
+    /// arrivals on a link are taken for congestion.
     pub threshold: u32,
     /// Cycles that a notification adds to the gap.
     pub step: u32,
-    /// The gap is a cycle shorter after so many cycles.
+    /// Cycles after which the gap is a cycle shorter.
     pub decay: u32,
-    /// The largest gap, in cycles.
+    /// Upper bound of the gap in cycles.
     pub largest: u32,
 }
 
 impl Default for Ecn {
     fn default() -> Self {
-        // Gaps that shrink more slowly leave a hot spot half idle: senders hear of a queue when it is gone.
+        // Gaps that shrink more slowly leave a hot spot half idle: senders learn of a queue when it is gone.
         Self { threshold: 32, step: 24, decay: 4, largest: 2000 }
     }
 }
@@ -33,19 +34,19 @@ impl Ecn {
     }
 }
 
-/// A sender's packets to one destination: one is on its way out, the others wait here.
+/// Packets of a sender to one destination: one is leaving, the others wait here.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub waiting: VecDeque<u32>,
-    /// One is on its way out, or a time is awaited.
+    /// A packet is leaving, or the end of a gap is awaited.
     pub busy: bool,
     gap: u64,
-    /// When the gap was as it says.
+    /// Cycle at which `gap` was computed.
     since: u64,
 }
 
 impl Flow {
-    /// The gap now.
+    /// Returns the gap at this time.
     pub fn gap(&mut self, now: u64, ecn: &Ecn) -> u64 {
         let steps = (now - self.since) / u64::from(ecn.decay);
         self.gap = self.gap.saturating_sub(steps);
@@ -53,7 +54,7 @@ impl Flow {
         self.gap
     }
 
-    /// A notification has arrived.
+    /// Handles a notification.
     pub fn notified(&mut self, now: u64, ecn: &Ecn) {
         let gap = self.gap(now, ecn);
         self.gap = (gap + u64::from(ecn.step)).min(u64::from(ecn.largest));

@@ -1,8 +1,8 @@
-//! The last-hop reservation protocol: the switch before the host drops, and has the host's calendar.
+//! Last-hop reservation protocol: the switch before the host drops packets, and has the host's calendar.
 
 use super::{OutOfRange, within};
 
-/// The parameters.
+/// Parameters of LHRP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lhrp {
     /// Flits in the queue to a host above which speculative packets for it are dropped.

@@ -1,15 +1,16 @@
-//! The speculative reservation protocol, and its form for small messages: how long speculative packets may wait.
+//! Speculative reservation protocol, and its form for small messages: bounds of speculation.
 
 use super::{OutOfRange, within};
 use std::collections::VecDeque;
 
-/// The parameters.
+/// Parameters of SRP and SMSRP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speculation {
-    /// Cycles that a speculative packet waits in switches' queues, all together; then it is dropped.
+    /// Cycles that a speculative packet may wait in the queues of all switches together; then it is dropped.
     pub patience: u32,
-    /// Messages of a sender to one receiver that are under way, at most. The others wait at the sender, and reserve nothing: otherwise
-    /// a sender that posts more than its receiver can take fills the receiver's link with reservations.
+    /// Upper bound of the messages in flight from a sender to one receiver. Others wait at the sender, and reserve
+    /// nothing: otherwise a sender that posts more than its receiver can take would fill the receiver's link with
+    /// reservations.
     pub window: u32,
 }
 
@@ -26,11 +27,11 @@ impl Speculation {
     }
 }
 
-/// A sender's messages to one receiver.
+/// Messages of a sender to one receiver.
 #[derive(Debug, Default)]
 pub(crate) struct Pair {
-    /// Under way.
+    /// Number of messages in flight.
     pub open: u32,
-    /// They follow.
+    /// Messages that follow.
     pub waiting: VecDeque<u32>,
 }

@@ -1,4 +1,4 @@
-//! A packet has arrived at its host.
+//! Delivery of packets at their hosts.
 
 use super::Engine;
 use crate::{
@@ -18,7 +18,7 @@ impl<W: Workload> Engine<'_, W> {
         if packet.kind != Kind::Reserve {
             self.calendars[packet.to as usize].reserve(now, u32::from(packet.flits));
         }
-        // A late answer about a message that is done already: its time was reserved for nothing.
+        // The answer may be late, about a message that is done already: its time was reserved for nothing.
         let is_current = self.messages[packet.message].generation == packet.generation
             && self.messages[packet.message].delivered + self.messages[packet.message].settled
                 < 2 * self.messages[packet.message].parts;
@@ -46,7 +46,7 @@ impl<W: Workload> Engine<'_, W> {
             class.latency.record(now - whole.created).expect("a histogram of any size");
         }
         let token = whole.token;
-        // What was not speculative is settled without an answer.
+        // A packet that was not speculative is settled without an answer.
         if kind == Kind::Speculative || self.config.acks {
             self.control(message, Kind::Ack, false, |ack| ack.about = u32::from(kind == Kind::Data));
         }
@@ -60,7 +60,7 @@ impl<W: Workload> Engine<'_, W> {
         self.end_if_done(message);
     }
 
-    /// A reservation arrives: it is granted for some time. What it takes itself of the link is reserved with it.
+    /// Grants a reservation that has arrived. The time of the reservation packet itself on the link is reserved, too.
     fn grant(&mut self, now: u64, request: &Packet) {
         let Packet { message, generation, from, to, part, about, flits, .. } = *request;
         let after = self.calendars[to as usize].reserve(now, about + u32::from(flits));

@@ -1,4 +1,4 @@
-//! Speculative packets are dropped: by any switch after a wait (SRP, SMSRP), or by the last one (LHRP). The sender hears of it.
+//! Drops of speculative packets: by any switch after a wait (SRP, SMSRP), or by the last one (LHRP). The sender is told.
 
 use super::{Engine, Event};
 use crate::{
@@ -8,14 +8,14 @@ use crate::{
 };
 
 impl<W: Workload> Engine<'_, W> {
-    /// Whether a speculative packet that has just come to a switch is dropped there. If not, its patience runs.
+    /// Drops a speculative packet that has just come to a switch, or starts its patience. Returns whether it was dropped.
     pub(super) fn drops(&mut self, now: u64, at: u32, is_last_hop: bool) -> bool {
         let Packet { message, out, flits, waited, serial, to, .. } = self.packets[at];
         match self.config.congestion.protocol(self.messages[message].flits) {
             Protocol::LastHop if is_last_hop => {
                 let threshold = self.config.congestion.lhrp().map_or(u32::MAX, |lhrp| lhrp.threshold);
                 let after = self.calendars[to as usize].reserve(now, u32::from(flits));
-                // What is let through needs the host's time as well.
+                // A packet that is let through needs the host's time as well.
                 if self.ports.waiting(out) + u32::from(flits) <= threshold {
                     return false;
                 }
@@ -42,7 +42,7 @@ impl<W: Workload> Engine<'_, W> {
             return;
         }
         let patience = self.config.congestion.speculation().map_or(u32::MAX, |srp| srp.patience);
-        // It may have gone on and be at another switch, whose own event comes.
+        // The packet may have gone on to another switch, which has an event of its own.
         if u64::from(waited) + (now - queued_at) >= u64::from(patience) {
             self.ports.remove(&mut self.packets, at);
             self.drop_packet(now, at, 0);

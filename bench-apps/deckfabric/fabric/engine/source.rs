@@ -1,4 +1,4 @@
-//! Messages at their senders: packets of what is posted, and what becomes of those that were refused.
+//! Messages at their senders: packets of posted messages, and what follows when a part was refused.
 
 use super::{BadPost, Engine, Event};
 use crate::{
@@ -27,7 +27,7 @@ impl<W: Workload> Engine<'_, W> {
         let created = self.wheel.now();
         let message = self.messages.add(|old| {
             let generation = old.as_ref().map_or(0, |old| old.generation.wrapping_add(1));
-            // Its memory is used again.
+            // The memory of the former message is used again.
             let held = old.map(|old| std::mem::take(&mut old.held)).unwrap_or_default();
             Message {
                 generation,
@@ -52,7 +52,8 @@ impl<W: Workload> Engine<'_, W> {
         Ok(())
     }
 
-    /// SRP and SMSRP: only so many messages of a pair of hosts are under way; the others wait for one of them to be done.
+    /// Starts a message within its window (SRP and SMSRP): only so many messages of a pair of hosts are in flight;
+    /// the others wait for one of them to be done.
     fn start_in_window(&mut self, message: u32, window: u32) {
         let Message { from, to, .. } = self.messages[message];
         let pair = self.pairs[from as usize].entry(to).or_default();
@@ -64,7 +65,7 @@ impl<W: Workload> Engine<'_, W> {
         }
     }
 
-    /// A message of a pair is done: the next one begins.
+    /// Starts the next message of a pair: one is done.
     fn start_next(&mut self, from: u32, to: u32) {
         let Some(pair) = self.pairs[from as usize].get_mut(&to) else { return };
         match pair.waiting.pop_front() {
@@ -104,7 +105,7 @@ impl<W: Workload> Engine<'_, W> {
         self.make(Packet { message, generation, from, to, flits, level, kind, part, ..Packet::default() })
     }
 
-    /// A packet of control about a message: from its sender, or from its receiver.
+    /// Sends a control packet about a message, from its sender or from its receiver.
     pub(super) fn control(
         &mut self,
         message: u32,
@@ -132,7 +133,7 @@ impl<W: Workload> Engine<'_, W> {
         self.is_now_due(out);
     }
 
-    /// A packet has left its host.
+    /// Handles a packet that has left its host.
     pub(super) fn has_left(&mut self, now: u64, at: u32) {
         let Packet { kind, message, from, to, flits, .. } = self.packets[at];
         if !kind.is_payload() {
@@ -147,7 +148,7 @@ impl<W: Workload> Engine<'_, W> {
         self.pace_next(now, from, to, flits);
     }
 
-    /// ECN: a packet goes when the gap behind the one before it is over.
+    /// Sends a packet when the gap behind the one before it is over (ECN).
     fn pace(&mut self, now: u64, at: u32) {
         let Packet { from, to, .. } = self.packets[at];
         let flow = self.flows[from as usize].entry(to).or_default();
@@ -174,7 +175,7 @@ impl<W: Workload> Engine<'_, W> {
         }
     }
 
-    /// SRP: whether a speculative packet that is about to leave is kept, because its message is granted.
+    /// Withdraws a speculative packet that is about to leave, if its message has a grant (SRP). Returns whether it did.
     pub(super) fn withdraw(&mut self, now: u64, at: u32) -> bool {
         let Packet { message, part, flits, .. } = self.packets[at];
         let reservation = self.messages[message].reservation;
@@ -197,7 +198,7 @@ impl<W: Workload> Engine<'_, W> {
         }
     }
 
-    /// A part is known to arrive.
+    /// Counts a part that is known to arrive.
     pub(super) fn settle(&mut self, message: u32) {
         self.messages[message].settled += 1;
         self.end_if_done(message);
@@ -213,7 +214,7 @@ impl<W: Workload> Engine<'_, W> {
         }
     }
 
-    /// SRP: the granted time of a message begins.
+    /// Begins the granted time of a message (SRP).
     pub(super) fn begin_reserved(&mut self, now: u64, message: u32, generation: u32) {
         if self.messages[message].generation != generation {
             return;
@@ -226,7 +227,7 @@ impl<W: Workload> Engine<'_, W> {
         self.messages[message].held = held;
     }
 
-    /// A reservation was granted.
+    /// Handles a grant.
     pub(super) fn granted(&mut self, now: u64, answer: &Packet) {
         let Packet { message, generation, part, about, after, .. } = *answer;
         match self.config.congestion.protocol(self.messages[message].flits) {
@@ -238,7 +239,7 @@ impl<W: Workload> Engine<'_, W> {
         }
     }
 
-    /// A speculative packet was dropped.
+    /// Handles a refusal: a speculative packet was dropped.
     pub(super) fn refused(&mut self, now: u64, answer: &Packet) {
         let Packet { message, part, about, after, .. } = *answer;
         match self.config.congestion.protocol(self.messages[message].flits) {

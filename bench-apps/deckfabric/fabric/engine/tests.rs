@@ -10,7 +10,7 @@ use crate::{
 };
 use proptest::prelude::*;
 
-/// Posts messages at given times, and notes when each arrives and in which order.
+/// A workload that posts messages at given times, and notes the times and the order of their arrivals.
 struct Script {
     posts: Vec<(u64, Post)>,
     arrived: Vec<(u64, u32)>,
@@ -97,7 +97,8 @@ fn packets_of_a_message_follow_one_another_without_a_gap() {
 
 #[test]
 fn a_small_buffer_limits_a_link_by_its_round_trip() {
-    // A packet of 4 flits, and room for one: the credit is back when the packet has left the switch and has crossed the link twice.
+    // The buffer holds one packet of 4 flits: its credit is back when the packet has left the switch and has crossed
+    // the link twice.
     let network = tree(2, 1).unwrap();
     let config = Config { buffer: 4, link: 10, switch: 6, ..Config::default() };
     let found = script(&network, &config, vec![(1, post(0, 1, 4)), (1, post(0, 1, 4)), (1, post(0, 1, 4))]);
@@ -115,10 +116,11 @@ fn two_senders_to_one_share_it_packet_by_packet() {
     assert_eq!(found.arrived.last().unwrap().0, 1 + 2 * 2 + 4 + 160, "the host's link is never idle");
 }
 
-/// Max-min fairness: of three flows over one link two are bound elsewhere, or none.
+/// Max-min fairness: of three flows over one link, two are bound elsewhere, or none.
 #[test]
 fn a_link_is_shared_by_max_min_fairness() {
-    // Hosts 0, 1, 2 send to 3 with what they have: 0.1, 0.8 and 0.8. The first gets all, the others half of the rest.
+    // Hosts 0, 1, 2 send to 3 with loads of 0.1, 0.8 and 0.8. The first gets all of its load, the others half of the
+    // rest.
     let network = tree(4, 1).unwrap();
     let stream = |from: u32, load| Stream {
         name: format!("{from}"),
@@ -141,11 +143,11 @@ fn a_link_is_shared_by_max_min_fairness() {
     }
 }
 
-/// An output with random arrivals and packets of one length: the wait of an M/D/1 queue.
+/// An output with random arrivals and packets of one length has the wait of an M/D/1 queue.
 #[test]
 fn waits_at_half_load_are_those_of_an_m_d_1_queue() {
     let network = tree(20, 1).unwrap();
-    // 19 hosts send a little to one, so that nearly nobody waits at the first link.
+    // The 19 senders send only a little each, so that hardly any packet waits at the first link.
     let stream = Stream {
         name: "all".into(),
         from: (0..19).collect(),
@@ -162,7 +164,7 @@ fn waits_at_half_load_are_those_of_an_m_d_1_queue() {
     let measures = engine.measures();
     let zero = 2.0 * 2.0 + 4.0 + 8.0;
     let wait = measures.classes[0].network.mean() - zero;
-    // ρ / (2 (1 - ρ)) services; a sender cannot overtake itself, which makes it a little less.
+    // The theory says ρ / (2 (1 - ρ)) services; a sender cannot overtake itself, which makes it a little less.
     let theory = 0.5 / (2.0 * 0.5) * 8.0;
     assert!((wait / theory - 1.0).abs() < 0.08, "{wait} for {theory}");
 }
@@ -180,7 +182,7 @@ fn uniform(network: &Network, load: f64, flits: (u32, u32), until: u64) -> Strea
     }
 }
 
-/// What hosts have taken for each cycle, of the routes' bound, where all post a part of it.
+/// Returns the flits that hosts have taken for each cycle, as a part of the routes' bound, when all post a part of it.
 fn taken_of_bound(network: &Network, part: f64, passing_first: bool) -> f64 {
     let bound = network.uniform_bound();
     let stream = uniform(network, part * bound, (4, 4), u64::MAX);
@@ -193,8 +195,8 @@ fn taken_of_bound(network: &Network, part: f64, passing_first: bool) -> f64 {
     engine.measures().throughput() / bound
 }
 
-/// Past that, what is injected and what passes by take turns at links: injection takes the room that what passes by needs, buffers fill
-/// all around, and it is less. Where what passes by goes first it stays.
+/// Beyond that bound, injected and passing packets take turns at links: injection takes the room that passing
+/// packets need, buffers fill everywhere, and the throughput falls. If passing packets go first, it stays.
 #[test]
 fn a_torus_takes_up_to_what_its_bisection_lets_through() {
     for network in [torus(&[16], 1).unwrap(), torus(&[8, 8], 2).unwrap(), torus(&[8, 8], 1).unwrap()] {
@@ -207,7 +209,7 @@ fn a_torus_takes_up_to_what_its_bisection_lets_through() {
     }
 }
 
-/// What hosts of one switch take where all post as much as links carry.
+/// Returns the throughput of the hosts of one switch when all post as much as links carry.
 fn taken_of_a_switch(queues: Queues) -> f64 {
     let network = tree(8, 1).unwrap();
     let config = Config { queues, ..Config::default() };
@@ -219,7 +221,8 @@ fn taken_of_a_switch(queues: Queues) -> f64 {
     engine.measures().throughput()
 }
 
-/// Karol, Hluchyj, Morgan (1987): whoever waits behind a packet for another output leaves an eight-port switch at 0.618 of its links.
+/// Karol, Hluchyj, Morgan (1987): packets that wait behind one for another output leave an eight-port switch at
+/// 0.618 of its links' rate.
 #[test]
 fn a_switch_whose_inputs_are_one_queue_is_used_as_theory_says() {
     let fifo = taken_of_a_switch(Queues::FifoCrossbar);
@@ -231,7 +234,7 @@ fn a_switch_whose_inputs_are_one_queue_is_used_as_theory_says() {
 
 #[test]
 fn what_waits_behind_another_packet_waits_for_it() {
-    // Hosts 1 and 0 send to 2, and then host 0 to 3, which nobody else does.
+    // Hosts 1 and 0 send to 2, and then host 0 to 3, to which no other host sends.
     let network = tree(4, 1).unwrap();
     let posts = vec![(1, post(1, 2, 100)), (2, post(0, 2, 4)), (3, post(0, 3, 4))];
     let last = |queues| {
@@ -239,10 +242,10 @@ fn what_waits_behind_another_packet_waits_for_it() {
         let found = script(&network, &config, posts.clone());
         found.arrived.into_iter().find(|(_, token)| *token == 2).map(|(at, _)| at)
     };
-    // Host 0's link has it from cycle 6 on, and its output from 12 on.
+    // The packet is on host 0's link from cycle 6 on, and at its output from 12 on.
     assert_eq!(last(Queues::ByOutput), Some(12 + 2 + 4));
     assert_eq!(last(Queues::Crossbar), Some(12 + 2 + 4));
-    // The output of what is before it is free in cycle 107.
+    // The output of the packet before it is free in cycle 107.
     assert_eq!(last(Queues::Fifo), Some(107 + 2 + 4));
     assert_eq!(last(Queues::FifoCrossbar), Some(107 + 4 + 2 + 4));
 }
@@ -264,8 +267,8 @@ fn a_ring_without_a_second_channel_comes_to_a_stop_and_says_so() {
     assert!(stopped.contains("nothing moves at cycle"), "{stopped}");
 }
 
-/// Everybody sends to everybody, and a few much to one, until a time; then all that was posted has arrived, once, and all credits are
-/// back.
+/// Every host sends to every other, and a few send much to one, until a time. Then all posted messages have arrived,
+/// once, and all credits are back.
 fn all_arrives(network: &Network, config: &Config, seed: u64) {
     let hosts = network.hosts() as u32;
     let hot = Stream {
@@ -337,7 +340,8 @@ fn each_scheme_does_what_it_is_called_for() {
     assert_eq!(found, expected);
 }
 
-/// Ten hosts post to one what it cannot take: what it takes of messages and of reservations, and packets' mean time in the network.
+/// Ten hosts post more to one than it can take. Returns what it takes of messages and of reservations, and packets'
+/// mean time in the network.
 fn hot(congestion: Congestion, load: f64) -> (f64, f64, f64) {
     let network = tree(4, 2).unwrap();
     let stream = Stream {
@@ -356,17 +360,19 @@ fn hot(congestion: Congestion, load: f64) -> (f64, f64, f64) {
     (of(Kind::Data) + of(Kind::Speculative), of(Kind::Reserve), measures.classes[0].network.mean())
 }
 
-/// A message of four flits and its reservation of one share the link; what is granted is what it can carry, so queues stay short.
+/// A message of four flits and its reservation of one share the link. Grants are for what the link can carry, so
+/// queues stay short.
 #[test]
 fn past_saturation_reservations_have_a_fifth_of_the_link_and_queues_are_short() {
     let idle = hot(Congestion::Srp(Speculation::default()), 0.1).2;
     for load in [1.5, 3.0] {
-        // A window so large that it alone does not keep queues short; what they had in the beginning stays, since all of the link is sold.
+        // The window is so large that it alone does not keep queues short. Packets that queued in the beginning
+        // stay, since all of the link is reserved.
         let large = Speculation { window: 64, ..Speculation::default() };
         let (data, reserve, time) = hot(Congestion::Srp(large), load);
         assert!((data - 0.8).abs() < 0.01 && (reserve - 0.2).abs() < 0.01, "{load}: {data} and {reserve}");
         assert!(time < 8.0 * idle, "{load}: {time}, and {idle} without load");
-        // With more patience than ten windows of packets fill, none is dropped.
+        // No packet is dropped if the patience is longer than ten windows of packets fill.
         let short = Speculation { patience: 60, ..Speculation::default() };
         let (data, reserve, time) = hot(Congestion::Smsrp(short), load);
         assert!((0.8..0.95).contains(&data) && data + reserve > 0.95, "{load}: {data} and {reserve}");
@@ -423,7 +429,7 @@ fn what_must_not_be_posted_ends_the_run() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Single packets of a pair of hosts and a level arrive in their order, where nothing may be dropped; and all arrive.
+    /// Single packets of a pair of hosts and a level arrive in their order, where none may be dropped; and all arrive.
     #[test]
     fn proptest_flows_keep_their_order(
         which in 0usize..4,
@@ -454,7 +460,7 @@ proptest! {
         }
     }
 
-    /// Nothing is lost or doubled with any scheme, buffers and seeds.
+    /// No packet is lost or duplicated with any scheme, buffers and seeds.
     #[test]
     fn proptest_all_arrives_once(which in 0usize..4, scheme in 0usize..6, buffer in 4u32..64, patience in 1u32..300, window in 1u32..20, seed: u64) {
         let network = networks().swap_remove(which);

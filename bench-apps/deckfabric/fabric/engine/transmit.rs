@@ -1,4 +1,4 @@
-//! A packet leaves a port, and comes to the next one.
+//! Transmission: a packet leaves a port, and comes to the next one.
 
 use super::{Engine, Event};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl<W: Workload> Engine<'_, W> {
-    /// Sends the packet that is chosen at a port whose link is free.
+    /// Sends the chosen packet of a port whose link is free.
     pub(super) fn transmit(&mut self, now: u64, port: u32) {
         let Some(at) = self.choose(now, port) else { return };
         let packet = &mut self.packets[at];
@@ -44,7 +44,8 @@ impl<W: Workload> Engine<'_, W> {
         }
     }
 
-    /// The packet that goes, taken out of its queue. At a host, speculative ones whose message has a grant meanwhile are withdrawn.
+    /// Takes the next packet out of its queue. At a host, speculative packets whose message has a grant by now are
+    /// withdrawn.
     fn choose(&mut self, now: u64, port: u32) -> Option<u32> {
         loop {
             let at = self.ports.choose(&self.packets, port)?;
@@ -87,7 +88,7 @@ impl<W: Workload> Engine<'_, W> {
         self.is_now_due(out);
     }
 
-    /// ECN: a packet that joins a long queue is marked.
+    /// Marks a packet that joins a long queue (ECN).
     fn mark(&mut self, at: u32, out: u32) {
         let Some(ecn) = self.config.congestion.ecn() else { return };
         let packet = &mut self.packets[at];

@@ -1,10 +1,11 @@
-//! Dragonflies: groups of switches, all of a group connected with one another, and a link between each two groups. Routes are minimal: to
-//! the switch that has the link, over it, and to the destination. Channel 0 before that link and on it, channel 1 behind it.
+//! Dragonflies: groups of switches, all of a group connected with one another, and a link between each two groups.
+//! Routes are minimal: to the switch that has the link, over it, and to the destination. A packet uses channel 0
+//! before that link and on it, channel 1 behind it.
 
 use super::{BadTopology, Network, Peer, Route, within};
 
-/// A dragonfly of full size: `hosts` hosts at each switch, `group` switches in a group, `global` links from each switch to other
-/// groups, so `group * global + 1` groups. 4, 8 and 4 give 1,056 hosts.
+/// Makes a dragonfly of full size: `hosts` hosts at each switch, `group` switches in a group, `global` links from
+/// each switch to other groups, so `group * global + 1` groups. The numbers 4, 8 and 4 give 1,056 hosts.
 pub fn dragonfly(hosts: usize, group: usize, global: usize) -> Result<Network, BadTopology> {
     within("hosts at each switch", hosts, 1, 32)?;
     within("switches in a group", group, 1, 32)?;
@@ -22,7 +23,7 @@ pub fn dragonfly(hosts: usize, group: usize, global: usize) -> Result<Network, B
             network
                 .connect(Peer { node: switch, port: a }, Peer { node: own_group * group + other, port: b });
         }
-        // The group's channel c leads to the group that is c + 1 further on, where it is the channel `groups - 2 - c`.
+        // Channel c of a group leads to the group that is c + 1 further on, where it is channel `groups - 2 - c`.
         for nth in 0..global {
             let channel = own * global + nth;
             let to_group = (own_group + channel + 1) % groups;

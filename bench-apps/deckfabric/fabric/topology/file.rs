@@ -1,16 +1,16 @@
-//! A network from a text: one `switch NAME`, `host NAME` or `link NAME NAME` a line; `#` begins a comment.
+//! Networks from a text: one `switch NAME`, `host NAME` or `link NAME NAME` a line; `#` begins a comment.
 
 use super::{BadTopology, MOST_PORTS, Network, Peer, up_down};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// What is wrong, and where.
+/// An invalid line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
 pub struct BadLine {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
-    /// In words.
+    /// Reason as text.
     pub reason: String,
 }
 
@@ -21,7 +21,7 @@ struct Node {
     ports: usize,
 }
 
-/// Reads a network; routes go up and down ([`super::irregular`] has the same).
+/// Reads a network. Routes go up and down, as in [`super::irregular`].
 pub fn parse(name: &str, text: &str) -> Result<Network, BadLine> {
     let (mut nodes, mut names) = (Vec::<Node>::new(), BTreeMap::new());
     let mut cables = Vec::new();

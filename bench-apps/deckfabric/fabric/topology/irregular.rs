@@ -4,8 +4,8 @@ use super::{BadTopology, Network, Peer, up_down, within};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// `switches` switches with `hosts` hosts and up to `degree` cables to other switches each. Two switches have at most one cable; all are
-/// connected. The same seed gives the same network.
+/// Makes `switches` switches with `hosts` hosts and up to `degree` cables to other switches each. Two switches have
+/// at most one cable; all are connected. The same seed gives the same network.
 pub fn irregular(switches: usize, hosts: usize, degree: usize, seed: u64) -> Result<Network, BadTopology> {
     within("the number of switches", switches, 2, 4096)?;
     within("hosts at each switch", hosts, 1, 32)?;
@@ -22,7 +22,7 @@ pub fn irregular(switches: usize, hosts: usize, degree: usize, seed: u64) -> Res
         used[a] += 1;
         used[b] += 1;
     };
-    // A tree first, in which each switch keeps a port free for the next one; then what the ports are left for.
+    // The tree comes first, in which each switch keeps a port free for the next one; then cables on the remaining ports.
     for switch in 1..switches {
         let free: Vec<_> = (0..switch).filter(|other| used[*other] < degree).collect();
         let other = free[random.random_range(0..free.len())];

@@ -2,7 +2,7 @@ use super::*;
 use crate::deadlock::check;
 use proptest::prelude::*;
 
-/// Every packet arrives, over as many links as the shortest way has if routes are minimal.
+/// Every packet arrives, and if routes are minimal, over as many links as the shortest way has.
 fn all_arrive(network: &Network) {
     for from in 0..network.hosts() {
         for to in 0..network.hosts() {
@@ -32,7 +32,7 @@ fn trees_have_their_switches_and_shortest_ways() {
         assert_eq!((network.hosts(), network.switches()), (k.pow(n as u32), n * k.pow(n as u32 - 1)));
         all_arrive(&network);
         check(&network).unwrap();
-        // Up to the lowest common ancestor and down again.
+        // The path leads up to the lowest common ancestor and down again.
         assert_eq!(network.path(0, network.hosts() - 1).len(), 2 * n - 1);
         assert_eq!(network.path(0, 1).len(), 1);
         assert!((network.uniform_bound() - 1.0).abs() < 0.1, "{}", network.uniform_bound());
@@ -56,7 +56,7 @@ fn tori_take_the_shorter_way() {
             assert_eq!(network.path(0, to).len(), 1 + steps, "{dims:?}: to {to}");
         }
     }
-    // A ring of 16: a host's packets cross 4 links on average, and there are two for each host.
+    // In a ring of 16, a host's packets cross 4 links on average, and there are two for each host.
     assert!((torus(&[16], 1).unwrap().uniform_bound() - 15.0 / 32.0).abs() < 0.02);
 }
 

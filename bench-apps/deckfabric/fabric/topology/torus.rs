@@ -1,8 +1,10 @@
-//! Tori: dimension by dimension, by the shorter way. Packets that still have to cross the edge use channel 0, all others channel 1.
+//! Tori: routes go dimension by dimension, by the shorter way. Packets that still have to cross the edge use channel
+//! 0, all others channel 1.
 
 use super::{BadTopology, Network, Peer, Route, within};
 
-/// A torus of any dimensions, with `hosts` hosts at each switch. The ports 2d and 2d + 1 lead up and down in the dimension d.
+/// Makes a torus of any dimensions, with `hosts` hosts at each switch. The ports 2d and 2d + 1 lead up and down in
+/// the dimension d.
 pub fn torus(dims: &[usize], hosts: usize) -> Result<Network, BadTopology> {
     within("the number of dimensions", dims.len(), 1, 6)?;
     dims.iter().try_for_each(|&dim| within("a dimension", dim, 2, 1024))?;
@@ -35,7 +37,8 @@ pub fn torus(dims: &[usize], hosts: usize) -> Result<Network, BadTopology> {
     }))
 }
 
-/// Half way round there are two shortest ways: even coordinates take the one up, so that both are used.
+/// Returns the next hop in a dimension. Half way round there are two shortest ways: even coordinates take the one
+/// up, so that both are used.
 fn towards(own: usize, goal: usize, size: usize, dim: usize) -> Route {
     let up = (goal + size - own) % size;
     let goes_up = 2 * up < size || (2 * up == size && own.is_multiple_of(2));

@@ -1,8 +1,9 @@
-//! k-ary n-trees: n levels of k^(n-1) switches, k^n hosts. Up by the destination's digits, and down by them: the load is even.
+//! k-ary n-trees: n levels of k^(n-1) switches, k^n hosts. Routes go up by the destination's digits, and down by
+//! them, so the load is even.
 
 use super::{BadTopology, Network, Peer, Route, within};
 
-/// A k-ary n-tree.
+/// Makes a k-ary n-tree.
 pub fn tree(k: usize, n: usize) -> Result<Network, BadTopology> {
     within("k", k, 2, 31)?;
     within("n", n, 1, 16)?;

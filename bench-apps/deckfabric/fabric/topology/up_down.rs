@@ -1,5 +1,5 @@
-//! Routes for any network: first up, then down, where up is nearer to the root. A packet that has gone down never goes up again, so
-//! channels cannot wait for one another in a circle.
+//! Up-down routes for any network: first up, then down, where up is nearer to the root. A packet that has gone down
+//! never goes up again, so channels cannot wait for one another in a circle.
 
 use super::{BadTopology, Network, Route};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ pub fn route(network: Network) -> Result<Network, BadTopology> {
         if goal.node == switch {
             return Route { port: goal.port as u8, vc: 0 };
         }
-        // Hosts of a switch take different ones of the ways that are equally short.
+        // Hosts of a switch take different ones of the equally short ways.
         let choices = &by_switch[goal.node][switch];
         Route { port: choices[host % choices.len()], vc: 0 }
     };
@@ -23,7 +23,7 @@ pub fn route(network: Network) -> Result<Network, BadTopology> {
     Ok(network.route_by(1, |switch, host| table[switch][host]))
 }
 
-/// The distance from the root and the number: smaller is up.
+/// Returns each switch's distance from the root and its number. A smaller pair is further up.
 fn ranks(network: &Network) -> Result<Vec<(usize, usize)>, BadTopology> {
     let degree = |switch: &usize| (neighbours(network, *switch).count(), usize::MAX - switch);
     let root = (0..network.switches).max_by_key(degree).unwrap_or(0);
@@ -52,7 +52,8 @@ fn neighbours(network: &Network, switch: usize) -> impl Iterator<Item = (usize, 
         .filter(|(_, node)| *node < network.switches)
 }
 
-/// For each switch, the ports of the shortest ways to `goal`: down if there is a way that only goes down, otherwise up.
+/// Returns for each switch the ports of the shortest ways to `goal`: down if there is a way that only goes down,
+/// otherwise up.
 fn hops(network: &Network, ranks: &[(usize, usize)], goal: usize) -> Vec<Vec<u8>> {
     let mut down = vec![usize::MAX; network.switches];
     down[goal] = 0;
@@ -65,7 +66,7 @@ fn hops(network: &Network, ranks: &[(usize, usize)], goal: usize) -> Vec<Vec<u8>
             }
         }
     }
-    // From the root downwards: the way up from a switch leads to one whose way is known.
+    // The order is from the root downwards: the way up from a switch leads to one whose way is known.
     let mut order: Vec<_> = (0..network.switches).collect();
     order.sort_by_key(|switch| ranks[*switch]);
     let mut cost = down.clone();
