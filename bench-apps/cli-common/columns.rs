@@ -1,6 +1,6 @@
-//! Tables of words: the first column to the left, all others to the right.
+//! Formatting of tables: the first column is aligned to the left, all others to the right.
 
-/// Lines of columns that are as wide as their widest cell.
+/// Formats rows as lines whose columns are as wide as their widest cell.
 pub fn lines(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |at: usize| {
@@ -17,7 +17,7 @@ pub fn lines(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A row of words.
+/// Makes a row of cells.
 pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }

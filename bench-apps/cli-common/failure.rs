@@ -1,70 +1,70 @@
-//! Why there is no answer.
+//! Errors of a program: the reasons why it gives no answer.
 
 use std::{fmt, io};
 
-/// Something in a file, at a line if it is about one.
+/// A problem in a file, at a line if it is about one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: Option<usize>,
-    /// In a sentence.
+    /// Reason, as a sentence.
     pub reason: String,
-    /// The file is right, but what it asks for cannot be had.
+    /// Whether the file is valid, but its demands cannot be met.
     pub cannot_be: bool,
 }
 
 impl Problem {
-    /// The file is wrong.
+    /// Makes the problem of an invalid file.
     pub fn wrong(line: impl Into<Option<usize>>, reason: impl fmt::Display) -> Self {
         Self { line: line.into(), reason: reason.to_string(), cannot_be: false }
     }
 
-    /// What it asks for cannot be.
+    /// Makes the problem of a valid file whose demands cannot be met.
     pub fn cannot(line: impl Into<Option<usize>>, reason: impl fmt::Display) -> Self {
         Self { cannot_be: true, ..Self::wrong(line, reason) }
     }
 }
 
-/// Why there is no answer.
+/// Reason why a program gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A file.
+    /// A file cannot be read.
     #[error("{file} cannot be read: {why}")]
     Read {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// The system's reason.
+        /// Reason that the system gave.
         why: io::Error,
     },
-    /// What is in it.
+    /// A file has a problem.
     #[error("{file}:{}{}", .problem.line.map(|line| format!("{line}: ")).unwrap_or_else(|| " ".into()), .problem.reason)]
     File {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// What is the matter.
+        /// Problem in the file.
         problem: Problem,
     },
-    /// A file that was asked for.
+    /// An output file cannot be written.
     #[error("{file} cannot be written: {why}")]
     Write {
-        /// Its name.
+        /// Name of the file.
         file: String,
-        /// The system's reason.
+        /// Reason that the system gave.
         why: io::Error,
     },
-    /// Nothing is wrong with files and options, but there is no answer, or not the one that must be.
+    /// Files and options are valid, but there is no answer, or not the required one.
     #[error("{0}")]
     Cannot(String),
-    /// A defect of the program.
+    /// The program has a defect.
     #[error("{0}: this is a defect of the program")]
     Defect(String),
-    /// Standard output.
+    /// Standard output cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
 }
 
 impl Failure {
-    /// 1 if it cannot be, 2 if something is wrong.
+    /// Exit code: 1 if the demand cannot be met, 2 for all other failures.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::File { problem, .. } if problem.cannot_be => 1,

@@ -1,7 +1,8 @@
 //! Parts that our programs have in common: reading a file, errors with its name and line, tables of words, exit codes, a progress bar, and the
 //! machine and its load as a report states them.
 //!
-//! An answer goes to standard output, and why there is none to standard error. The exit code is 0, or [`Failure::exit_code`].
+//! Answers go to standard output, reasons for having none to standard error. The exit code is 0, or
+//! [`Failure::exit_code`].
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ use std::{
 };
 use udeck_manual::Generate;
 
-/// All of a program: its manual page or completions, or what is to be printed for its command.
+/// Runs a program: prints its manual page or completions, or the text that `perform` returns for its command.
 pub fn main<Options: CommandFactory, Command>(
     generate: Generate,
     command: Option<Command>,
@@ -43,10 +44,10 @@ pub fn main<Options: CommandFactory, Command>(
     }
 }
 
-/// Writes to standard output. Who reads no further has read what it wanted.
+/// Writes to standard output. A closed pipe is no error: its reader has read what it wanted.
 ///
 /// # Errors
-/// It cannot be written.
+/// Standard output cannot be written.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -55,11 +56,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Reads a file, `-` for standard input, and says whose problem it is if there is no answer. The answer also gets the folder that the file
-/// is in: files that it names are there.
+/// Reads a file (`-` for standard input) and passes its text to `answer`; a problem that `answer` returns gets the
+/// file's name. `answer` also gets the file's folder: other files that the text names are relative to it.
 ///
 /// # Errors
-/// The file cannot be read, or there is no answer.
+/// The file cannot be read, or `answer` returned a problem.
 pub fn about<Answer>(
     file: &Path,
     answer: impl FnOnce(&str, &Path) -> Result<Answer, Problem>,

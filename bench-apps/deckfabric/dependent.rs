@@ -1,9 +1,10 @@
-//! What is sent depends on what has arrived: traces, and collective operations of many ranks.
+//! Runs of dependent traffic, whose messages are sent after others have arrived: traces, and collective operations
+//! of many ranks.
 //!
-//! The orders of collective operations are the library's own files, so they are what ranks of a job do: a barrier by dissemination, an
-//! all-to-all by the tournament's rounds, and a transpose as `nas-ft` does it. The library's protocols (eager copies, hand-offs, their
-//! acknowledgements) are not played: a post is a message of its length, and goes at once. With `library = true` the library itself does it,
-//! too ([`crate::stack`]).
+//! The orders of collective operations come from the library's own files, so they are those of a job's ranks: a
+//! barrier by dissemination, an all-to-all by the tournament's rounds, and a transpose as in `nas-ft`. The library's
+//! protocols (eager copies, hand-offs, their acknowledgements) are not simulated: a post is a message of its length,
+//! and is sent at once. With `library = true` the library itself runs the operation, too ([`crate::stack`]).
 
 #[path = "../../crates/deck/group/plan.rs"]
 #[expect(dead_code, reason = "the library's file, of which not all is used here")]
@@ -36,22 +37,23 @@ use udeck_fabric::{
 
 /// Bytes of a flit.
 const FLIT: u64 = 64;
-/// Steps of the progress bar for a run: cycles double from one to the next.
+/// Steps of the progress bar of a run: each step has twice as many cycles as the one before.
 const STEPS: u32 = 40;
 
-/// Where the library does it: from so many bytes on a message has to be answered before it is sent.
+/// Upper bound of a message's bytes with `library = true`: a message of this length or more has to be answered
+/// before it is sent.
 const MOST_BYTES: u64 = 4 << 20;
-/// All ranks' data.
+/// Upper bound of the bytes of all ranks' messages together.
 const MOST_MEMORY: u64 = 8 << 30;
-/// Ranks that have a mailbox for each other.
+/// Upper bound of ranks that have a mailbox for each other.
 const MOST_MAILBOXES: u64 = 512;
-/// What a rank may have posted that nobody has read: half of its arena.
+/// Upper bound of the bytes that a rank may have posted and no peer has read: half of its arena.
 const MOST_OWN: u64 = 32 << 20;
 
-/// A run.
+/// Figures of a run.
 pub struct Ended {
     scheme: Scheme,
-    /// Of the first and of the last rank, or of the trace.
+    /// End times of the first and of the last rank; for a trace, its end twice.
     pub cycles: (u64, u64),
     messages: u64,
     flits: u64,
@@ -59,17 +61,17 @@ pub struct Ended {
     median: u64,
     p99: u64,
     dropped: u64,
-    /// The library itself.
+    /// Figures of the library itself.
     pub library: Option<stack::Figures>,
 }
 
-/// Runs it under each scheme, and prints it.
+/// Runs the scenario under each scheme, and formats the results.
 pub fn run(scenario: &Scenario, folder: &Path, format: Format) -> Result<String, Problem> {
     let (network, runs) = runs(scenario, folder)?;
     Ok(print(scenario, &network, &runs, format))
 }
 
-/// Runs it under each scheme.
+/// Runs the scenario under each scheme.
 pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<Ended>), Problem> {
     let network = network::build(&scenario.topology, folder)
         .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
@@ -99,7 +101,7 @@ pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<Ended>),
     Ok((network, runs))
 }
 
-/// The library itself does it.
+/// Runs the operation with the library itself.
 fn library(
     scenario: &Scenario,
     keys: &Collective,
@@ -188,10 +190,10 @@ fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Program
     Programs::new(programs, (0..ranks as u32).collect(), hosts).map_err(|bad| wrong(bad.to_string()))
 }
 
-/// Whether the library can do it in one process.
+/// Checks whether the library can run the operation in one process.
 fn check_library(keys: &Collective) -> Result<(), String> {
     let (ranks, bytes, operation) = (keys.ranks as u64, keys.bytes, *keys.operation.get_ref());
-    // Of each message its sender's and its receiver's.
+    // Each message takes its bytes twice: at its sender and at its receiver.
     let memory = match operation {
         Operation::Incast => 2 * ranks * u64::from(keys.times) * bytes,
         _ => 2 * ranks * ranks * bytes,
@@ -232,7 +234,7 @@ fn check_library(keys: &Collective) -> Result<(), String> {
     Err(format!("with library = true, {words}"))
 }
 
-/// As the library's ranks do that have a processor each.
+/// Steps of a rank in a barrier: those of the library where each rank has a processor of its own.
 fn barrier(rank: usize, ranks: usize) -> Vec<Op> {
     let step = |step| match step {
         BarrierStep::Send(to) => Op::Post { to: to as u32, flits: 1 },
@@ -241,14 +243,14 @@ fn barrier(rank: usize, ranks: usize) -> Vec<Op> {
     Plan::best(ranks, false).steps(rank, ranks).into_iter().map(step).collect()
 }
 
-/// Of a rank in a line of some.
+/// Steps of a rank in an exchange within `line`, a part of all ranks.
 fn within(line: &[usize], rank: usize, order: Order) -> Vec<Step> {
     let place = line.iter().position(|other| *other == rank).unwrap_or(0);
     let of_world = |step: Step| Step { peer: line[step.peer], ..step };
     steps(order, place, line.len()).into_iter().map(of_world).collect()
 }
 
-/// A group's all-to-all: both post, and then both retrieve.
+/// Operations of a step in a group's all-to-all: both ranks post, and then both retrieve.
 fn both(step: Step, flits: u32) -> Vec<Op> {
     match step.action {
         Action::PostThenRetrieve | Action::RetrieveThenPost => {
@@ -258,7 +260,7 @@ fn both(step: Step, flits: u32) -> Vec<Op> {
     }
 }
 
-/// Mailboxes with any protocol: the lower rank posts first.
+/// Operations of a step over mailboxes, for any protocol: the lower rank posts first.
 fn in_order(step: Step, flits: u32) -> Vec<Op> {
     let peer = step.peer as u32;
     let (post, retrieve) = (Op::Post { to: peer, flits }, Op::Retrieve { from: peer });
@@ -270,7 +272,7 @@ fn in_order(step: Step, flits: u32) -> Vec<Op> {
     }
 }
 
-/// Until nothing happens any more.
+/// Runs the workload until nothing happens any more.
 fn play<'network, W: Workload>(
     scenario: &Scenario,
     network: &'network Network,
@@ -283,9 +285,9 @@ fn play<'network, W: Workload>(
     let most = *scenario.measured.get_ref();
     let bar = progress::bar(u64::from(STEPS), scheme.name());
     for step in 1..=STEPS {
-        // It ends before that, and how far it is nobody knows: each step is twice as long as the one before.
+        // The run ends before `most`, at a time that is not known: each step is twice as long as the one before.
         let until = most >> (STEPS - step);
-        // Nothing is under way also where all compute.
+        // Nothing is in flight also while all ranks compute, so the workload is asked, too.
         if until > engine.now()
             && engine.run_dry(until).map_err(|why| Problem::cannot(None, why))?
             && is_done(engine.workload())
@@ -316,7 +318,6 @@ fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
 }
 
 fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format) -> String {
-    // What each host that is there could have taken.
     let wait = |run: &Ended, nth: usize| Some(run.library?.waits?[nth]);
     let rate = |run: &Ended| run.flits as f64 / run.cycles.1.max(1) as f64;
     match format {

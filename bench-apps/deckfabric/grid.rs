@@ -1,9 +1,9 @@
-//! Ranks as a grid, for a transform that is divided along two axes, and orders in which they exchange.
+//! Grids of ranks, for a transform that is divided along two axes, and the orders in which ranks exchange.
 
 use crate::input::Order;
 use udeck::exchange::{self, Step};
 
-/// A rank's row, and its column: the ranks of each, in order. The grid is as square as their number allows.
+/// Ranks of the row and of the column of `rank`, each in ascending order. The grid is as square as `ranks` allows.
 pub fn lines(rank: usize, ranks: usize) -> [Vec<usize>; 2] {
     let rows = (1..=ranks.isqrt()).rev().find(|rows| ranks.is_multiple_of(*rows)).unwrap_or(1);
     let columns = ranks / rows;
@@ -14,7 +14,7 @@ pub fn lines(rank: usize, ranks: usize) -> [Vec<usize>; 2] {
     ]
 }
 
-/// A rank's part of an order.
+/// Steps of a rank in an order.
 pub fn steps(order: Order, rank: usize, ranks: usize) -> Vec<Step> {
     match order {
         Order::Tournament => exchange::tournament(rank, ranks).collect(),

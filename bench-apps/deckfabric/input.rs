@@ -1,4 +1,4 @@
-//! A scenario's file.
+//! Parser of a scenario's file.
 
 use cli_common::Problem;
 use serde::{Deserialize, Deserializer, de};
@@ -6,26 +6,26 @@ use std::path::PathBuf;
 use toml::Spanned;
 use udeck::IncastControl;
 
-/// Cycles of a run, at most: of the warm-up, and measured.
+/// Upper bound of a run's cycles, for the warm-up and for the measured part.
 const MOST_CYCLES: u64 = 1_000_000_000;
-/// Runs of a scenario, at most.
+/// Upper bound of a scenario's runs.
 const MOST_RUNS: usize = 1000;
-/// Of a name, so that tables can be read.
+/// Upper bound of a name's characters, so that tables stay readable.
 const LONGEST_NAME: usize = 32;
 
-/// What a file asks for.
+/// A scenario, as its file describes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
-    /// The same seed gives the same figures.
+    /// Seed of the random numbers: the same seed gives the same figures.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Cycles that are not measured.
+    /// Cycles of the warm-up, which is not measured.
     #[serde(default = "nowhere")]
     pub warm_up: Spanned<u64>,
-    /// Cycles that are.
+    /// Cycles that are measured.
     pub measured: Spanned<u64>,
-    /// Factors of the traffic's loads: a run for each.
+    /// Factors of the traffic's loads: one run for each.
     pub loads: Option<Spanned<Vec<f64>>>,
     pub topology: Spanned<Topology>,
     #[serde(default = "nowhere")]
@@ -35,16 +35,16 @@ pub struct Scenario {
     pub congestion: Spanned<Congestion>,
     #[serde(default)]
     pub traffic: Vec<Traffic>,
-    /// In place of `traffic`.
+    /// Trace to replay, in place of `traffic`.
     pub trace: Option<TraceKeys>,
-    /// In place of `traffic`.
+    /// Collective operation to run, in place of `traffic`.
     pub collective: Option<Collective>,
-    /// Of what is above.
+    /// Lines of the fields above.
     #[serde(skip)]
     pub lines: Lines,
 }
 
-/// Where in the file something is, from 1.
+/// Lines of a scenario's parts in the file, from 1.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub topology: usize,
@@ -52,11 +52,11 @@ pub struct Lines {
     pub arbitration: Option<usize>,
     pub congestion: usize,
     pub traffic: Vec<usize>,
-    /// Of `trace` or `collective`.
+    /// Line of `trace` or `collective`.
     pub work: usize,
 }
 
-/// `[topology]`
+/// `[topology]`: kind and size of the network.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 pub enum Topology {
@@ -67,7 +67,7 @@ pub enum Topology {
     File { path: PathBuf },
 }
 
-/// `[network]`: what switches and adapters are like.
+/// `[network]`: properties of switches and adapters.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Network {
@@ -80,11 +80,11 @@ pub struct Network {
     pub queues: Queues,
     #[serde(default)]
     pub passing_first: bool,
-    /// Whether all packets are acknowledged; with congestion control they are unless told.
+    /// Whether all packets are acknowledged. Default: only with congestion control.
     pub acks: Option<bool>,
 }
 
-/// `network.queues`: how switches keep packets, and read them.
+/// `network.queues`: how switches queue packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Queues {
@@ -95,24 +95,24 @@ pub enum Queues {
     FifoCrossbar,
 }
 
-/// `[arbitration]`
+/// `[arbitration]`: how a port chooses the level that sends next.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 pub enum Arbitration {
     RoundRobin,
     Priority,
     Sbt {
-        /// By level, in packets.
+        /// Packets by level.
         weights: Vec<u32>,
     },
     Dtable {
-        /// Levels and weights, as `deckqos plan --format json` has them in `table`.
+        /// Levels and weights, in the form of `table` in the output of `deckqos plan --format json`.
         table: Vec<(u8, u32)>,
         #[serde(default, rename = "keep-when-stalled")]
         keep: bool,
     },
     Vl {
-        /// Lanes and weights.
+        /// Lanes and weights of the high table.
         #[serde(default)]
         high: Vec<(u8, u8)>,
         low: Vec<(u8, u8)>,
@@ -121,23 +121,23 @@ pub enum Arbitration {
     },
 }
 
-/// `[congestion]`: schemes, each for runs of its own, and their parameters.
+/// `[congestion]`: schemes, each with runs of its own, and their parameters.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct Congestion {
     pub schemes: Vec<Scheme>,
     pub ecn: EcnKeys,
-    /// Cycles that speculative packets wait.
+    /// Cycles that speculative packets may wait.
     pub patience: Option<u32>,
-    /// Messages of a pair.
+    /// Messages in flight of a pair of hosts.
     pub window: Option<u32>,
-    /// Of LHRP, in flits.
+    /// Threshold of LHRP, in flits.
     pub threshold: Option<u32>,
-    /// Of `by-size`: the longest message that LHRP takes, in flits.
+    /// Longest message for which `by-size` uses LHRP, in flits.
     pub most: Option<u32>,
 }
 
-/// `congestion.ecn`
+/// `congestion.ecn`: parameters of ECN.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct EcnKeys {
@@ -171,64 +171,64 @@ impl Scheme {
     }
 }
 
-/// `[[traffic]]`
+/// `[[traffic]]`: a class of messages.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Traffic {
     pub name: Spanned<String>,
     pub pattern: Pattern,
-    /// Of a hot spot.
+    /// Number of senders of a hot spot.
     pub senders: Option<usize>,
-    /// Of a hot spot.
+    /// Number of receivers of a hot spot.
     pub receivers: Option<usize>,
     #[serde(default)]
     pub level: u8,
-    /// Flits a cycle: of each sender; of a hot spot, to each receiver.
+    /// Flits in a cycle: from each sender, or, for a hot spot, to each receiver.
     pub load: f64,
-    /// Whether `loads` changes it.
+    /// Whether the factors of `loads` apply to this class.
     #[serde(default = "yes")]
     pub sweep: bool,
     pub flits: Flits,
     #[serde(default)]
     pub arrivals: Arrivals,
-    /// Messages of a burst.
+    /// Messages in a burst.
     pub burst: Option<u32>,
-    /// Cycles.
+    /// Cycle in which the class begins.
     #[serde(default)]
     pub from: u64,
     pub until: Option<u64>,
 }
 
-/// `[trace]`
+/// `[trace]`: a trace to replay.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TraceKeys {
     pub path: Spanned<PathBuf>,
-    /// Picoseconds that a link needs for a flit.
+    /// Picoseconds in which a link carries a flit.
     pub cycle_ps: u64,
 }
 
-/// `[collective]`
+/// `[collective]`: a collective operation.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Collective {
     pub operation: Spanned<Operation>,
     pub ranks: usize,
-    /// From each rank to each other one; a barrier has none.
+    /// Bytes from each rank to each other one; 0 for a barrier.
     #[serde(default)]
     pub bytes: u64,
     #[serde(default)]
     pub order: Order,
-    /// One after another.
+    /// Repetitions, one after another.
     #[serde(default = "once")]
     pub times: u16,
-    /// Cycles before each.
+    /// Cycles of computation before each repetition.
     #[serde(default)]
     pub compute: u32,
-    /// Whether the library itself does it, too.
+    /// Whether the library itself runs the operation, too.
     #[serde(default)]
     pub library: bool,
-    /// What the mailbox of an incast says to those who post to it, by the library (`DECK_INCAST`).
+    /// Congestion control of an incast's mailbox in the library (`DECK_INCAST`).
     #[serde(default, deserialize_with = "incast_control")]
     pub incast: Option<IncastControl>,
 }
@@ -239,10 +239,11 @@ pub enum Operation {
     Barrier,
     AllToAll,
     Transpose,
-    /// The two of a grid that is divided both ways: ranks exchange within their row, and then within their column.
+    /// Both transposes of a grid that is divided along two axes: ranks exchange within their row, and then within
+    /// their column.
     #[serde(rename = "transpose-2d")]
     Transpose2d,
-    /// All other ranks post to the first one. `times` messages each, which it takes as they come.
+    /// Posts of all other ranks to the first one: `times` messages each, retrieved in the order of arrival.
     Incast,
 }
 
@@ -262,20 +263,20 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// All to all.
+    /// All hosts send to all hosts.
     Uniform,
-    /// Each host has one other that it sends to, and each receives from one.
+    /// Each host sends to one other host, and receives from one.
     Permutation,
-    /// Some to a few.
+    /// Some hosts send to a few others.
     HotSpot,
 }
 
-/// The length of messages.
+/// Length of messages.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Flits {
     All(u32),
-    /// Any between these.
+    /// Any length between the two.
     Between([u32; 2]),
 }
 
@@ -308,7 +309,7 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
-/// Reads a scenario. `seed` takes the place of its own.
+/// Reads a scenario. `seed` replaces the scenario's own seed.
 pub fn read(text: &str, seed: Option<u64>) -> Result<Scenario, Problem> {
     let mut scenario: Scenario = toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| line_of(text, span.start));

@@ -1,4 +1,5 @@
-//! `deckfabric`: runs scenarios on simulated networks. What moves packets is the library beside it (`fabric/`); here are files, options and what is printed.
+//! `deckfabric`: runs scenarios on simulated networks. The library beside it (`fabric/`) simulates the packets; this program has the
+//! files, options and reports.
 
 mod dependent;
 mod grid;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     cli_common::main::<Options, _>(options.generate, options.command, perform)
 }
 
-/// What is to be printed.
+/// Runs a command, and returns its output.
 fn perform(command: &Command) -> Result<String, Failure> {
     match command {
         Command::Run { example: Some(example), .. } => Ok(example.text().into()),
@@ -53,7 +54,7 @@ fn perform(command: &Command) -> Result<String, Failure> {
     }
 }
 
-/// The literature's figures and ours, each part printed when it has come to its end.
+/// Prints the literature's figures beside ours, each part as soon as it is complete.
 fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
     let (extent, words) = match quick {
         true => (papers::Extent::Quick, "quick: small networks"),
@@ -61,7 +62,7 @@ fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
     };
     let unwritable =
         |why| Failure::Write { file: output.unwrap_or(Path::new("")).display().to_string(), why };
-    // Before minutes are spent on figures that have no place to go to.
+    // The file is created before minutes are spent on figures that could not be written.
     let unfinished = output.map(|output| {
         let mut name = output.as_os_str().to_owned();
         name.push(".part");

@@ -1,4 +1,4 @@
-//! From a scenario to a network, a configuration and streams.
+//! Conversion of a scenario to a network, a configuration and streams.
 
 use crate::input::{self, Arbitration, Flits, Pattern, Scenario, Scheme, Topology};
 use cli_common::Problem;
@@ -20,7 +20,7 @@ use udeck_qos::{
     vl_arbiter::LowTurn,
 };
 
-/// Builds a topology. Files are in `folder`.
+/// Builds a topology. Names of files are relative to `folder`.
 pub fn build(topology: &Spanned<Topology>, folder: &Path) -> Result<Network, Problem> {
     let built = match topology.get_ref() {
         Topology::Tree { k, n } => topology::tree(*k, *n),
@@ -41,7 +41,7 @@ pub fn build(topology: &Spanned<Topology>, folder: &Path) -> Result<Network, Pro
     built.map_err(|bad| Problem::wrong(None, format!("[topology]: {bad}")))
 }
 
-/// The configuration under a scheme of congestion control.
+/// Makes the configuration for a scheme of congestion control.
 pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     let (default, own) = (Config::default(), scenario.network.get_ref());
     let used = scenario.traffic.iter().map(|traffic| traffic.level).max().unwrap_or(0);
@@ -92,7 +92,8 @@ fn tables(arbitration: &Arbitration) -> arbitration::Scheme {
             arbitration::Scheme::Sbt { weights: all, cycle: Cycle::Exact }
         }
         Arbitration::Dtable { table, keep } => arbitration::Scheme::DTable {
-            // A level that is none would be refused as one without turns; a table's levels are 0 to 15.
+            // Levels out of range (no level) are left out: they would be refused as levels without turns. A table's
+            // levels are 0 to 15.
             slots: table
                 .iter()
                 .filter(|(level, _)| usize::from(*level) < LANES)
@@ -131,7 +132,7 @@ fn congestion(keys: &input::Congestion, scheme: Scheme, buffer: u32) -> Congesti
     }
 }
 
-/// The streams at a load.
+/// Makes the streams at a load.
 pub fn streams(scenario: &Scenario, hosts: usize, load: f64) -> Result<Vec<Stream>, Problem> {
     let all = scenario.traffic.iter().zip(&scenario.lines.traffic).enumerate();
     let streams = all.map(|(nth, (traffic, &line))| {
@@ -180,7 +181,7 @@ pub fn streams(scenario: &Scenario, hosts: usize, load: f64) -> Result<Vec<Strea
     streams.collect()
 }
 
-/// A random permutation in which none sends to itself: hosts in a random order, each to the next one.
+/// A random permutation in which no host sends to itself: hosts in a random order, each to the next one.
 fn permutation(hosts: usize, seed: u64) -> (Vec<u32>, Vec<u32>) {
     let mut order: Vec<u32> = (0..hosts as u32).collect();
     order.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(seed));

@@ -1,4 +1,4 @@
-//! `deckfabric papers`: what the literature has published, and what comes out here, reduced to minutes on one processor.
+//! `deckfabric papers`: figures of the literature beside the simulator's own, reduced to minutes on one processor.
 
 mod alfaro;
 mod congestion;
@@ -20,25 +20,25 @@ use udeck_fabric::{
 
 pub use page::html;
 
-/// How much is played.
+/// Size of the simulated experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Networks of the literature, shorter.
+    /// Networks of the literature, for fewer cycles.
     Reduced,
-    /// Small ones, in seconds.
+    /// Small networks, in seconds.
     Quick,
 }
 
-/// A part of the literature.
+/// Results of a part of the literature.
 #[derive(Debug, Default)]
 pub struct Section {
     pub title: &'static str,
-    /// Why it has no figures.
+    /// Reason why the part has no figures.
     pub failed: Option<String>,
-    /// How it is played here, and what is reduced.
+    /// Description of the simulation, and of what is reduced in it.
     pub how: String,
     pub rows: Vec<Row>,
-    /// What must hold, and whether it does.
+    /// Claims that must hold, and whether each holds.
     pub claims: Vec<(String, bool)>,
     pub charts: Vec<Chart>,
 }
@@ -57,7 +57,7 @@ impl Row {
     }
 }
 
-/// Curves, in the form of the page's script.
+/// Curves, in the form that the page's script reads.
 #[derive(Debug, Serialize)]
 pub struct Chart {
     pub title: String,
@@ -88,7 +88,7 @@ pub struct Line {
     pub points: Vec<Dot>,
 }
 
-/// A figure of one run: the same for the same seed, so its bounds are itself.
+/// A figure of one run. It is the same for the same seed, so its bounds equal it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Dot {
     pub x: f64,
@@ -106,7 +106,7 @@ impl Dot {
     }
 }
 
-/// A part: what it is about, its steps of the progress bar, and who plays it.
+/// A part: its title, its steps of the progress bar, and the function that runs it.
 type Part = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
 const PARTS: [Part; 11] = [
@@ -123,7 +123,7 @@ const PARTS: [Part; 11] = [
     (library::TITLE, |_| library::RUNS, library::section),
 ];
 
-/// Plays all, and shows each part when it has come to its end. One that fails does not keep the others from being played.
+/// Runs all parts, and shows each as soon as it is complete. A part that fails does not stop the others.
 pub fn play(extent: Extent, show: impl FnMut(&Section)) -> Vec<Section> {
     play_parts(&PARTS, extent, show)
 }
@@ -143,7 +143,7 @@ fn play_parts(parts: &[Part], extent: Extent, mut show: impl FnMut(&Section)) ->
     sections
 }
 
-/// What must hold and does not, and what has failed.
+/// Claims that must hold and do not, and parts that failed.
 pub fn unmet(sections: &[Section]) -> Vec<String> {
     let of_section = |section: &Section| {
         let broken = section.claims.iter().filter(|(_, holds)| !holds).map(|(claim, _)| claim);
@@ -153,7 +153,7 @@ pub fn unmet(sections: &[Section]) -> Vec<String> {
     sections.iter().flat_map(of_section).collect()
 }
 
-/// For a terminal.
+/// Formats a section for a terminal.
 pub fn text(section: &Section) -> String {
     let mut text = format!("{}\n", section.title);
     if let Some(why) = &section.failed {
@@ -182,7 +182,7 @@ fn shown(figure: f64) -> String {
     }
 }
 
-/// A run: its measures, without the warm-up.
+/// Runs a simulation, and returns its measures without the warm-up.
 fn simulate(
     network: &Network,
     config: &Config,
@@ -199,7 +199,7 @@ fn simulate(
     Ok(engine.measures())
 }
 
-/// All send to all.
+/// Traffic of all hosts to all hosts.
 fn uniform(network: &Network, name: &str, load: f64, flits: u32) -> Stream {
     Stream {
         name: name.into(),
@@ -213,7 +213,7 @@ fn uniform(network: &Network, name: &str, load: f64, flits: u32) -> Stream {
     }
 }
 
-/// Whether figures fall from one to the next.
+/// Whether each figure is less than the one before.
 fn falls(figures: &[f64]) -> bool {
     figures.windows(2).all(|pair| pair[0] > pair[1])
 }

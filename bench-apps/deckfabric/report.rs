@@ -1,4 +1,4 @@
-//! What is printed.
+//! Reports of a scenario's runs.
 
 use crate::{
     input::Scenario,
@@ -8,7 +8,7 @@ use crate::{
 use cli_common::columns::{lines, row};
 use serde_json::{Value, json};
 
-/// In the format that was asked for.
+/// Formats the outcome in the requested format.
 pub fn print(scenario: &Scenario, outcome: &Outcome, format: Format) -> String {
     match format {
         Format::Text => text(scenario, outcome),
@@ -17,7 +17,7 @@ pub fn print(scenario: &Scenario, outcome: &Outcome, format: Format) -> String {
     }
 }
 
-/// Figures in cycles, and flits a cycle for each sender.
+/// Formats the outcome as text: times in cycles, throughput in flits per cycle and sender.
 fn text(scenario: &Scenario, outcome: &Outcome) -> String {
     let mut text = format!(
         "{}, {} hosts; seed {}; {} cycles of warm-up, {} measured\noffered and accepted in flits a cycle of each sender; times in cycles\n\n",
@@ -65,7 +65,7 @@ fn to_json(scenario: &Scenario, outcome: &Outcome) -> Value {
                 "name": class.name, "offered_flits_per_cycle": class.offered, "accepted_flits_per_cycle": class.accepted,
                 "messages": class.messages, "mean_cycles": class.mean, "median_cycles": class.median, "p99_cycles": class.p99,
                 "network_mean_cycles": class.network,
-                // JSON has no infinity: somebody had nothing delivered.
+                // JSON has no infinity: the value is infinite if nothing was delivered for some sender.
                 "max_over_min": if class.fairness.is_finite() { json!(class.fairness) } else { Value::Null },
             })
         });

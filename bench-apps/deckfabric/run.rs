@@ -1,4 +1,4 @@
-//! Runs a scenario: for each scheme and each load an engine of its own.
+//! Runs of a scenario: an engine for each scheme and load.
 
 use crate::{
     input::{Scenario, Scheme},
@@ -13,10 +13,10 @@ use udeck_fabric::{
     traffic::Traffic,
 };
 
-/// Steps of the progress bar for a run.
+/// Steps of the progress bar for each run.
 const STEPS: u64 = 20;
 
-/// What came out.
+/// Results of a scenario.
 #[derive(Debug)]
 pub struct Outcome {
     pub network: String,
@@ -24,20 +24,20 @@ pub struct Outcome {
     pub points: Vec<Point>,
 }
 
-/// A run.
+/// Results of a run.
 #[derive(Debug)]
 pub struct Point {
     pub scheme: Scheme,
     pub load: f64,
     pub classes: Vec<ClassPoint>,
-    /// Speculative packets.
+    /// Number of speculative packets that were dropped.
     pub dropped: u64,
     pub marked: u64,
-    /// Of what hosts' links have carried to them, the part of reservations and answers.
+    /// Part of reservations and answers in what the hosts' links have carried to the hosts.
     pub control: f64,
 }
 
-/// A class in a run. Flits are for each cycle and sender, times in cycles.
+/// Results of a class in a run. Flits are per cycle and sender, times in cycles.
 #[derive(Debug)]
 pub struct ClassPoint {
     pub name: String,
@@ -47,13 +47,13 @@ pub struct ClassPoint {
     pub mean: f64,
     pub median: u64,
     pub p99: u64,
-    /// The mean of packets' times, from a host's link on.
+    /// Mean time of packets from the host's link on.
     pub network: f64,
-    /// What the sender had delivered that had the most, over that which had the least.
+    /// Ratio of the flits delivered for the sender that had the most to those for the sender that had the least.
     pub fairness: f64,
 }
 
-/// All runs.
+/// Runs the scenario under all schemes and loads.
 pub fn all(scenario: &Scenario, folder: &Path) -> Result<Outcome, Problem> {
     let network = network::build(&scenario.topology, folder)
         .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
@@ -94,7 +94,7 @@ fn line_of_stream(scenario: &Scenario, name: &str) -> Option<usize> {
     scenario.lines.traffic.get(nth).copied()
 }
 
-/// By class, the hosts that send.
+/// Sending hosts by class.
 struct Senders(Vec<(String, Vec<u32>)>);
 
 impl Senders {

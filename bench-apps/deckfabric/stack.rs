@@ -1,7 +1,8 @@
-//! The library itself over a simulated network, in virtual time: ranks are threads of this process, of which one runs at a time.
+//! Runs of the library itself over a simulated network, in virtual time. Ranks are threads of this process, and one
+//! runs at a time.
 //!
-//! Nothing of it is played but what lies below its NICs: worlds, groups, mailboxes and protocols are those of any job. What they
-//! compute takes no time, so a figure is what the network and the order of messages cost.
+//! Only the part below the NICs is simulated: worlds, groups, mailboxes and protocols are those of any job. Their
+//! computation takes no time, so a figure is the cost of the network and of the order of messages.
 
 mod job;
 mod network;
@@ -24,45 +25,45 @@ use udeck::IncastControl;
 use udeck_fabric::{config::Config, topology::Network};
 use udeck_sim::trace::Event;
 
-/// What ranks do.
+/// Task of all ranks.
 pub struct Task {
     pub operation: Operation,
-    /// For each other rank: of all, or of a row and of a column.
+    /// Bytes for each other rank: of all ranks, or of a row and of a column.
     pub bytes: usize,
-    /// Of transposes through mailboxes.
+    /// Order of the exchanges in a transpose through mailboxes.
     pub order: Order,
-    /// Of an incast.
+    /// Congestion control of an incast.
     pub incast: IncastControl,
 }
 
-/// In cycles.
+/// Figures of a run, in cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
-    /// When the first and the last rank were done.
+    /// End times of the first and of the last rank.
     pub cycles: (u64, u64),
-    /// Of an incast: from a message's post to its retrieve, the median, 99 % and the most.
+    /// Time from a message's post to its retrieve in an incast: median, 99 % quantile and maximum.
     pub waits: Option<[u64; 3]>,
 }
 
 impl Figures {
-    /// First and last end, and waits.
+    /// First end, last end, and the three waits.
     pub fn all(self) -> [Option<u64>; 5] {
         let [median, p99, most] = self.waits.map_or([None; 3], |waits| waits.map(Some));
         [Some(self.cycles.0), Some(self.cycles.1), median, p99, most]
     }
 }
 
-/// What has come of it.
+/// Results of a run.
 #[derive(Debug, PartialEq)]
 pub struct Ended {
     pub figures: Figures,
     pub trace: Vec<Event>,
 }
 
-/// So many ranks do it so many times, one after another, over a network.
+/// Runs a task `times` times, one after another, on `ranks` ranks over a network.
 ///
 /// # Errors
-/// In words: what the system refused, or which ranks failed, and why.
+/// Text about the failure: the system's refusal, or the ranks that failed, and the reason.
 pub fn play(
     task: &Task,
     ranks: usize,
@@ -74,7 +75,7 @@ pub fn play(
     let begun = Instant::now();
     let ended = play_with(task, ranks, times, network, config, &bar)?;
     bar.finish_and_clear();
-    // Not among the figures: it is another one each time.
+    // The wall-clock time is not among the figures: it differs from run to run.
     let told = format!(
         "deckfabric: the library: {ranks} ranks, {:.1} s, {}\n",
         begun.elapsed().as_secs_f64(),
@@ -92,7 +93,8 @@ fn play_with(
     config: &Config,
     bar: &ProgressBar,
 ) -> Result<Ended, String> {
-    // For the rest of the process: NICs own what carries their frames, and that borrows the network.
+    // The network is leaked for the rest of the process: NICs own the carrier of their frames, and it borrows the
+    // network.
     let network: &'static Network = Box::leak(Box::new(network.clone()));
     let switches = Switches::new(network, config).map_err(|bad| bad.to_string())?;
     let ended =
@@ -107,7 +109,7 @@ fn play_with(
     Ok(Ended { figures, trace: ended.trace })
 }
 
-/// The most that this process has had.
+/// Text about the peak memory of this process.
 fn memory() -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! Scenarios as their users write them, good and bad.
+//! Tests of scenarios as users write them, good and bad.
 
 use super::*;
 use clap::ValueEnum;
@@ -52,7 +52,7 @@ fn spoilt(from: &str, to: &str) -> String {
 #[test]
 fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
     for format in Format::value_variants() {
-        // With a hot spot, whose hosts follow from the seed, and without it.
+        // One scenario has a hot spot, whose hosts follow from the seed, and one has none.
         for text in [SMALL, SMALL.split("[[traffic]]\nname = \"hot\"").next().expect("its beginning")] {
             let run = |seed| printed(text, seed, *format).expect("figures");
             assert_eq!(run(None), run(Some(1)));
@@ -64,7 +64,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_others() {
     }
 }
 
-/// With fewer cycles: that they are what they say is what users see.
+/// The examples run, with fewer cycles. Their figures are not checked here.
 #[test]
 fn the_examples_run() {
     for example in Example::value_variants() {
@@ -102,13 +102,13 @@ fn what_is_offered_below_saturation_is_accepted_and_named() {
                 .map(|key| class[key].as_f64().expect(key));
             let factor = point["load"].as_f64().expect("a load");
             assert!((offered / load / factor - 1.0).abs() < 0.3, "{class}");
-            // At 1.0 both classes together want more of the receivers than there is.
+            // At factor 1.0 both classes together want more of the receivers' links than there is.
             assert!(factor == 1.0 || (accepted / offered - 1.0).abs() < 0.1, "{class}");
         }
     }
 }
 
-/// Each with the line and a part of the reason.
+/// Each error has the line and a part of the reason.
 #[test]
 fn what_is_wrong_has_its_line_and_a_reason() {
     let cases = [
@@ -181,7 +181,7 @@ fn a_network_from_a_file_is_beside_the_scenario() {
     fs::remove_dir_all(folder).expect("the folder");
 }
 
-/// The folder with the sample, and a scenario that is run there.
+/// Runs a scenario in the folder that has the sample trace.
 fn dependent(text: &str, format: Format) -> Result<String, Problem> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     dependent::run(&input::read(text, None)?, folder, format)
@@ -193,7 +193,8 @@ fn small_transpose() -> String {
         .replace("ranks = 1024 ", "ranks = 64 ")
 }
 
-/// The example with fewer ranks and messages: the schedule's last message arrives when the link of the first host has carried all.
+/// The example with fewer ranks and messages: the schedule's last message arrives when the link of the first host
+/// has carried all.
 #[test]
 fn an_incast_takes_what_its_receivers_link_takes() {
     let text = include_str!("incast.toml")
@@ -214,7 +215,7 @@ fn a_trace_and_collective_operations_come_to_their_ends() {
     let json = |text: &str| -> serde_json::Value {
         serde_json::from_str(&dependent(text, Format::Json).expect(text)).expect("JSON")
     };
-    // Ten messages, and one of a node to itself, which takes no link.
+    // The trace has ten messages, and one of a node to itself, which takes no link.
     let trace = json(include_str!("trace.toml"));
     assert_eq!(trace["runs"][0]["messages"], 10, "{trace}");
     let transpose = small_transpose();
@@ -231,7 +232,7 @@ fn a_trace_and_collective_operations_come_to_their_ends() {
         let order = transpose.replace("\"tournament\"", &format!("\"{order}\""));
         assert_eq!(of(&order).0, 64 * 63);
     }
-    // Dissemination: 6 rounds, each at least as long as a message of a flit over the longest links.
+    // The barrier is by dissemination: 6 rounds, each at least as long as a message of a flit over the longest links.
     let (messages, barrier) = of(&transpose.replace("\"transpose\"", "\"barrier\""));
     assert!(messages == 6 * 64 && (6 * 40..2000).contains(&barrier), "{messages}, {barrier}");
     let twice = of(&transpose.replace("\"transpose\"", "\"barrier\"").replace("times = 1 ", "times = 2 "));
@@ -282,7 +283,8 @@ fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A part of a good file replaced by anything: a scenario or a problem, and never a panic. It is not run: it could be of any length.
+    /// A good file with any part replaced gives a scenario or a problem, and never a panic. The scenario is not run:
+    /// it could be of any length.
     #[test]
     fn proptest_any_file_is_a_scenario_or_a_problem(which in 0usize..4, at in 0usize..1500, cut in 0usize..60, text in ".{0,40}") {
         let good: Vec<_> = Example::value_variants()[which].text().chars().collect();

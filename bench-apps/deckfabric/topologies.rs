@@ -1,4 +1,4 @@
-//! Facts on networks.
+//! Tables of facts on networks.
 
 use cli_common::columns::{lines, row};
 use udeck_fabric::{
@@ -6,7 +6,7 @@ use udeck_fabric::{
     topology::{Network, dragonfly, irregular, torus, tree},
 };
 
-/// Those of the literature.
+/// Makes the table of the literature's networks.
 pub fn known() -> Result<String, String> {
     let networks = [
         tree(4, 3),
@@ -23,7 +23,7 @@ pub fn known() -> Result<String, String> {
     table(&networks.map_err(|bad| bad.to_string())?)
 }
 
-/// One line each.
+/// Makes a table with one line for each network.
 pub fn table(networks: &[Network]) -> Result<String, String> {
     let mut rows = vec![row([
         "network",
@@ -66,7 +66,7 @@ pub fn table(networks: &[Network]) -> Result<String, String> {
 
 fn distances(network: &Network) -> (usize, f64) {
     let (mut longest, mut sum) = (0, 0);
-    // From the first host of each switch: its other hosts are as far.
+    // Only one host of each switch is the start: the switch's other hosts have the same distances.
     let mut starts: Vec<(usize, usize)> = Vec::new();
     for host in 0..network.hosts() {
         let switch = network.attachment(host).node;
@@ -82,7 +82,7 @@ fn distances(network: &Network) -> (usize, f64) {
             sum += switches * count;
         }
     }
-    // A host's way to itself passes its switch, and is no way.
+    // The path of a host to itself passes its switch, but does not count.
     let pairs = network.hosts() * (network.hosts() - 1);
     (longest, (sum - network.hosts()) as f64 / pairs as f64)
 }

@@ -1,4 +1,4 @@
-//! A plan's file: TOML with a `[link]` or a `[dtable]`, and classes.
+//! Parser of a plan's file: TOML with a `[link]` or a `[dtable]`, and classes.
 
 use crate::units;
 use cli_common::Problem;
@@ -6,14 +6,14 @@ use serde::{Deserialize, Deserializer, de::Error};
 use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
 
-/// The largest number of connections that a class is counted out for.
+/// Upper bound of a class's connections.
 const MOST_CONNECTIONS: u32 = 1_000_000;
-/// Service levels.
+/// Number of service levels.
 const LEVELS: usize = 16;
-/// Of a class's name, so that tables can be read.
+/// Upper bound of a class name's characters, so that tables stay readable.
 const LONGEST_NAME: usize = 32;
 
-/// What a file asks for.
+/// A plan, as its file describes it.
 #[derive(Debug)]
 pub enum Input {
     InfiniBand { link: Link, classes: Vec<Class> },
@@ -43,12 +43,12 @@ pub struct Link {
     pub cap: Spanned<u8>,
 }
 
-/// `[dtable]`.
+/// `[dtable]`: a table with deficits.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
     pub entries: usize,
-    /// Bytes.
+    /// Largest packet of all classes, in bytes.
     pub gmtu: Spanned<u32>,
     pub k: Option<f64>,
     pub w: Option<f64>,
@@ -69,26 +69,26 @@ pub struct Class {
     pub connections: Option<u32>,
     pub share: Option<f64>,
     pub distance: Option<u32>,
-    /// Bytes.
+    /// Largest packet, in bytes.
     pub mtu: Option<u32>,
-    /// From 1; of its name.
+    /// Line of the class's name in the file, from 1.
     #[serde(skip)]
     pub line: usize,
 }
 
-/// What is promised to a class, as Alfaro's thesis has them.
+/// Kind of promise to a class, as in Alfaro's thesis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Bandwidth and latency.
+    /// Bandwidth and latency are promised.
     Dbts,
-    /// Bandwidth.
+    /// Bandwidth is promised.
     Db,
-    /// Nothing, but more than the others.
+    /// Nothing is promised, but the class is preferred to others without a promise.
     Pbe,
-    /// Nothing.
+    /// Nothing is promised.
     Be,
-    /// What is left over.
+    /// Nothing is promised: the class gets what is left over.
     Ch,
 }
 
@@ -111,7 +111,8 @@ pub fn read(text: &str) -> Result<Input, Problem> {
         Problem::wrong(line, error.message().replace('\n', "; "))
     })?;
     let mut classes = file.class;
-    // Each has its level, so there are no more; and to find a line takes a while.
+    // Each class has a level of its own, so there are at most [`LEVELS`]. The check comes first because finding a
+    // line takes a while.
     if let Some(class) = classes.get(LEVELS) {
         let line = line_of(text, class.name.span().start);
         return Err(Problem::wrong(
@@ -146,7 +147,7 @@ pub fn read(text: &str) -> Result<Input, Problem> {
     }
 }
 
-/// Of bytes, those of 64.
+/// Converts bytes to credits of 64 bytes.
 pub fn credits(bytes: u32) -> Result<u32, String> {
     if bytes > 0 && bytes.is_multiple_of(64) {
         Ok(bytes / 64)
@@ -213,7 +214,7 @@ fn check_link(link: &Link, line: impl Fn(std::ops::Range<usize>) -> usize) -> Re
     Ok(())
 }
 
-/// A class of InfiniBand's has what its kind has.
+/// Checks that a class of an InfiniBand plan has the keys of its kind.
 fn check_connections(class: &Class) -> Result<(), Problem> {
     let wrong = |reason: String| {
         Err(Problem::wrong(class.line, format!("class {:?}: {reason}", class.name.get_ref())))
@@ -254,7 +255,7 @@ fn check_connections(class: &Class) -> Result<(), Problem> {
     }
 }
 
-/// A class of a DTable has a share, a distance and a largest packet.
+/// Checks that a class of a DTable plan has a share, a distance and a largest packet.
 fn check_share(class: &Class) -> Result<(), Problem> {
     let wrong = |reason: String| {
         Err(Problem::wrong(class.line, format!("class {:?}: {reason}", class.name.get_ref())))

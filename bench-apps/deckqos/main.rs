@@ -1,4 +1,5 @@
-//! `deckqos`: plans and examines arbitration tables. What it computes is `udeck-qos`; here are files, options and what is printed.
+//! `deckqos`: plans and examines arbitration tables. `udeck-qos` computes them; this crate has the files, options
+//! and reports.
 
 mod input;
 mod options;
@@ -24,7 +25,7 @@ fn main() -> ExitCode {
     cli_common::main::<Options, _>(options.generate, options.command, run)
 }
 
-/// What is to be printed.
+/// Runs a command, and returns its output.
 fn run(command: &Command) -> Result<String, Failure> {
     match command {
         Command::Plan { example: Some(Example::Infiniband), .. } => Ok(INFINIBAND.into()),
@@ -95,7 +96,7 @@ fn planned_options(text: &str) -> Result<opensm::Options, Problem> {
     }
 }
 
-/// What is written is read again: who puts it into a subnet manager's file gets no surprise.
+/// Writes options, and parses them again as a check, so that a subnet manager's file gets what was planned.
 fn export(options: &opensm::Options, ports: opensm::Ports) -> Result<String, Failure> {
     let text =
         format!("# by deckqos export; OpenSM takes it with `qos TRUE`\n{}", opensm::write(options, ports));

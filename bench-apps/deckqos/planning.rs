@@ -1,4 +1,4 @@
-//! From a file's classes to tables.
+//! Planning of tables from a file's classes.
 
 use crate::input::{self, Class, Kind, Table};
 use cli_common::Problem;
@@ -25,7 +25,7 @@ pub struct Laned {
     pub class: Class,
     pub kind: Kind,
     pub vl: u8,
-    /// Between its entries in the high table.
+    /// Distance between the class's entries in the high table.
     pub distance: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ pub fn infiniband(link: &input::Link, classes: &[Class]) -> Result<InfiniBand, P
     let mut low = Vec::new();
     let mut planned = Vec::new();
     for (class, vl) in classes.iter().zip(lanes) {
-        // Checked when it was read.
+        // The parser has checked that the kind is there.
         let kind = class.kind.unwrap_or(Kind::Be);
         match kind {
             Kind::Dbts | Kind::Db => admit(&mut planner, class, vl)?,
@@ -81,7 +81,7 @@ fn admit(planner: &mut Planner, class: &Class, vl: u8) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Each class's lane: its own, or the next one that nobody has.
+/// Chooses the lane of each class: the one that the file gives, or the next free one.
 fn lanes(classes: &[Class], vls: u8) -> Result<Vec<u8>, Problem> {
     let mut taken: Vec<(u8, usize)> = Vec::new();
     for class in classes {
@@ -112,14 +112,14 @@ fn lanes(classes: &[Class], vls: u8) -> Result<Vec<u8>, Problem> {
     found.collect()
 }
 
-/// Levels that no class has go where nothing is promised, or nowhere.
+/// Makes the mapping of levels to lanes. Levels without a class go to a lane without promises, or are not served.
 fn sl2vl(planned: &[Laned]) -> [u8; LANES] {
     let mut lanes = [other_levels(planned).unwrap_or(MANAGEMENT_VL); LANES];
     planned.iter().for_each(|laned| lanes[usize::from(laned.class.sl)] = laned.vl);
     lanes
 }
 
-/// The lane of the levels that no class has.
+/// Lane of the levels that have no class.
 pub fn other_levels(planned: &[Laned]) -> Option<u8> {
     let of = |kind| planned.iter().find(|laned| laned.kind == kind).map(|laned| laned.vl);
     of(Kind::Be).or_else(|| of(Kind::Ch)).or_else(|| of(Kind::Pbe))

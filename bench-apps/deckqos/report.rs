@@ -1,4 +1,4 @@
-//! What is printed.
+//! Reports of plans and tables.
 
 use crate::{
     input::Class,
@@ -15,10 +15,10 @@ use udeck_qos::{
     vl_arbiter::LowTurn,
 };
 
-/// Entries of a table in a line.
+/// Entries of a table in a printed line.
 const ENTRIES_A_LINE: usize = 16;
 
-/// How a port's tables are examined.
+/// Parameters for the examination of a port's tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
     pub rate: u64,
@@ -28,11 +28,11 @@ pub struct Traffic {
     pub low_turn: LowTurn,
 }
 
-/// What a lane gets.
+/// Properties of a lane.
 struct Lane {
     vl: u8,
     levels: Vec<u8>,
-    /// In the high table and in the low one.
+    /// Number of entries in the high table and in the low one.
     entries: [usize; 2],
     weights: [u32; 2],
     distance: Option<usize>,
@@ -63,7 +63,7 @@ fn examine(options: &opensm::Options, traffic: Traffic) -> Vec<Lane> {
     used.into_iter().map(lane).collect()
 }
 
-/// In three or four digits, rounded up: it is a bound.
+/// Formats a time in three or four digits, rounded up because it is an upper bound.
 fn time(time: Duration) -> String {
     let nanos = time.as_nanos();
     let (unit, name) = match nanos {
@@ -98,7 +98,7 @@ fn table(name: &str, entries: &[Entry]) -> String {
     format!("\n{name} table, VL:weight\n{}", if rows.is_empty() { "  none\n".into() } else { lines(&rows) })
 }
 
-/// A plan, for people.
+/// Formats a plan as text.
 pub fn infiniband(plan: &InfiniBand, traffic: Traffic) -> String {
     let Link { rate, mtu, cap, high_limit } = plan.link;
     let (promised, most) = (Bits(plan.promised), Bits(plan.link.promised()));
@@ -151,8 +151,8 @@ pub fn infiniband(plan: &InfiniBand, traffic: Traffic) -> String {
     text
 }
 
-/// Classes that would not get what they were promised if all lanes were busy: the low table's part, and packets that exceed small
-/// weights, are not in the classes' bandwidths.
+/// Notes on classes that would get less than their promise if all lanes were busy. The classes' bandwidths account
+/// neither for the low table's part nor for packets that exceed small weights.
 fn notes(plan: &InfiniBand, lanes: &[Lane]) -> Vec<String> {
     let short = |laned: &Laned| {
         let promised = laned.class.bandwidth? * u64::from(laned.class.connections.unwrap_or(1));
@@ -170,7 +170,7 @@ fn notes(plan: &InfiniBand, lanes: &[Lane]) -> Vec<String> {
     plan.classes.iter().filter_map(short).collect()
 }
 
-/// A plan, for programs.
+/// Formats a plan as JSON.
 pub fn infiniband_json(plan: &InfiniBand, traffic: Traffic) -> Value {
     let classes = plan.classes.iter().map(|laned| {
         json!({
@@ -189,7 +189,7 @@ pub fn infiniband_json(plan: &InfiniBand, traffic: Traffic) -> Value {
     value
 }
 
-/// Tables, for people.
+/// Formats tables as text.
 pub fn tables(options: &opensm::Options, traffic: Traffic) -> String {
     let text = format!(
         "link {}, MTU {}, {} data lanes, {}; packets of {} bytes keep all lanes busy\n\n",
@@ -227,7 +227,7 @@ pub fn tables(options: &opensm::Options, traffic: Traffic) -> String {
     text + &lines(&rows) + &never(options)
 }
 
-/// Lanes of levels that no table serves: their packets wait for ever.
+/// Text about the levels whose lane no table serves: their packets are never sent.
 fn never(options: &opensm::Options) -> String {
     let VlTables { high, low, .. } = &options.tables;
     let served = |vl: u8| high.iter().chain(low).any(|entry| entry.vl == vl && entry.weight > 0);
@@ -242,7 +242,7 @@ fn never(options: &opensm::Options) -> String {
     format!("\nlevels {} are of lanes that no entry serves: their packets are never sent\n", levels.join(","))
 }
 
-/// Tables, for programs.
+/// Formats tables as JSON.
 pub fn tables_json(options: &opensm::Options, traffic: Traffic) -> Value {
     let lanes = examine(options, traffic);
     let lanes = lanes.iter().map(|lane| {
@@ -264,7 +264,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A plan with deficits, for people.
+/// Formats a plan with deficits as text.
 pub fn dtable(plan: &dtable::Plan, classes: &[Class]) -> String {
     let dtable::Factors { k, w } = plan.factors;
     let mut text = format!(
@@ -291,7 +291,7 @@ pub fn dtable(plan: &dtable::Plan, classes: &[Class]) -> String {
     text + "\ntable, SL:credits\n" + &lines(&rows)
 }
 
-/// A plan with deficits, for programs.
+/// Formats a plan with deficits as JSON.
 pub fn dtable_json(plan: &dtable::Plan, classes: &[Class]) -> Value {
     let rows = classes.iter().zip(&plan.classes).map(|(class, planned)| {
         json!({

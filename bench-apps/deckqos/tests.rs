@@ -1,4 +1,4 @@
-//! Plans as their users write them, good and bad.
+//! Tests of plans as users write them, good and bad.
 
 use super::*;
 use proptest::prelude::*;
@@ -79,7 +79,7 @@ fn a_promise_that_others_can_break_is_noted() {
     assert!(plan(text, Format::Text).expect("a plan").contains("note: class \"checkpoints\" gets "));
 }
 
-/// Each with the line and a part of the reason.
+/// Each error has the line and a part of the reason.
 #[test]
 fn what_is_wrong_has_its_line_and_a_reason() {
     let cases = [
@@ -156,7 +156,7 @@ fn shares_that_cannot_be_are_refused() {
 }
 
 proptest! {
-    /// A part of a good file replaced by anything, and numbers of any size: an answer, in bounded time, and never a panic.
+    /// A good file with any part replaced, and numbers of any size, give an answer in bounded time, and never a panic.
     #[test]
     fn proptest_any_file_is_a_plan_or_a_problem(
         at in 0usize..2000,

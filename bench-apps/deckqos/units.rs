@@ -1,20 +1,20 @@
-//! Numbers with units: `2.5 Gb/s`, `150 us`.
+//! Parser of numbers with units: `2.5 Gb/s`, `150 us`.
 
 use std::time::Duration;
 
 const RATES: [(&str, f64); 4] = [("b/s", 1.0), ("kb/s", 1e3), ("Mb/s", 1e6), ("Gb/s", 1e9)];
 const TIMES: [(&str, f64); 5] = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9)];
-/// Above any link, and any wait, and far below where numbers lose their last digits.
+/// Upper bound of a number in base units: above any link and any wait, and far below where `f64` loses its last digits.
 const MOST: f64 = 1e15;
 
-/// Bits a second: at least 1.
+/// Parses a rate in bits per second, at least 1.
 pub fn rate(text: &str) -> Result<u64, String> {
     value(text, &RATES, "10 Gb/s").and_then(|bits| {
         if bits >= 1.0 { Ok(bits as u64) } else { Err(format!("{:?} is less than 1 b/s", shown(text))) }
     })
 }
 
-/// A time in nanoseconds or longer.
+/// Parses a time, in whole nanoseconds.
 pub fn time(text: &str) -> Result<Duration, String> {
     value(text, &TIMES, "150 us").map(|nanos| Duration::from_nanos(nanos as u64))
 }
@@ -39,7 +39,7 @@ fn value(text: &str, units: &[(&str, f64)], example: &str) -> Result<f64, String
     }
 }
 
-/// As much of it as a line of an error should have.
+/// Shortens text to the length that suits a line of an error.
 fn shown(text: &str) -> String {
     text.chars().take(40).collect()
 }

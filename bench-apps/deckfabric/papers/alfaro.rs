@@ -1,4 +1,5 @@
-//! InfiniBand's tables: how full they get, what is admitted over a network, and whether packets keep their deadlines.
+//! InfiniBand's tables (Alfaro): how full they get, how much is admitted over a network, and whether packets meet
+//! their deadlines.
 
 use super::{Extent, Row, Section, simulate};
 use indicatif::ProgressBar;
@@ -18,9 +19,9 @@ use udeck_qos::{
     vl_arbiter::LowTurn,
 };
 
-/// Of a table.
+/// Entries of a table.
 const ENTRIES: usize = 64;
-/// Bits a second of data: 1x at 2.5 Gb/s.
+/// Data rate of a link in bits per second: 1x at 2.5 Gb/s.
 const RATE: u64 = 2_500_000_000;
 const CAP: u8 = 80;
 
@@ -31,7 +32,7 @@ pub const ADMISSION: &str =
 pub const DEADLINES: &str =
     "Percent of promised packets that keep their deadline where all lanes are busy (Alfaro)";
 
-/// Entries that are free when a request is refused for the first time.
+/// Counts the entries that are free when a request is refused for the first time.
 pub fn until_full(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let trials = if extent == Extent::Quick { 500 } else { 20_000 };
     let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
@@ -75,7 +76,7 @@ pub fn until_full(extent: Extent, bar: &ProgressBar) -> Result<Section, String> 
     })
 }
 
-/// The ports of a route: of the host, and of each switch.
+/// Ports of a route: that of the host, and that of each switch.
 fn ports(network: &Network, from: usize, to: usize) -> Vec<(usize, usize)> {
     let mut ports = vec![(network.host_node(from), 0)];
     ports.extend(
@@ -87,7 +88,7 @@ fn ports(network: &Network, from: usize, to: usize) -> Vec<(usize, usize)> {
     ports
 }
 
-/// Connections between random hosts until hardly any is admitted.
+/// Admits connections between random hosts until hardly any is admitted.
 pub fn admission(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let network = irregular(16, 4, 4, 1).map_err(|bad| bad.to_string())?;
     let link = Link { rate: RATE, mtu: 256, high_limit: 255, cap: CAP };
@@ -139,7 +140,7 @@ pub fn admission(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
     })
 }
 
-/// At all ports, or at none.
+/// Admits a request at all ports, or at none.
 fn admit(
     planners: &mut BTreeMap<(usize, usize), Planner>,
     link: Link,
@@ -162,7 +163,8 @@ fn admit(
     true
 }
 
-/// Three promised lanes and two that take the rest, to one host: how long the promised packets wait at the switch.
+/// Measures how long packets of promised lanes wait at a switch: three promised lanes and two that take the rest
+/// send to one host.
 pub fn deadlines(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
     const FLITS: u32 = 4;
     let network = tree(12, 1).map_err(|bad| bad.to_string())?;
@@ -197,7 +199,7 @@ pub fn deadlines(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
     };
     let measures = simulate(&network, &config, streams, (2000, 100_000), bar)?;
     let idle = u64::from(2 * config.link + config.switch + FLITS);
-    // A flit is 64 bytes.
+    // Flits of 64 bytes that a link carries in a time.
     let flits = |time: Duration| time.as_nanos() as f64 * RATE as f64 / 512e9;
     let (mut rows, mut all) = (Vec::new(), true);
     for (class, distance) in measures.classes.iter().zip(distances) {

@@ -12,7 +12,7 @@ use udeck_fabric::{
 
 const SCHEMES: [&str; 5] = ["none", "ECN", "SRP", "SMSRP", "LHRP"];
 const BUFFER: u32 = 256;
-/// Cycles, and the load.
+/// Cycles of the burst, and its load.
 const BURST: (u64, f64) = (1000, 15.0);
 
 fn scheme(name: &str) -> Congestion {
@@ -45,7 +45,7 @@ impl Place {
         Ok(Self { network, senders, receivers, cycles })
     }
 
-    /// To each receiver `load`.
+    /// Traffic to the hot spot, with `load` for each receiver.
     fn hot(&self, load: f64, flits: u32, arrivals: Arrivals) -> Stream {
         let (senders, receivers) = (self.senders.len(), self.receivers.len());
         Stream {
@@ -67,7 +67,7 @@ impl Place {
         simulate(&self.network, &config, streams, self.cycles, bar)
     }
 
-    /// In a sentence.
+    /// Description in a sentence.
     fn words(&self) -> String {
         format!(
             "{}, {} hosts, {} send to {}; {} cycles of warm-up and {} measured, buffers of {BUFFER} flits.",
@@ -80,7 +80,7 @@ impl Place {
         )
     }
 
-    /// What receivers' links carry to them, of messages and of reservations.
+    /// Flits per cycle that a receiver's link carries to it: of messages, and of reservations.
     fn received(&self, measures: &Measures) -> (f64, f64) {
         let of = |kind| measures.taken_by(&self.receivers, kind);
         (of(Kind::Data) + of(Kind::Speculative), of(Kind::Reserve))
@@ -91,7 +91,7 @@ fn loads(extent: Extent) -> &'static [f64] {
     if extent == Extent::Quick { &[0.5, 2.0] } else { &[0.5, 0.9, 1.2, 2.0, 3.0] }
 }
 
-/// A run for each scheme.
+/// Runs of an experiment that has one for each scheme.
 pub const RUNS: u64 = SCHEMES.len() as u64;
 
 pub fn steady_runs(extent: Extent) -> u64 {
@@ -103,7 +103,7 @@ pub const LONG: &str = "Messages of 192 flits to a hot spot at twice its capacit
 pub const BURSTS: &str = "Uniform messages beside a sudden burst to a hot spot (Jiang, Dennison, Dally)";
 pub const BENIGN: &str = "Uniform messages of 4 flits without congestion (Jiang, Dennison, Dally)";
 
-/// Short messages to a hot spot, below what it can take and above.
+/// Short messages to a hot spot, with loads below and above its capacity.
 pub fn steady(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let (place, loads) = (Place::new(extent)?, loads(extent));
     let mut lines = Vec::new();
@@ -158,7 +158,7 @@ pub fn steady(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     })
 }
 
-/// Long messages: a reservation costs little.
+/// Long messages to a hot spot: a reservation costs little.
 pub fn long(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let place = Place::new(extent)?;
     let mut rows = Vec::new();
@@ -180,7 +180,7 @@ pub fn long(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     })
 }
 
-/// Uniform traffic, and suddenly much to the hot spot: what the others feel of it.
+/// Uniform traffic with a sudden burst to a hot spot: the effect on the uniform traffic.
 pub fn bursts(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let place = Place::new(extent)?;
     let begin = place.cycles.0;
@@ -222,7 +222,7 @@ pub fn bursts(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     })
 }
 
-/// All to all: what control costs where there is no congestion.
+/// Uniform traffic: the cost of control where there is no congestion.
 pub fn benign(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let cycles = if extent == Extent::Quick { (1000, 3000) } else { (1000, 1500) };
     let place = Place { cycles, ..Place::new(extent)? };

@@ -1,4 +1,4 @@
-//! No paper's figures: the library itself in virtual time, beside the schedules of its collective operations.
+//! The library itself in virtual time, beside the schedules of its collective operations (no figures of a paper).
 
 use super::{Extent, Row, Section};
 use crate::{dependent, input};
@@ -11,7 +11,7 @@ pub const RUNS: u64 = PLAYED.len() as u64;
 /// Bytes of a flit.
 const FLIT: f64 = 64.0;
 
-/// What is played: an operation, its bytes for each other rank, how many others there are, and its name.
+/// An experiment: an operation, its bytes for each other rank, the number of those ranks, and its name.
 type Played = (&'static str, u32, fn(u32) -> u32, &'static str);
 
 const PLAYED: [Played; 4] = [
@@ -21,7 +21,7 @@ const PLAYED: [Played; 4] = [
     ("transpose-2d", 256, both_ways, "FT's transposes, 256 bytes (class W over 1,024)"),
 ];
 
-/// In a square grid.
+/// Other ranks in the row and in the column of a square grid.
 fn both_ways(ranks: u32) -> u32 {
     2 * (ranks.isqrt() - 1)
 }
@@ -47,7 +47,7 @@ pub fn section(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
         rows.push(Row::new(format!("{name}: its schedule"), None, schedule as f64));
         rows.push(Row::new(format!("{name}: the library"), None, library as f64));
         claims.push(match operation {
-            // A schedule's ranks begin in cycle 1.
+            // The schedule's ranks begin in cycle 1.
             "barrier" => (
                 "the library's barrier takes what its schedule takes".into(),
                 schedule.abs_diff(library) <= 1,

@@ -1,9 +1,9 @@
-//! The page: style, script and uPlot are those of `deckperf report`.
+//! HTML page of the results, with the style, script and uPlot of `deckperf report`.
 
 use super::{Row, Section, shown};
 use serde_json::json;
 
-/// All sections as one page that needs no network.
+/// Formats all sections as one page that needs no network.
 pub fn html(sections: &[Section], extent: &str) -> String {
     let charts: Vec<_> = sections.iter().flat_map(|section| &section.charts).collect();
     let mut number = 0;
@@ -81,7 +81,7 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// JSON inside of a `<script>`: no text in it can end the element.
+/// Escapes JSON for use inside a `<script>`, so that no text in it can end the element.
 fn script_json(json: &str) -> String {
     json.replace('<', "\\u003c").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }

@@ -1,4 +1,4 @@
-//! Tables with deficits: shares, throughput beside SBT and round robin, and the time of the class that may not wait.
+//! Tables with deficits: shares, throughput beside SBT and round robin, and the latency of the class that needs it low.
 
 use super::{Axis, Chart, Dot, Extent, Line, Row, Section, simulate, uniform};
 use indicatif::ProgressBar;
@@ -15,7 +15,8 @@ use udeck_qos::{
     table::LANES,
 };
 
-/// Names, levels, distances, shares and flits of a packet: table 5.4 of the thesis; EE, BE and BK share what is left there.
+/// Names, distances, shares and flits of a packet, from the highest level to the lowest: table 5.4 of the thesis.
+/// EE, BE and BK share the rest there.
 const CLASSES: [(&str, u32, f64, u32); 7] = [
     ("NC", 2, 0.094, 3),
     ("VO", 4, 0.164, 10),
@@ -31,14 +32,14 @@ const CURVE: [f64; 5] = [0.8, 0.85, 0.9, 0.95, 1.0];
 
 type Build = fn() -> Result<Network, BadTopology>;
 
-/// The networks, the published maximum of DTable and that of the other two.
+/// Networks, with the published maximum of DTable and that of the two other arbiters.
 const MAXIMA: [(Build, f64, f64); 4] = [
     (|| torus(&[8, 8], 1), 0.94, 0.80),
     (|| torus(&[8, 8, 4], 1), 0.78, 0.68),
     (|| tree(8, 3), 0.95, 0.85),
     (|| tree(24, 2), 0.95, 0.80),
 ];
-/// The networks, and the published time of NC at 0.7, of InfiniBand.
+/// Networks, with the published latency of NC at 0.7 of the load, for InfiniBand, in nanoseconds.
 const TIMES: [(Build, f64); 4] = [
     (|| tree(4, 3), 780.0),
     (|| tree(24, 2), 604.0),
@@ -64,7 +65,7 @@ pub const THROUGHPUT: &str = "Throughput at a load of 1, as a part of what the r
 pub const LATENCY: &str =
     "Mean time of the class NC at 0.7 of the load (DTable; published in ns for InfiniBand's links)";
 
-/// Table 5.4.
+/// Makes DTable's table of table 5.4.
 fn dtable() -> Result<Scheme, String> {
     let classes = (0u8..).zip(CLASSES).map(|(level, (_, distance, share, mtu))| Class {
         level: 6 - level,
@@ -76,7 +77,7 @@ fn dtable() -> Result<Scheme, String> {
     Ok(Scheme::DTable { slots: plan.slots, when_stalled: WhenStalled::Keep })
 }
 
-/// One entry for each class: packets by share and size.
+/// Makes SBT's table with one entry for each class: packets by share and size.
 fn sbt() -> Scheme {
     let mut weights = [0; LANES];
     for (level, (_, _, share, flits)) in CLASSES.iter().enumerate() {
@@ -89,7 +90,7 @@ fn config(arbitration: Scheme) -> Config {
     Config { levels: 7, arbitration, packet: 32, buffer: 128, ..Config::default() }
 }
 
-/// All classes by their shares, all together `load`.
+/// Traffic of all classes by their shares, with the load `load` in all.
 fn streams(network: &Network, load: f64) -> Vec<Stream> {
     let streams = (0u8..).zip(CLASSES).map(|(level, (name, _, share, flits))| Stream {
         level: 6 - level,
@@ -98,11 +99,11 @@ fn streams(network: &Network, load: f64) -> Vec<Stream> {
     streams.collect()
 }
 
-/// What each class gets of a link for which all want more than they may have.
+/// Measures each class's share of a link for which all classes want more than their share.
 pub fn shares(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let network = tree(16, 1).map_err(|bad| bad.to_string())?;
     let cycles = if extent == Extent::Quick { 60_000 } else { 400_000 };
-    // Two hosts for each class, so that no class waits behind another at its host.
+    // Each class has two hosts, so that no class waits behind another at its host.
     let streams = |network: &Network| {
         (0u32..)
             .zip(streams(network, 1.0))
@@ -138,7 +139,7 @@ pub fn shares(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     })
 }
 
-/// The three arbiters that were compared.
+/// The three arbiters that are compared.
 fn arbiters() -> Result<[(&'static str, Scheme); 3], String> {
     Ok([("DTable", dtable()?), ("SBT", sbt()), ("round robin", Scheme::RoundRobin)])
 }
@@ -147,7 +148,7 @@ fn throughput_cycles(extent: Extent) -> (u64, u64) {
     if extent == Extent::Quick { (3000, 5000) } else { (5000, 8000) }
 }
 
-/// Of what the routes let through, what hosts take where a part of it is offered.
+/// Load that hosts receive, as a part of what the routes allow; the offered `load` is in the same unit.
 fn taken(
     network: &Network,
     arbitration: Scheme,
@@ -162,7 +163,7 @@ fn taken(
     Ok(measures.throughput() / bound)
 }
 
-/// Curves: what is not taken where packets wait in line.
+/// Curves of the load that is not received with queues in order of arrival.
 fn left_over(cycles: (u64, u64), bar: &ProgressBar) -> Result<Chart, String> {
     let network = MAXIMA[0].0().map_err(|bad| bad.to_string())?;
     let mut lines = Vec::new();
@@ -185,8 +186,8 @@ fn left_over(cycles: (u64, u64), bar: &ProgressBar) -> Result<Chart, String> {
     })
 }
 
-/// What is taken where more is offered: by switches whose packets wait for none that goes elsewhere, and by those with a queue for each
-/// input and level.
+/// Measures what is received under overload: by switches where packets do not wait for packets to other outputs, and
+/// by switches with a queue for each input and level.
 pub fn throughput(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let cycles = throughput_cycles(extent);
     let (mut rows, mut by_output, mut in_line) = (Vec::new(), true, true);
@@ -229,7 +230,7 @@ pub fn throughput(extent: Extent, bar: &ProgressBar) -> Result<Section, String> 
     })
 }
 
-/// The mean time of NC at 0.7 of the load, and its curve in the first torus.
+/// Measures the mean latency of NC at 0.7 of the load, and its curve in the first torus.
 pub fn latency(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let cycles = if extent == Extent::Quick { (2000, 4000) } else { (3000, 6000) };
     let mut rows = Vec::new();

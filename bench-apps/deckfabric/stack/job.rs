@@ -1,4 +1,4 @@
-//! A job of many ranks in one process.
+//! Jobs of many ranks in one process.
 
 use indicatif::ProgressBar;
 use std::{
@@ -11,26 +11,27 @@ use udeck::{Config, Error, IncastControl, World, via::Caps};
 use udeck_boot::{Client, local};
 use udeck_sim::{Fabric, Network, Options, trace::Event};
 
-/// Of a rank's thread: what it touches is taken, and nothing else.
+/// Stack size of a rank's thread, in bytes. Only pages that the thread touches take memory.
 const STACK: usize = 1 << 20;
-/// Message memory of a rank, each way. Pages that nobody touches are not taken.
+/// Bytes of a rank's message memory, for each direction. Only touched pages take memory.
 const ARENA: usize = 64 << 20;
 /// Descriptors of a rank: both ends of its connection with the name service, and some to spare.
 const DESCRIPTORS: u64 = 6;
-/// For a thousand ranks' connections on one processor.
+/// Time limit for making connections: enough for those of a thousand ranks on one processor.
 const SET_UP: Duration = Duration::from_secs(600);
 
 /// A rank, as its program sees it.
 pub struct Rank<'a> {
     pub world: &'a World,
-    /// A time that is the same for all.
+    /// Reference time that is the same for all ranks.
     pub begun: Instant,
     fabric: &'a Fabric,
     bar: &'a ProgressBar,
 }
 
 impl Rank<'_> {
-    /// Does it in virtual time, together with all other ranks: how long it took this one, from when all began.
+    /// Runs `work` in virtual time, together with all other ranks, and returns how long it took this rank, from the
+    /// common beginning.
     pub fn timed(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
         self.bar.inc(1);
         let turn = self.fabric.enter(&name(self.world.rank()));
@@ -40,11 +41,11 @@ impl Rank<'_> {
     }
 }
 
-/// What comes of a job.
+/// Results of a job.
 pub struct Ended<T> {
-    /// By rank.
+    /// Results by rank.
     pub results: Vec<T>,
-    /// What has happened since ranks entered for the last time.
+    /// Events since the ranks last entered virtual time.
     pub trace: Vec<Event>,
 }
 
@@ -52,22 +53,22 @@ fn name(rank: usize) -> String {
     format!("rank{rank}")
 }
 
-/// What the library is told: a NIC over a network, whose peer reads no memory of this rank's.
+/// Configuration of the library for a NIC over a network, whose peers cannot read this rank's memory.
 fn config(incast: IncastControl) -> Config {
     let mut config = Config::default();
     config.setup = SET_UP;
     config.arena = Some(ARENA);
     config.incast = incast;
-    // It would take no turns.
+    // A progress thread would not take part in the turns.
     config.progress_thread = false;
     config
 }
 
-/// Runs `body` as each of so many ranks, each on a host of its own. Frames take no time without a network. `bar` has a step for
-/// each rank that has made its connections.
+/// Runs `body` on `ranks` ranks, each on a host of its own. Without a network frames take no time. `bar` advances by
+/// a step for each rank that has made its connections.
 ///
 /// # Errors
-/// In words: what the system refused, or which ranks failed, and why.
+/// Text about the failure: the system's refusal, or the ranks that failed, and the reason.
 pub fn run<T: Send>(
     ranks: usize,
     incast: IncastControl,
@@ -75,7 +76,7 @@ pub fn run<T: Send>(
     bar: &ProgressBar,
     body: impl Fn(&Rank<'_>) -> Result<T, Error> + Sync,
 ) -> Result<Ended<T>, String> {
-    // A process has one clock.
+    // A process has one virtual clock, so it runs one job at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let system = |what: &'static str| move |why: io::Error| format!("{what} for {ranks} ranks: {why}");
@@ -84,7 +85,7 @@ pub fn run<T: Send>(
     let fabric = Fabric::new(1);
     fabric.take_turns(ranks, network).map_err(|why| why.to_string())?;
     fabric.record_trace();
-    // NICs are opened in the order of ranks: the network knows them by it.
+    // NICs are opened in the order of ranks, because the network identifies a NIC by its number in this order.
     let mut there = Vec::new();
     for (rank, stream) in streams.into_iter().enumerate() {
         let client = Client::new(stream).map_err(|why| format!("rank {rank}: {why}"))?;
@@ -117,7 +118,8 @@ pub fn run<T: Send>(
     Ok(Ended { results, trace: fabric.trace() })
 }
 
-/// All results, or some of what went wrong: one rank fails because another one did.
+/// All results, or text about the first failures. It has several of them, because the failure of one rank makes
+/// others fail.
 fn all<T>(ended: Vec<Result<T, String>>) -> Result<Vec<T>, String> {
     const TOLD: usize = 5;
     let (good, bad): (Vec<_>, Vec<_>) = ended.into_iter().partition(Result::is_ok);

@@ -1,4 +1,5 @@
-//! Frames of simulated NICs as messages of the simulated network: when they arrive, its switches say.
+//! Network of simulated NICs: sends their frames as messages of the simulated network, whose switches determine when
+//! they arrive.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -13,10 +14,11 @@ use udeck_fabric::{
 pub const FLIT: usize = 64;
 /// Bytes of a frame's header and checksum: those of InfiniBand within a subnet (LRH, BTH, two CRCs).
 const HEADER: usize = 26;
-/// What a link needs for a flit: 64 bytes at 100 Gb/s, in picoseconds. Times of NICs are nanoseconds, so it is more than one.
+/// Picoseconds in which a link carries a flit: 64 bytes at 100 Gb/s. NICs count in nanoseconds, which would be too
+/// coarse.
 const CYCLE: u128 = 5120;
 
-/// What has been sent from outside of it.
+/// Workload whose messages are posted from outside the engine.
 #[derive(Default)]
 struct Frames {
     arrived: VecDeque<u32>,
@@ -36,30 +38,30 @@ impl Workload for Frames {
     }
 }
 
-/// A network; rank n is on host n.
+/// A simulated network, with rank n on host n.
 pub struct Switches {
     engine: Engine<'static, Frames>,
 }
 
 impl Switches {
     /// # Errors
-    /// As of [`Engine::new`].
+    /// Those of [`Engine::new`].
     pub fn new(network: &'static topology::Network, config: &Config) -> Result<Self, CannotRun> {
         Ok(Self { engine: Engine::new(network, config, Frames::default())? })
     }
 }
 
-/// The cycle that has begun then.
+/// Number of the cycle in progress at a time.
 pub fn cycle(time: Duration) -> u64 {
     u64::try_from(time.as_nanos() * 1000 / CYCLE).unwrap_or(u64::MAX)
 }
 
-/// When a cycle has begun, in whole nanoseconds: [`cycle`] of it is that cycle.
+/// Beginning of a cycle, rounded up to nanoseconds: `cycle(time(n))` is n.
 fn time(cycle: u64) -> Duration {
     Duration::from_nanos(u64::try_from((u128::from(cycle) * CYCLE).div_ceil(1000)).unwrap_or(u64::MAX))
 }
 
-/// Of a frame with so many bytes behind its header.
+/// Number of flits of a frame that has `bytes` after its header.
 pub fn flits(bytes: usize) -> u32 {
     u32::try_from((HEADER + bytes).div_ceil(FLIT)).unwrap_or(u32::MAX)
 }
@@ -71,7 +73,7 @@ impl udeck_sim::Network for Switches {
         let post = Post { from, to, flits: flits(bytes), level: 0, class: 0, token };
         let until = cycle(now);
         if until > self.engine.now() {
-            // Nothing arrives before: the fabric would have asked for it.
+            // No frame arrives before this cycle: the fabric would have called `next` for it.
             self.engine.run_until(until).expect("nothing else posts");
         }
         self.engine.post_now(post).expect("a host for each rank");

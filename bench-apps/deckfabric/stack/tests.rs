@@ -1,4 +1,4 @@
-//! Jobs of the library in virtual time.
+//! Tests of the library's jobs in virtual time.
 
 use super::*;
 use udeck_fabric::topology;
@@ -9,7 +9,7 @@ fn played(operation: Operation, ranks: usize, bytes: usize) -> Ended {
     play_with(&task, ranks, 2, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
 }
 
-/// However the system's scheduler has let its threads make their connections.
+/// A job repeats exactly, whatever the order in which the system's scheduler let its threads make their connections.
 #[test]
 fn jobs_repeat_to_the_last_frame() {
     for (operation, ranks) in [
@@ -26,7 +26,8 @@ fn jobs_repeat_to_the_last_frame() {
     }
 }
 
-/// Grants are moments of virtual time, too. With control a message waits at its poster and not in the network, where it holds up others.
+/// Grants are given at virtual times, too. With control a message waits at its sender and not in the network, where
+/// it would block others.
 #[test]
 fn an_incast_repeats_to_the_last_frame_and_control_keeps_it_out_of_the_network() {
     let network = topology::tree(4, 3).expect("a tree");
@@ -42,7 +43,8 @@ fn an_incast_repeats_to_the_last_frame_and_control_keeps_it_out_of_the_network()
         });
         let [off, controlled] =
             both.each_ref().map(|ended| ended.figures.waits.expect("an incast has waits"));
-        // Of 16 KiB all but a window waits at the poster; of long ones, announced, what two mebibytes have no room for.
+        // With messages of 16 KiB, all but a window wait at the sender; with long messages, which are announced, those
+        // beyond two mebibytes.
         assert!(controlled[0] < off[0], "{bytes} bytes: {controlled:?}, without control {off:?}");
         let [off, controlled] = both.each_ref().map(|ended| ended.figures.cycles.1);
         assert!(
@@ -52,7 +54,7 @@ fn an_incast_repeats_to_the_last_frame_and_control_keeps_it_out_of_the_network()
     }
 }
 
-/// A deadline passes in virtual time, and says for whom the rank has waited.
+/// A deadline passes in virtual time, and the error names the rank that did not come.
 #[test]
 fn who_waits_for_nobody_gives_up_in_virtual_time() {
     let limit = Duration::from_secs(1000);
@@ -66,7 +68,7 @@ fn who_waits_for_nobody_gives_up_in_virtual_time() {
             }
             Ok(())
         })?;
-        // The one that was waited for comes, late.
+        // Rank 1 enters the barrier late.
         rank.world.barrier()?;
         Ok((took, said))
     });
@@ -77,16 +79,16 @@ fn who_waits_for_nobody_gives_up_in_virtual_time() {
     assert_eq!(results[1], (Duration::ZERO, None));
 }
 
-/// Larger messages take longer, over links that carry a flit a cycle.
+/// Larger messages take longer, over links that carry a flit in a cycle.
 #[test]
 fn the_network_decides_when_frames_arrive() {
     let of = |bytes| played(Operation::AllToAll, 8, bytes).figures.cycles.1;
     let (short, long) = (of(64), of(64_000));
-    // Twice what each host takes from seven others.
+    // Each host receives from seven others, twice.
     assert!(long - short > 2 * 7 * 900, "{short}, {long}");
 }
 
-/// The library's barrier is its schedule: a flit a message, and nothing computes.
+/// The library's barrier takes as long as its schedule: each message is a flit, and nothing computes.
 #[test]
 fn a_barrier_takes_what_its_schedule_takes() {
     let text = "measured = 100000\n[topology]\nkind = \"tree\"\nk = 4\nn = 3\n[collective]\noperation = \"barrier\"\nranks = 64\nlibrary = true\n";
@@ -96,6 +98,6 @@ fn a_barrier_takes_what_its_schedule_takes() {
     let run = &answer["runs"][0];
     let cycles = |key: &str| run[key].as_u64().expect(key);
     let (schedule, library) = (cycles("last_end_cycles"), cycles("library_last_end_cycles"));
-    // A schedule's ranks begin in cycle 1.
+    // The schedule's ranks begin in cycle 1.
     assert!(schedule.abs_diff(library) <= 1, "{schedule}, {library}");
 }

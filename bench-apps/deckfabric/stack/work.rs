@@ -1,4 +1,4 @@
-//! What ranks do: once to make their connections, then in virtual time.
+//! Work of the ranks: once to make their connections, then in virtual time.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +14,19 @@ use crate::{
     input::Operation,
 };
 
-/// What came of a rank's part.
+/// Results of a rank.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Part {
-    /// How long so many times took it.
+    /// Time that all repetitions took the rank.
     pub took: Duration,
-    /// How long each message that it took in was on its way.
+    /// Time from post to retrieve of each message that the rank received.
     pub waits: Vec<Duration>,
 }
 
-/// The length of a message's time.
+/// Bytes of the time stamp in a message of an incast, and so the shortest message.
 pub const LEAST_OF_INCAST: usize = size_of::<u64>();
 
-/// A rank's part.
+/// Runs a rank's part of the task.
 pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Part, Error> {
     if task.operation == Operation::Incast {
         return incast(rank, task.bytes, times);
@@ -34,12 +34,13 @@ pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Part, Error> 
     Ok(Part { took: exchange(rank, task, times)?, waits: Vec::new() })
 }
 
-/// Posts are delivered before a rank is done: who waits for others moves its messages along.
+/// Runs an incast. Senders flush, so that all posts are delivered before a rank is done: a rank that waits for
+/// others moves its messages along.
 fn incast(rank: &Rank<'_>, bytes: usize, times: u16) -> Result<Part, Error> {
     let world = rank.world;
     let since = |begun: Instant| job_time().saturating_duration_since(begun);
     let mut waits = Vec::new();
-    // The clock of all of them: they are threads of one process.
+    // Reference time of all ranks, which are threads of one process.
     let begun = rank.begun;
     let took = if world.rank() == 0 {
         let inbox = world.mailbox_with_queue::<u8>("in", 0)?;
@@ -102,7 +103,7 @@ fn timed(
     rank.timed(|| (0..times).try_for_each(|_| once()))
 }
 
-/// A group's members exchange blocks by its all-to-all.
+/// Exchange of blocks between a group's members by its all-to-all.
 struct Exchange<'a> {
     group: &'a Group,
     from: Vec<u8>,
@@ -127,12 +128,13 @@ impl<'a> Exchange<'a> {
     }
 }
 
-/// Ranks exchange blocks as `nas-ft` does it: by a mailbox for each pair, in an order in which posts may wait.
+/// Exchange of blocks as in `nas-ft`: by a mailbox for each pair of ranks, in an order that has no deadlock even if
+/// posts wait.
 struct Blocks<'a> {
     rank: &'a Rank<'a>,
     steps: Vec<Step>,
     bytes: usize,
-    /// By peer; none of this rank itself.
+    /// Mailboxes by peer; none for this rank itself.
     inboxes: Vec<Option<Mailbox<u8>>>,
     outboxes: Vec<Option<Postbox<u8>>>,
 }
@@ -142,7 +144,7 @@ impl<'a> Blocks<'a> {
         let (me, ranks) = (rank.world.rank(), rank.world.size());
         let name = |from: usize, to: usize| format!("{from} to {to}");
         let other = |peer: usize| (peer != me).then_some(peer);
-        // All mailboxes first: those of the others are waited for.
+        // All mailboxes are made first: making a postbox waits for the peer's mailbox.
         let inbox = |peer: usize| other(peer).map(|peer| rank.world.mailbox(&name(peer, me))).transpose();
         let inboxes = (0..ranks).map(inbox).collect::<Result<_, _>>()?;
         let outbox = |peer: usize| other(peer).map(|peer| rank.world.postbox(&name(me, peer))).transpose();
@@ -184,13 +186,13 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// A block says whose it is, and for whom.
+/// Content of a block, which depends on its sender and receiver.
 fn block(from: usize, to: usize, bytes: usize) -> impl Iterator<Item = u8> {
     (0..bytes).map(move |at| (from * 31 + to * 17 + at) as u8)
 }
 
 /// # Panics
-/// It is not the block that has to be there.
+/// The block is not the expected one.
 fn check(from: usize, to: usize, found: &[u8], bytes: usize) {
     assert!(block(from, to, bytes).eq(found.iter().copied()), "the block of {from} for {to} is another one");
 }
