@@ -398,7 +398,7 @@ impl PeerSocket {
     /// Sends a connection request and waits for the answer.
     ///
     /// # Errors
-    /// Those of [`PeerSocket::wait_up`].
+    /// The errors of [`PeerSocket::wait_up`].
     pub fn request(
         &self,
         doorbells: Doorbells,

@@ -46,7 +46,7 @@ pub struct Sockets {
 /// except the socket's, so a shortage is found before the peer is told of the connection.
 ///
 /// # Errors
-/// Those of [`Slots::take`]; the kernel's.
+/// The errors of [`Slots::take`], or an error of the kernel.
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots<Sockets>> {
     let slots = Slots::take(queues, |sockets: &Sockets| Arc::ptr_eq(&sockets.core, core))?;
     for slot in [&slots.send, &slots.receive] {
@@ -61,7 +61,7 @@ pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots<Sockets
 /// Assigns the place to `link`: news at the place are its news from now on.
 ///
 /// # Errors
-/// The kernel's: the socket cannot be watched.
+/// The kernel's error: the socket cannot be watched.
 pub fn occupy(
     slot: &Slot<Sockets>,
     ready: Ready,

@@ -85,7 +85,7 @@ pub struct Core {
 
 impl Core {
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// The kernel's error: no descriptors left.
     pub fn new(
         admission: Admission,
         memory: Memory,
@@ -191,7 +191,7 @@ impl Core {
     /// Makes an endpoint from a finished admission and the places of its two queues. Returns the peer's `Hello`, too.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// The kernel's error: no descriptors left.
     pub fn establish(
         self: &Arc<Self>,
         admitted: Admitted,

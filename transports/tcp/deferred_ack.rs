@@ -51,7 +51,7 @@ impl DeferredAck {
     /// Takes the peeked bytes out of the socket. Called before every read.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn settle(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while self.peeked > 0 {
             match sys::consume(socket, self.peeked)? {

@@ -1,9 +1,10 @@
 //! The helper thread: it works for a NIC while no other thread polls.
 //!
 //! The helper serves callers, and links whose program has left. It serves a completion queue's sockets only while
-//! the queue's owner neither polls nor sleeps beside them. It cannot ask the kernel to be told only then. So it is
-//! told of the first arrival, and then naps as long as the owner polls by itself ([`udeck_session::nap`]). A process
-//! in which nothing comes costs only a check every two seconds, for hosts that may have died.
+//! the queue's owner neither polls nor sleeps beside them. The kernel cannot be asked to
+//! report only in that case. So it reports the first arrival, and the helper then naps as long as the owner polls by
+//! itself ([`udeck_session::nap`]). A process in which nothing comes costs only a check every two seconds, for hosts
+//! that may have died.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -53,7 +54,7 @@ struct Due {
 /// Starts the helper thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn start(core: Arc<Core>, listener: RequestListener) -> io::Result<()> {
     core.control.add(&listener, Token::Listener.encode(), EventFlags::IN)?;
     let name = format!("tcp-{}", listener.address().port());

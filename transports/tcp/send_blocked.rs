@@ -1,4 +1,4 @@
-//! Send-blocked links: posted data wait for the socket, either for room in it or for the peer's word that it has
+//! Send-blocked links: posted data wait for the socket, either for room in it or for the peer's report that it has
 //! taken earlier data.
 //!
 //! The thread that posted usually waits at another completion queue then, for an answer. So any thread whose poll

@@ -37,7 +37,7 @@ impl Socket {
     }
 
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn watch_by(&self, poller: &Arc<Poller>) -> io::Result<()> {
         let mut watch = self.watch.lock();
         if watch.over || watch.by.iter().any(|by| Arc::ptr_eq(by, poller)) {
@@ -51,7 +51,7 @@ impl Socket {
     /// Moves the socket to this poller, away from all others.
     ///
     /// # Errors
-    /// The kernel's: then the pollers are unchanged.
+    /// The kernel's error: then the pollers are unchanged.
     pub fn hand_to(&self, poller: &Arc<Poller>) -> io::Result<()> {
         self.watch_by(poller)?;
         let mut watch = self.watch.lock();

@@ -45,7 +45,7 @@ pub fn retransmitted(socket: BorrowedFd<'_>) -> io::Result<u64> {
 /// Sends the bytes of `pieces`, as far as there is room. Never waits.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] when there is no room; the kernel's.
+/// [`io::ErrorKind::WouldBlock`] when there is no room; otherwise the kernel's error.
 pub fn send(socket: BorrowedFd<'_>, pieces: &Pieces<'_>) -> io::Result<usize> {
     let (fd, flags) = (socket.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
     let sent = match pieces.as_slice() {
@@ -80,7 +80,7 @@ pub enum Read {
 /// the number of bytes in the pieces. Never waits. With `peek` the bytes stay with the kernel, too ([`consume`]).
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] when there are no bytes; the kernel's.
+/// [`io::ErrorKind::WouldBlock`] when there are no bytes; otherwise the kernel's error.
 #[inline]
 pub fn receive(
     socket: BorrowedFd<'_>,
@@ -106,7 +106,7 @@ pub fn receive(
 /// Reads into the buffer alone, otherwise as [`receive`].
 ///
 /// # Errors
-/// Those of [`receive`].
+/// The errors of [`receive`].
 #[inline]
 pub fn receive_beside(socket: BorrowedFd<'_>, peek: bool, on_read: impl FnOnce(&[u8])) -> io::Result<Read> {
     let mut work = Some(on_read);
@@ -160,7 +160,7 @@ fn receive_by(
 /// Takes peeked bytes out of the kernel's queue. The kernel may then acknowledge them, and does so before this returns.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn consume(socket: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
     // SAFETY: TCP discards the bytes that are read with this flag, and writes none.
@@ -209,7 +209,7 @@ pub struct Liveness {
 }
 
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn liveness(socket: BorrowedFd<'_>) -> io::Result<Liveness> {
     // SAFETY: a plain structure of numbers.
     let mut info: libc::tcp_info = unsafe { zeroed() };

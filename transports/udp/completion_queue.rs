@@ -20,7 +20,7 @@ pub struct SocketBackend(pub Arc<Core>);
 /// Takes places for a new connection of the NIC of `core`.
 ///
 /// # Errors
-/// Those of [`completion_queue::Slots::take`].
+/// The errors of [`completion_queue::Slots::take`].
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots> {
     Slots::take(queues, |beside: &SocketBackend| Arc::ptr_eq(&beside.0, core))
 }

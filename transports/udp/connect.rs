@@ -34,7 +34,7 @@ const MAX_RECONNECTS: usize = 1;
 /// Sends a connection request and waits for its answer.
 ///
 /// # Errors
-/// Those of [`udeck_via::transport::Device::connect`].
+/// The errors of [`udeck_via::transport::Device::connect`].
 pub fn connect(
     core: &Arc<Core>,
     to: &NetAddress,

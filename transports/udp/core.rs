@@ -106,7 +106,7 @@ pub struct Core {
 
 impl Core {
     /// # Errors
-    /// The kernel's: no descriptors or random numbers left.
+    /// The kernel's error: no descriptors or random numbers left.
     pub fn new(
         options: &Options,
         memory: Memory,
@@ -436,7 +436,7 @@ impl Core {
     /// existing or a new one.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: this process has no ticket for that rank. The system's, for an invalid address.
+    /// [`Error::InvalidParameter`]: this process has no ticket for that rank. An error of the system for an invalid address.
     pub fn peer_for(self: &Arc<Self>, at: SocketAddr, rank: Option<u32>) -> Result<Arc<Peer>> {
         let (peer, is_new) = self.peers.usable_or_open(at, rank, || self.open_connection(at, rank))?;
         if is_new {

@@ -27,7 +27,7 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Starts the helper thread. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn start(core: Arc<Core>) -> io::Result<()> {
     let failing = core.clone();
     thread::spawn(NAME, move || run(&core), move |why| failing.fail(NAME, why)).map(drop)

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 use udeck_via::{Error, Result};
 
-/// Longest UDP payload that a path must carry at least, in bytes, so that QUIC works over it.
+/// Lower bound of the longest UDP payload, in bytes, that a path must carry for QUIC to work over it.
 pub const LEAST_DATAGRAM: usize = 1200;
 
 /// Smallest MTU in bytes with which this transport works at an address: that of a packet with such a datagram.

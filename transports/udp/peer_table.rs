@@ -102,7 +102,7 @@ impl<P: Entry> PeerTable<P> {
     /// Returns the connection of [`PeerTable::usable`], or else one that `open` makes. Returns also whether it was made.
     ///
     /// # Errors
-    /// Those of `open`.
+    /// The errors of `open`.
     pub fn usable_or_open(
         &self,
         at: SocketAddr,

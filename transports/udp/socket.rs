@@ -42,7 +42,7 @@ pub struct Socket {
 
 impl Socket {
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn bind(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let socket = above_stdio(UdpSocket::bind(at))?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -65,7 +65,7 @@ impl Socket {
     /// Sends one datagram, or several of `segment_size` bytes each, of which the last may be shorter.
     ///
     /// # Errors
-    /// The kernel's, [`io::ErrorKind::WouldBlock`] among them.
+    /// The kernel's error, [`io::ErrorKind::WouldBlock`] among them.
     pub fn transmit(
         &self,
         destination: SocketAddr,

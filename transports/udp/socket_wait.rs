@@ -33,7 +33,7 @@ pub struct SocketWait {
 
 impl SocketWait {
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// The kernel's error: no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(SocketWait {
             bell: Bell::new()?,

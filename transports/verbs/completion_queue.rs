@@ -22,7 +22,7 @@ pub struct BesideChannel(pub Arc<Core>);
 /// Takes places for a connection that the NIC of `core` is about to make.
 ///
 /// # Errors
-/// Those of [`completion_queue::Slots::take`].
+/// The errors of [`completion_queue::Slots::take`].
 pub fn take_slots(core: &Arc<Core>, queues: &Queues<'_>) -> Result<Slots> {
     Slots::take(queues, |beside: &BesideChannel| Arc::ptr_eq(&beside.0, core))
 }

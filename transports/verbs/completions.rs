@@ -146,7 +146,7 @@ impl Completions {
     /// all pools' buffers.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// The kernel's error: no descriptors left.
     pub fn new(context: &Arc<Context>, most: u32, pooled: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Completions {
             channel: CompletionChannel::new(context)?,
@@ -165,7 +165,7 @@ impl Completions {
     /// Reserves room for one more queue pair, which has receive buffers of its own or those of a pool.
     ///
     /// # Errors
-    /// The device's: it has no more queues or entries.
+    /// The device's error: it has no more queues or entries.
     pub fn share(self: &Arc<Self>, pool: Option<Arc<Pool>>) -> io::Result<Share> {
         let need = if pool.is_none() { NEED } else { SENDS };
         let cq = match self.reserve(need) {

@@ -70,7 +70,7 @@ impl Core {
     /// its queue pair receives, or will be joined when the peer uses the invitation.
     ///
     /// # Errors
-    /// Those of [`Core::join`].
+    /// The errors of [`Core::join`].
     pub fn expect(&self, number: u32, queue: &mut Queue, parameters: &[u8]) -> Result<Vec<u8>> {
         match &self.connect_method {
             ConnectMethod::Bootstrap => self.join(queue, parameters).map(|()| Vec::new()),
@@ -86,7 +86,7 @@ impl Core {
     /// Joins both queue pairs, on the requesting side, after its request was accepted.
     ///
     /// # Errors
-    /// Those of [`Core::join`]; [`Error::Timeout`].
+    /// The errors of [`Core::join`]; [`Error::Timeout`].
     pub fn meet(&self, number: u32, queue: &mut Queue, parameters: &[u8], deadline: Deadline) -> Result {
         let ConnectMethod::Cm(manager) = &self.connect_method else { return self.join(queue, parameters) };
         let (parameters, invitation) =

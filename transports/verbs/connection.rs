@@ -78,7 +78,7 @@ pub trait Work {
     /// Number of bytes that one read brings to `segments`, starting at `from`.
     ///
     /// # Errors
-    /// Those of [`Work::fitting`].
+    /// The errors of [`Work::fitting`].
     fn fitting_read(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
         self.fitting(segments, from)
     }
@@ -90,22 +90,22 @@ pub trait Work {
     /// Writes [`Work::fitting`] bytes.
     ///
     /// # Errors
-    /// Those of [`Work::send`].
+    /// The errors of [`Work::send`].
     fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String>;
     /// Reads [`Work::fitting_read`] bytes.
     ///
     /// # Errors
-    /// Those of [`Work::send`].
+    /// The errors of [`Work::send`].
     fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String>;
     /// Appends the places where peers can read `segments`: one part for each piece of memory that has a key of its own.
     ///
     /// # Errors
-    /// Those of [`Work::send`].
+    /// The errors of [`Work::send`].
     fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String>;
     /// Registers memory for reading into it, until the region is dropped.
     ///
     /// # Errors
-    /// Those of [`Work::send`].
+    /// The errors of [`Work::send`].
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
     /// Returns where the peer finds the window `handle`; `None` if the peer may not access it.
     fn find(&mut self, handle: u32, write: bool) -> Option<Far>;

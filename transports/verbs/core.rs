@@ -112,7 +112,7 @@ impl Drop for Sleeping<'_> {
 
 impl Core {
     /// # Errors
-    /// The kernel's or the device's: no descriptors left.
+    /// The error of the kernel or of the device: no descriptors left.
     pub fn new(
         hca: Hca,
         connect_method: ConnectMethod,
@@ -173,7 +173,7 @@ impl Core {
     /// unreliable VI it has an unreliable one beside it, if the device makes such.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn queue(&self, ours: &Hello) -> Result<(u32, Queue)> {
         let tags = Tags { writable: ours.writable_ptag, readable: ours.readable_ptag };
         let tag = tags.writable.or(tags.readable).map_or(0, |tag| tag.0);
@@ -258,7 +258,7 @@ impl Core {
     /// Joins a queue pair to the peer's, whose address is in `parameters`.
     ///
     /// # Errors
-    /// [`Error::Lost`] when the parameters are invalid, or the address cannot be reached; the device's.
+    /// [`Error::Lost`] when the parameters are invalid, or the address cannot be reached; otherwise the device's error.
     pub fn join(&self, queue: &mut Queue, parameters: &[u8]) -> Result {
         let (peer, unreliable) = self.peer(queue, parameters)?;
         self.join_one(queue, &peer)?;
@@ -276,7 +276,7 @@ impl Core {
     /// such connections. Both sides have one, or none.
     ///
     /// # Errors
-    /// Those of [`Core::join`].
+    /// The errors of [`Core::join`].
     pub fn join_unreliable(
         &self,
         queue: &mut Queue,
@@ -297,7 +297,7 @@ impl Core {
     /// Makes the endpoint of an admitted connection, with the places of its two queues.
     ///
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// The kernel's error: no descriptors left.
     pub fn establish(
         self: &Arc<Self>,
         made: Made<'_>,

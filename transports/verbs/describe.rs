@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// P_Key 0xffff`. Opens the device, and closes it again.
 ///
 /// # Errors
-/// Those of [`crate::open`].
+/// The errors of [`crate::open`].
 pub fn describe(bind: IpAddr) -> Result<String> {
     let settings = Settings::from_env()?;
     let hca = Hca::open(&settings, bind)?;

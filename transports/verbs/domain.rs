@@ -57,7 +57,7 @@ pub type Sges = SmallVec<[Sge; 12]>;
 
 impl Domain {
     /// # Errors
-    /// The device's: it has no more.
+    /// The device's error: it has no more.
     pub fn new(context: &Arc<Context>, memory: &Memory, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
         let (pd, pool) = (Pd::new(context)?, Mutex::default());
         Ok(Domain { chunks: Mutex::default(), pd, memory: memory.clone(), pool, pinned: pinned.clone() })
@@ -124,7 +124,7 @@ impl Domain {
     /// Appends the places at which peers can read `segments`.
     ///
     /// # Errors
-    /// Those of [`Domain::sges`].
+    /// The errors of [`Domain::sges`].
     pub fn parts(&self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
         for &segment in segments {
             let mut rest = segment;

@@ -49,7 +49,7 @@ impl Hca {
     ///
     /// # Errors
     /// [`Error::Unavailable`] without a library, a device or an active port; [`Error::InvalidParameter`] lists the devices,
-    /// ports or addresses that exist when the settings name another; the library's.
+    /// ports or addresses that exist when the settings name another; otherwise the library's error.
     pub fn open(settings: &Settings, bind: IpAddr) -> Result<Self> {
         let library = Library::load().map_err(unavailable)?;
         prepare_for_fork(&library)?;

@@ -1,9 +1,9 @@
 //! The helper thread: it works for a NIC while no other thread polls.
 //!
 //! Only the helper serves callers, out-of-band connections and the device's own events. It takes completions only
-//! while no other thread does. It cannot ask the device to be told only then. So it is told of the first completion,
-//! and naps as long as another thread polls by itself ([`udeck_session::nap`]). A process in which nothing comes
-//! costs only a check of the links each second, for peers that may have gone in silence.
+//! while no other thread does. The device cannot be asked to report only in that case. So it reports the first
+//! completion, and the helper naps as long as another thread polls by itself ([`udeck_session::nap`]). A process in
+//! which nothing comes costs only a check of the links each second, for peers that may have gone in silence.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ struct Helper {
 /// Starts the helper thread, `verbs-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub fn start(core: Arc<Core>, listener: RequestListener) -> io::Result<()> {
     core.control.add(&listener, Token::Listener.encode(), EventFlags::IN)?;
     let name = format!("verbs-{}", listener.address().port());

@@ -116,7 +116,7 @@ impl Queue {
     /// completions.
     ///
     /// # Errors
-    /// The device's; the text says what was tried.
+    /// The device's error; the text says what was tried.
     #[allow(clippy::too_many_arguments, reason = "all of them different, and called in one place")]
     pub fn new(
         hca: &Hca,
@@ -255,7 +255,7 @@ impl Queue {
     /// Joins the queue pair to the peer's.
     ///
     /// # Errors
-    /// The device's: it cannot reach the address.
+    /// The device's error: it cannot reach the address.
     pub fn join(&self, hca: &Hca, settings: &Settings, peer: &QpAddress) -> io::Result<()> {
         let grh = ffi::GlobalRoute {
             dgid: peer.gid,
@@ -325,7 +325,7 @@ impl Queue {
     /// Posts the emptied buffers, if they are enough for a chain.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     #[inline]
     pub fn post_emptied(&mut self) -> io::Result<()> {
         if let Some(unreliable) = &mut self.unreliable {

@@ -60,7 +60,7 @@ impl Buffers {
     /// Allocates and registers `len` bytes. `pinned` counts them as long as they exist.
     ///
     /// # Errors
-    /// The kernel's, as text when the pages cannot be pinned.
+    /// The kernel's error, as text when the pages cannot be pinned.
     pub fn new(pd: &Arc<Pd>, len: usize, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
         let memory = MmapRaw::from(MmapOptions::new().len(len).map_anon()?);
         let at = NonNull::new(memory.as_mut_ptr()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -173,7 +173,7 @@ impl RecvBuffers {
     /// Posts the emptied buffers, if they are enough for a chain.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     #[inline]
     pub fn post(&mut self, qp: &Qp) -> io::Result<()> {
         match self {
@@ -197,7 +197,7 @@ impl Own {
     /// Allocates `count` buffers of a link. None is posted yet.
     ///
     /// # Errors
-    /// Those of [`Buffers::new`].
+    /// The errors of [`Buffers::new`].
     pub fn new(pd: &Arc<Pd>, link: u32, count: u32, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
         let buffers = Buffers::new(pd, count as usize * BLOCK, pinned)?;
         Ok(Own { buffers, link, count, emptied: (0..count).collect() })
@@ -262,7 +262,7 @@ impl Pool {
     /// Makes an empty pool, with as many places as the quota allows and the device takes.
     ///
     /// # Errors
-    /// The device's: it has no more shared queues, or does not support them.
+    /// The device's error: it has no more shared queues, or does not support them.
     pub fn new(pd: &Arc<Pd>, number: u32, quota: &Arc<RecvBufferQuota>, most: u32) -> io::Result<Arc<Self>> {
         let chunks = quota.bound.min(most) / RECEIVES;
         if chunks == 0 {

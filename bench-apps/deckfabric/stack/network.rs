@@ -45,7 +45,7 @@ pub struct Switches {
 
 impl Switches {
     /// # Errors
-    /// Those of [`Engine::new`].
+    /// The errors of [`Engine::new`].
     pub fn new(network: &'static topology::Network, config: &Config) -> Result<Self, CannotRun> {
         Ok(Self { engine: Engine::new(network, config, Frames::default())? })
     }

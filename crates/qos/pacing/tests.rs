@@ -462,7 +462,7 @@ proptest! {
         }
     }
 
-    /// No answers and no reports of read messages cause a panic, or let a message go that nothing allows.
+    /// Nothing panics, and no message goes without permission, whatever answers and reports of read messages come.
     #[test]
     fn proptest_a_buyer_sends_no_more_than_windows_and_grants(
         window in 1u64..1000,

@@ -72,7 +72,7 @@ pub struct Terms {
 
 impl CmChannel {
     /// # Errors
-    /// The kernel's: no `/dev/infiniband/rdma_cm` (its module, `rdma_ucm`, is not loaded), or no right to it.
+    /// The kernel's error: no `/dev/infiniband/rdma_cm` (its module, `rdma_ucm`, is not loaded), or no right to it.
     pub fn open(library: Arc<CmLibrary>) -> io::Result<Arc<Self>> {
         // SAFETY: a call without arguments.
         let at = found(open_above_stdio(|| unsafe { (library.rdma_create_event_channel)() }))?;
@@ -154,7 +154,7 @@ impl Id {
     /// Makes an identifier. Its events carry `name`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn new(channel: &Arc<CmChannel>, name: u32) -> io::Result<Self> {
         let mut at = null_mut();
         let context = std::ptr::without_provenance_mut::<c_void>(name as usize);
@@ -169,7 +169,7 @@ impl Id {
     /// Binds the identifier to an address.
     ///
     /// # Errors
-    /// The kernel's: no device has this address; the port is taken.
+    /// The kernel's error: no device has this address; the port is taken.
     pub fn bind(&self, to: SocketAddr) -> io::Result<()> {
         let mut storage = storage(to);
         // The call opens the device, and keeps it open.
@@ -180,7 +180,7 @@ impl Id {
     }
 
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn listen(&self, backlog: i32) -> io::Result<()> {
         // SAFETY: a living identifier.
         check(unsafe { (self.library().rdma_listen)(self.at.as_ptr(), backlog) })
@@ -205,7 +205,7 @@ impl Id {
     }
 
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn resolve_address(&self, from: SocketAddr, to: SocketAddr, millis: i32) -> io::Result<()> {
         let (mut from, mut to) = (storage(from), storage(to));
         // SAFETY: a living identifier, and our structures.
@@ -220,7 +220,7 @@ impl Id {
     }
 
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn resolve_route(&self, millis: i32) -> io::Result<()> {
         // SAFETY: a living identifier whose address was found.
         check(unsafe { (self.library().rdma_resolve_route)(self.at.as_ptr(), millis) })
@@ -229,7 +229,7 @@ impl Id {
     /// Returns the attributes that the queue pair needs for this state, and their mask.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn attributes(&self, state: u32) -> io::Result<(QpAttr, i32)> {
         let (mut attr, mut mask) = (QpAttr { qp_state: state, ..QpAttr::default() }, 0);
         // SAFETY: a living identifier, and our structures.
@@ -240,7 +240,7 @@ impl Id {
     /// Sends a request to the listener at the resolved address.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The kernel's error.
     pub fn connect(&self, terms: Terms, private: &[u8; PRIVATE]) -> io::Result<()> {
         let mut param = param(terms, private);
         // SAFETY: a living identifier whose route was found; our structure, which is copied.
@@ -250,7 +250,7 @@ impl Id {
     /// Accepts a request.
     ///
     /// # Errors
-    /// The kernel's: the requester is gone.
+    /// The kernel's error: the requester is gone.
     pub fn accept(&self, terms: Terms) -> io::Result<()> {
         let mut param = param(terms, &[]);
         // SAFETY: the identifier of a request; our structure, which is copied.
@@ -266,7 +266,7 @@ impl Id {
     /// Takes the requester's last step, after the request was accepted and the queue pair can receive.
     ///
     /// # Errors
-    /// The kernel's: the peer is gone.
+    /// The kernel's error: the peer is gone.
     pub fn establish(&self) -> io::Result<()> {
         // SAFETY: a living identifier without a queue pair of its own.
         check(unsafe { (self.library().rdma_establish)(self.at.as_ptr()) })

@@ -33,8 +33,8 @@ pub(super) struct Unreliable {
     /// Requests that the device has, oldest first.
     flying: VecDeque<InFlight>,
     next_token: u32,
-    /// Number below which messages were given to the device. Those below `gone` have left, and the peer knows that
-    /// of those below `told`.
+    /// Number below which messages were given to the device. Messages below `gone` have left, and the peer has been
+    /// told so of those below `told`.
     left: u32,
     gone: u32,
     told: u32,
@@ -122,5 +122,6 @@ impl Posted {
     }
 }
 
-/// Numbers of a write with immediate data at least: a piece, and the frame that says that it was all.
+/// Lower bound of the numbers that a write with immediate data takes: one for a piece, and one for the frame that
+/// ends the write.
 pub(super) const WRITE_NUMBERS: u32 = 2;

@@ -45,7 +45,7 @@ pub enum Event {
 
 impl Context {
     /// # Errors
-    /// The library's.
+    /// The library's error.
     pub fn open(library: Arc<Library>, device: NonNull<ffi::Device>) -> io::Result<Arc<Self>> {
         // SAFETY: a device of the list, which is not freed yet.
         let at = open_above_stdio(|| unsafe { (library.ibv_open_device)(device.as_ptr()) });
@@ -55,7 +55,7 @@ impl Context {
     }
 
     /// # Errors
-    /// The library's.
+    /// The library's error.
     pub fn attributes(&self) -> io::Result<ffi::DeviceAttr> {
         // SAFETY: a structure of numbers; the library fills it in.
         let mut attr = unsafe { std::mem::zeroed::<ffi::DeviceAttr>() };
@@ -65,7 +65,7 @@ impl Context {
     }
 
     /// # Errors
-    /// The library's: no such port.
+    /// The library's error: no such port.
     pub fn port(&self, port: u8) -> io::Result<ffi::PortAttr> {
         let mut attr = ffi::PortAttr::default();
         // SAFETY: an open device, and our structure.
@@ -155,7 +155,7 @@ unsafe impl Sync for Pd {}
 
 impl Pd {
     /// # Errors
-    /// The device's: it has no more.
+    /// The device's error: it has no more.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: an open device.
         let at = found(unsafe { (context.library.ibv_alloc_pd)(context.at.as_ptr()) })?;
@@ -192,7 +192,7 @@ impl Mr {
     /// (the kernel insists on that offset), if the library can do so.
     ///
     /// # Errors
-    /// The kernel's; [`io::ErrorKind::OutOfMemory`] usually means `RLIMIT_MEMLOCK`.
+    /// The kernel's error; [`io::ErrorKind::OutOfMemory`] usually means `RLIMIT_MEMLOCK`.
     ///
     /// # Safety
     /// The memory stays mapped until this is dropped. Whoever gives the keys to peers or to the device is
@@ -248,7 +248,7 @@ unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
     /// # Errors
-    /// The kernel's: no descriptors left.
+    /// The kernel's error: no descriptors left.
     pub fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
         // SAFETY: an open device.
         let at =
@@ -310,7 +310,7 @@ unsafe impl Sync for Cq {}
 
 impl Cq {
     /// # Errors
-    /// The device's: more entries than it has.
+    /// The device's error: more entries than it has.
     pub fn new(channel: &Arc<CompletionChannel>, entries: u32) -> io::Result<Arc<Self>> {
         let context = &channel.context;
         let at = unsafe {
@@ -385,7 +385,7 @@ impl Qp {
     /// Makes a queue pair with a receive queue of its own, or one that takes from `srq`.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub fn new(
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
@@ -419,14 +419,14 @@ impl Qp {
     }
 
     /// # Errors
-    /// The device's, with the requested state.
+    /// The device's error, with the requested state.
     pub fn modify(&self, attr: &mut ffi::QpAttr, mask: i32) -> io::Result<()> {
         // SAFETY: a living queue pair, and our structure.
         check(unsafe { (self.pd.context.library.ibv_modify_qp)(self.at.as_ptr(), attr, mask) })
     }
 
     /// # Errors
-    /// The device's: the queue is full, or in a state that takes no requests.
+    /// The device's error: the queue is full, or in a state that takes no requests.
     ///
     /// # Safety
     /// The device may access the named memory until the request is complete or this is dropped.
@@ -437,7 +437,7 @@ impl Qp {
     }
 
     /// # Errors
-    /// Those of [`Qp::post_send`].
+    /// The errors of [`Qp::post_send`].
     ///
     /// # Safety
     /// As [`Qp::post_send`], for a chain of requests: the device may write the memory.

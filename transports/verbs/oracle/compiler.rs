@@ -95,7 +95,7 @@ impl Drop for Program {
 /// Compiles a C program with the header of `VERBS_INCLUDE` or of the system, and with `library`.
 ///
 /// # Panics
-/// Those of [`ask`].
+/// The errors of [`ask`].
 pub fn compile(name: &str, source: &str, library: Option<&Path>) -> Program {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     // The number keeps tests apart that run side by side.

@@ -34,7 +34,7 @@ impl Queue {
     /// Requests the connection, once the route is known.
     ///
     /// # Errors
-    /// The device's or the kernel's.
+    /// The error of the device or of the kernel.
     pub fn ask(&self, id: &Id, hca: &Hca, settings: &Settings, private: &[u8; PRIVATE]) -> io::Result<()> {
         self.go(id, qp_state::INIT, hca, settings, None)?;
         id.connect(terms(self, hca, settings, &self.peer()?), private)
@@ -43,7 +43,7 @@ impl Queue {
     /// Confirms the connection: the peer has accepted, and waits for that.
     ///
     /// # Errors
-    /// Those of [`Queue::ask`].
+    /// The errors of [`Queue::ask`].
     pub fn confirm(&self, id: &Id, hca: &Hca, settings: &Settings) -> io::Result<()> {
         self.go(id, qp_state::RTR, hca, settings, None)?;
         self.go(id, qp_state::RTS, hca, settings, None)?;
@@ -58,7 +58,7 @@ impl Queue {
     /// Accepts the peer's request.
     ///
     /// # Errors
-    /// Those of [`Queue::ask`]; the request is rejected then.
+    /// The errors of [`Queue::ask`]; the request is rejected then.
     pub fn admit(&mut self, request: Request, hca: &Hca, settings: &Settings) -> io::Result<()> {
         let Request { id, depths, .. } = request;
         let mut terms = terms(self, hca, settings, &self.peer()?);

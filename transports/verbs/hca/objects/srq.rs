@@ -24,7 +24,7 @@ impl Srq {
     /// Makes a queue with room for `requests` requests of one element each.
     ///
     /// # Errors
-    /// The device's: it has no more of them, or does not support them.
+    /// The device's error: it has no more of them, or does not support them.
     pub fn new(pd: &Arc<Pd>, requests: u32) -> io::Result<Arc<Self>> {
         let context = &pd.context;
         // SAFETY: the device's table is constant.
@@ -39,7 +39,7 @@ impl Srq {
     }
 
     /// # Errors
-    /// The device's: the queue is full.
+    /// The device's error: the queue is full.
     ///
     /// # Safety
     /// As [`Qp::post_recv`](super::Qp::post_recv): the device may write the memory of the chain's requests until
