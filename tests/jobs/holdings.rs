@@ -1,17 +1,17 @@
-//! What a process holds that a dead peer could have left with it.
+//! Holdings of a process that a dead peer could have left behind: descriptors, mappings, blocks.
 
 use std::{collections::BTreeMap, fs};
 use udeck::{World, via::ArenaUse};
 
-/// Counts that must be what they were, whatever died meanwhile.
+/// Counts that must stay the same, whatever died meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings(BTreeMap<String, usize>);
 
 impl Holdings {
-    /// At this moment.
+    /// Counts of this moment.
     ///
     /// # Panics
-    /// If `/proc` is not mounted.
+    /// Panics if `/proc` is not mounted.
     #[must_use]
     pub fn of(world: &World) -> Self {
         let mut holdings = Self::of_arenas(world);
@@ -20,11 +20,11 @@ impl Holdings {
         holdings
     }
 
-    /// Of memory for messages only, where a process holds more than one world.
+    /// Counts only memory for messages, for a process that holds more than one world.
     #[must_use]
     pub fn of_arenas(world: &World) -> Self {
         let nic = world.nic();
-        // What came back is collected when memory is needed: now.
+        // Returned blocks are collected when memory is needed, so they are collected now.
         nic.reclaim();
         let mut counts = BTreeMap::new();
         let mut count_blocks = |name: &str, arena: ArenaUse| {
@@ -36,13 +36,13 @@ impl Holdings {
         Self(counts)
     }
 
-    /// What differs from `before`, in words.
+    /// Differences to `before`, in words.
     #[must_use]
     pub fn changes_since(&self, before: &Self) -> String {
         self.compared(before, |before, now| before != now)
     }
 
-    /// What is more than `before`, in words.
+    /// Increases since `before`, in words.
     #[must_use]
     pub fn growth_since(&self, before: &Self) -> String {
         self.compared(before, |before, now| now > before)
@@ -61,11 +61,11 @@ impl Holdings {
 }
 
 fn descriptors() -> usize {
-    // The one that reads the folder is among them, each time.
+    // The descriptor that reads the folder is counted each time.
     fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
 }
 
-/// Bytes of address space by segment. (Not lines: the kernel splits and merges those.)
+/// Bytes of address space by segment. (Lines are not counted, because the kernel splits and merges them.)
 fn mapped_segments() -> BTreeMap<String, usize> {
     let mut bytes = BTreeMap::new();
     for line in fs::read_to_string("/proc/self/maps").expect("/proc is mounted").lines() {

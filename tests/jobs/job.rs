@@ -1,4 +1,4 @@
-//! One job: a command with a time limit, and what came of it.
+//! A job: a command with a time limit, and its outcome.
 
 use crate::leftovers::{GRACE, Mark, new_files, shared_files};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,20 +16,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Long enough for any job here on a busy machine of two cores: it ends a hang, it judges no speed.
+/// Time limit of a job: long enough for any job here on a busy machine of two cores, because it only ends a
+/// hang.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// How often an awaited process is looked at.
+/// Poll interval for an awaited process.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A job that has not started. Its environment is that of the tests without any `DECK_` variable, so that the user's
-/// settings do not change what is tested.
+/// settings do not change the test.
 #[derive(Debug)]
 pub struct Job {
     words: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     limit: Duration,
-    /// For its processes to go.
+    /// Time that its processes get to end.
     grace: Duration,
 }
 
@@ -54,41 +55,41 @@ impl Job {
         self
     }
 
-    /// Runs it by another command, whose words stand before its own.
+    /// Runs the job by another command, whose words stand before its own.
     #[must_use]
     pub fn inside<S: AsRef<OsStr>>(mut self, command: impl IntoIterator<Item = S>) -> Self {
         self.words.splice(0..0, command.into_iter().map(|word| word.as_ref().into()));
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets a variable in the job's environment.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.as_ref().into(), value.as_ref().into()));
         self
     }
 
-    /// Ends the job by force after this time (four minutes unless told).
+    /// Sets the time after which the job is killed (by default four minutes).
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Runs it to its end, or kills it at its limit, and looks for leftovers. Blocks for no longer than the limit and
-    /// some minutes, which leftovers may take to go; other jobs of this process wait meanwhile.
+    /// Runs the job to its end, or kills it at its limit, and looks for leftovers. Blocks at most for the limit and
+    /// some minutes, which leftovers may need to go; other jobs of this process wait meanwhile.
     ///
     /// # Panics
-    /// If the program cannot be started.
+    /// Panics if the program cannot be started.
     #[must_use = "nothing is checked unless you ask"]
     pub fn run(self) -> Ended {
         self.run_while(|_| {})
     }
 
-    /// As [`run`](Job::run), and does something to it meanwhile. If `act` panics, the job is killed.
+    /// Runs as [`run`](Job::run) does, and calls `act` meanwhile. If `act` panics, the job is killed.
     ///
     /// # Panics
-    /// If the program cannot be started, and when `act` does.
+    /// Panics if the program cannot be started, and when `act` does.
     #[must_use = "nothing is checked unless you ask"]
     pub fn run_while(self, act: impl FnOnce(&Running)) -> Ended {
         let _alone = one_at_a_time();
@@ -110,12 +111,12 @@ impl Job {
         if status.is_none() {
             kill_group(&child);
         }
-        // Survivors of a job that was killed are no fault of its own, but go they must.
+        // The survivors of a killed job are not its fault, but they must be killed, too.
         let mut left_behind = mark.survivors(self.grace);
         mark.kill();
         if status.is_none() {
             left_behind.clear();
-            // The group is dead or dying: this collects the process itself.
+            // The group is dead or dying: this wait reaps the process itself.
             let _ = child.wait();
         }
         left_behind.extend(new_files(&files_before));
@@ -144,7 +145,7 @@ impl Job {
     }
 }
 
-/// As it could be typed, without the environment of the tests.
+/// Formats the command as it could be typed, without the environment of the tests.
 impl fmt::Display for Job {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, value) in &self.env {
@@ -159,50 +160,50 @@ impl fmt::Display for Job {
 #[derive(Debug)]
 pub struct Running {
     pid: u32,
-    /// To standard output and error.
+    /// Standard output and error up to now.
     said: [Said; 2],
     limit: Instant,
 }
 
 impl Running {
-    /// The number of its first process: of deckrun, for a job of several ranks.
+    /// Process number of its first process: deckrun, for a job of several ranks.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Waits until it has printed so many lines that contain `what`, and returns the last.
+    /// Waits until the job has printed `count` lines that contain `what`, and returns the last.
     ///
     /// # Panics
-    /// When the job's limit passes first.
+    /// Panics if the job's limit passes first.
     #[must_use]
     pub fn line_with(&self, what: &str, count: usize) -> String {
         self.said[0].wait_for(what, count, self.limit)
     }
 
-    /// As [`line_with`](Running::line_with), of what it complains about.
+    /// Waits as [`line_with`](Running::line_with) does, for lines on standard error.
     ///
     /// # Panics
-    /// When the job's limit passes first.
+    /// Panics if the job's limit passes first.
     #[must_use]
     pub fn complaint_with(&self, what: &str, count: usize) -> String {
         self.said[1].wait_for(what, count, self.limit)
     }
 
-    /// Whether its limit has not passed.
+    /// Whether the job's limit has not passed.
     #[must_use]
     pub fn is_in_time(&self) -> bool {
         Instant::now() < self.limit
     }
 
-    /// What it has printed so far.
+    /// Standard output of the job up to now.
     #[must_use]
     pub fn so_far(&self) -> String {
         self.said[0].text()
     }
 }
 
-/// What has been read so far.
+/// Output that has been read up to now.
 #[derive(Clone, Debug, Default)]
 struct Said(Arc<(Mutex<Vec<u8>>, Condvar)>);
 
@@ -224,7 +225,7 @@ impl Said {
         let mut said = self.lock();
         loop {
             let text = String::from_utf8_lossy(&said).into_owned();
-            // The last line may not be complete.
+            // The last line may be incomplete.
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let mut found = whole.lines().filter(|line| line.contains(what));
             if let Some(line) = found.nth(count - 1) {
@@ -237,26 +238,26 @@ impl Said {
     }
 }
 
-/// A job that has ended, one way or another.
+/// A job that has ended in any way.
 #[derive(Debug)]
 pub struct Ended {
-    /// What it printed.
+    /// Standard output of the job.
     pub stdout: String,
-    /// What it complained about.
+    /// Standard error of the job.
     pub stderr: String,
-    /// How it ended; `None` if it was killed at its limit.
+    /// Exit status; `None` if the job was killed at its limit.
     pub status: Option<ExitStatus>,
-    /// Processes and files that outlived it.
+    /// Processes and files that outlived the job.
     pub left_behind: Vec<String>,
     command: String,
     limit: Duration,
 }
 
 impl Ended {
-    /// The exit status as a shell shows it: 128 and the signal's number for one that a signal ended.
+    /// Exit status as a shell shows it: 128 plus the signal's number if a signal ended the job.
     ///
     /// # Panics
-    /// If it ran into its limit.
+    /// Panics if the job ran into its limit.
     #[must_use]
     pub fn code(&self) -> i32 {
         let Some(status) = self.status else {
@@ -265,37 +266,37 @@ impl Ended {
         status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1)
     }
 
-    /// Checks that it ended well and left nothing behind.
+    /// Checks that the job ended well and left nothing behind.
     ///
     /// # Panics
-    /// Otherwise, with everything that it printed.
+    /// Panics otherwise, with all of its output.
     pub fn ok(self) -> Self {
         assert_eq!(self.code(), 0, "should have ended well: {self}");
         self.clean()
     }
 
-    /// Checks that it ended by itself with a non-zero status and left nothing behind.
+    /// Checks that the job ended by itself with a non-zero status and left nothing behind.
     ///
     /// # Panics
-    /// Otherwise, with everything that it printed.
+    /// Panics otherwise, with all of its output.
     pub fn fails(self) -> Self {
         assert_ne!(self.code(), 0, "should have failed: {self}");
         self.clean()
     }
 
-    /// Checks that it left nothing behind.
+    /// Checks that the job left nothing behind.
     ///
     /// # Panics
-    /// Otherwise, with what was left.
+    /// Panics otherwise, with the leftovers.
     pub fn clean(self) -> Self {
         assert!(self.left_behind.is_empty(), "left behind {:?}: {self}", self.left_behind);
         self
     }
 
-    /// Checks that some line of its output contains `what`, and returns the first.
+    /// Checks that some line of the job's output contains `what`, and returns the first.
     ///
     /// # Panics
-    /// Otherwise, with everything that it printed.
+    /// Panics otherwise, with all of its output.
     pub fn line_with(&self, what: &str) -> &str {
         self.stdout
             .lines()
@@ -311,18 +312,19 @@ impl fmt::Display for Ended {
     }
 }
 
-/// Jobs fill the machine, and the files of a running one could not be told from what another left behind.
+/// Serialises jobs: they fill the machine, and the files of a running one could not be distinguished from
+/// another's leftovers.
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed meanwhile says nothing about the next.
+    // The failure of an earlier test says nothing about the next.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads to the end on a thread of its own: a full pipe would stop the job.
+/// Reads to the end on a thread of its own, because a full pipe would stop the job.
 fn read_all<R: Read + Send + 'static>(mut pipe: Option<R>, said: Said) -> JoinHandle<Said> {
     thread::spawn(move || {
         let mut scratch = vec![0; 1 << 16];
-        // What came before an error is worth showing.
+        // Output before an error is worth showing.
         while let Some(length @ 1..) = pipe.as_mut().and_then(|pipe| pipe.read(&mut scratch).ok()) {
             said.add(&scratch[..length]);
         }
@@ -346,10 +348,10 @@ fn wait_until(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
     }
 }
 
-/// The child leads its group and was not waited for yet, so its number cannot mean another process.
+/// Kills the child's group. The child leads its group and was not reaped yet, so its number cannot mean another process.
 fn kill_group(child: &Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // It may have ended in this very moment.
+        // The group may have ended in this very moment.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -404,7 +406,7 @@ mod tests {
         assert!(left.contains("exec sh"), "{left}");
     }
 
-    /// Each of them ends as soon as it has started the next.
+    /// Each of the processes ends as soon as it has started the next.
     #[test]
     fn a_chain_of_processes_is_found_and_killed() {
         let next = r#"[ $((left -= 1)) -gt 0 ] && sh -c "$next" &"#;

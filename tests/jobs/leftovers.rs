@@ -1,4 +1,4 @@
-//! What a job must not leave behind: processes, and files in the folders for shared memory and temporary files.
+//! Leftovers of a job: processes, and files in the folders for shared memory and temporary files.
 
 use crate::processes;
 use rustix::process::{Pid, Signal, kill_process};
@@ -11,15 +11,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long what a job started and made may take to go once its first process ended: what stays longer was left behind. Far
-/// enough for a busy machine, on which hundreds of processes end; nothing waits for it unless something stays.
+/// Time that a job's processes and files may need to go after its first process ended: anything that stays longer was left
+/// behind. It suffices for a busy machine on which hundreds of processes end, and is only spent if something stays.
 pub(crate) const GRACE: Duration = Duration::from_secs(60);
 
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 const PREFIXES: [&str; 2] = ["udeck", "deck"];
 
-/// A variable in the environment of one job's processes. They hand it down, so it finds them all, whatever group,
-/// session or parent they have.
+/// A variable in the environment of one job's processes. Children inherit it, so it finds all processes, whatever
+/// group, session or parent they have.
 pub(crate) struct Mark(String);
 
 impl Mark {
@@ -34,7 +34,7 @@ impl Mark {
         &self.0
     }
 
-    /// The processes that do not go within the grace, each with its command.
+    /// Processes that do not end within `grace`, each with its command.
     pub(crate) fn survivors(&self, grace: Duration) -> Vec<String> {
         let deadline = Instant::now() + grace;
         loop {
@@ -46,7 +46,7 @@ impl Mark {
         }
     }
 
-    /// Kills whatever carries the mark, until nothing does: what is killed may have started another process just before.
+    /// Kills the marked processes until none is left: a killed process may have started another one just before.
     pub(crate) fn kill(&self) {
         let deadline = Instant::now() + GRACE;
         loop {
@@ -55,26 +55,26 @@ impl Mark {
                 return;
             }
             for pid in pids.into_iter().filter_map(Pid::from_raw) {
-                // One that ended meanwhile is what we want.
+                // A process that ended meanwhile needs no kill.
                 let _ = kill_process(pid, Signal::KILL);
             }
             thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Zombies are not among them.
+    /// Process numbers of the marked processes, without zombies.
     fn processes(&self) -> Vec<i32> {
         processes::with_variable(&format!("{}={}", Self::VARIABLE, self.0))
     }
 }
 
-/// The files that a job may have made.
+/// Files that a job may have made.
 pub(crate) fn shared_files() -> BTreeSet<PathBuf> {
     FOLDERS.iter().flat_map(|folder| named_like_ours(Path::new(folder))).collect()
 }
 
-/// Those that were not there before, and do not go within the grace: there may be other jobs on this host, whose files come
-/// and go.
+/// Files that did not exist before, and do not go within the grace period: there may be other jobs on this host, whose
+/// files come and go.
 pub(crate) fn new_files(before: &BTreeSet<PathBuf>) -> Vec<String> {
     let deadline = Instant::now() + GRACE;
     let mut new: Vec<PathBuf> = shared_files().difference(before).cloned().collect();

@@ -1,9 +1,8 @@
-//! What tests of whole jobs share: finding the programs, running them under a time limit, and looking for what they
-//! left behind.
+//! Common code for tests of whole jobs: finds the programs, runs them under a time limit, and looks for leftovers.
 //!
-//! The tests drive the programs that users get, from outside: `cargo xtask test --only jobs` builds them in the
-//! release profile and names their folder in `DECK_BIN_DIR`. Without it the tests fail, for a test that skips
-//! itself when it was set up wrongly would prove nothing.
+//! The tests run the programs that users get, from outside: `cargo xtask test --only jobs` builds them in the
+//! release profile and sets their folder in `DECK_BIN_DIR`. Without this variable the tests fail, because a
+//! test that skips itself after a wrong set-up would prove nothing.
 
 pub mod holdings;
 mod job;
@@ -25,7 +24,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A program of the project's, as built for users.
+/// A program of the project, as built for users.
 #[derive(Clone, Debug)]
 pub struct Bin(PathBuf);
 
@@ -33,7 +32,8 @@ impl Bin {
     /// The launcher.
     ///
     /// # Panics
-    /// This and the other four panic if the program was not built, and say which command does that.
+    /// This function and the other four panic if the program was not built, and name the command that builds
+    /// it.
     #[must_use]
     pub fn deckrun() -> Self {
         Self::find("deckrun")
@@ -69,19 +69,19 @@ impl Bin {
         Self(path.into())
     }
 
-    /// Where it lies.
+    /// Path of the program.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Runs alone: a world of one, or a program that starts its ranks itself.
+    /// A job of this program alone: a world of one rank, or a program that starts its ranks itself.
     #[must_use]
     pub fn alone(&self) -> Job {
         Job::new(&self.0)
     }
 
-    /// Runs as `ranks` ranks under `deckrun`.
+    /// A job of this program as `ranks` ranks under `deckrun`.
     #[must_use]
     pub fn ranks(&self, ranks: usize) -> Job {
         Job::new(&Self::deckrun().0).arg("-n").arg(ranks.to_string()).arg("--").arg(&self.0)

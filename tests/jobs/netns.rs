@@ -7,8 +7,8 @@
 //!                 bridge br0 in the namespace of the switch, ports p0, p1, p2
 //! ```
 //!
-//! They share the file system and the process numbers; nothing outside is reached, or changed. Needs root. A
-//! [`Network`] is removed when it is dropped; what a killed run has left is removed by the next one.
+//! The hosts share the file system and the process numbers; nothing outside is reached or changed. Needs root.
+//! A [`Network`] is removed when it is dropped; the leftovers of a killed run are removed by the next one.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use std::{
 
 use crate::{Bin, Job};
 
-/// Leads the names of all namespaces: the number of the process that made them follows.
+/// Prefix of the names of all namespaces; the number of the process that made them follows.
 const PREFIX: &str = "udeck";
 
 /// Hosts in namespaces, and the switch between them.
@@ -31,7 +31,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Whether this process can make one, and why not. As root it installs iproute2 if that is missing.
+    /// Whether this process can make a network, or why not. As root it installs iproute2 if that is missing.
     ///
     /// # Errors
     /// The reason, in words.
@@ -40,7 +40,7 @@ impl Network {
             return Err("needs root, for network namespaces".into());
         }
         if Command::new("ip").arg("-V").output().is_err() {
-            // Its failure shows in the next attempt.
+            // A failed installation shows in the next attempt.
             let _ = Command::new("apt-get").args(["install", "-y", "-q", "iproute2"]).output();
         }
         remove_leftovers();
@@ -52,15 +52,15 @@ impl Network {
         made
     }
 
-    /// So many hosts, up and connected: 1 to 200.
+    /// Makes a network of connected hosts: 1 to 200.
     ///
     /// # Panics
-    /// If it cannot be made: ask [`is_possible`](Network::is_possible) first.
+    /// Panics if the network cannot be made: ask [`is_possible`](Network::is_possible) first.
     #[must_use]
     pub fn new(hosts: usize) -> Network {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let run = format!("{PREFIX}{}n{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // From here on it is removed, whatever fails.
+        // From here on the network is removed, whatever fails.
         let network = Network {
             hosts: (0..hosts).map(|index| format!("{run}h{index}")).collect(),
             switch: format!("{run}switch"),
@@ -76,38 +76,38 @@ impl Network {
             ip(&["-n", switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", host]);
             ip(&["-n", switch, "link", "set", &port, "master", "br0", "up"]);
             ip(&["-n", host, "addr", "add", &format!("{}/24", network.v4(index)), "dev", "eth0"]);
-            // Without the wait for somebody else to claim it.
+            // `nodad` avoids the wait for another owner of the address.
             ip(&["-n", host, "addr", "add", &format!("{}/64", network.v6(index)), "dev", "eth0", "nodad"]);
             ip(&["-n", host, "link", "set", "eth0", "up"]);
         }
         network
     }
 
-    /// The name of a host: its namespace's, to be given to `ip netns exec`.
+    /// Name of a host's namespace, as an argument of `ip netns exec`.
     #[must_use]
     pub fn host(&self, index: usize) -> &str {
         &self.hosts[index]
     }
 
-    /// How many hosts there are.
+    /// Number of hosts.
     #[must_use]
     pub fn size(&self) -> usize {
         self.hosts.len()
     }
 
-    /// A host's address.
+    /// IPv4 address of a host.
     #[must_use]
     pub fn v4(&self, index: usize) -> IpAddr {
         Ipv4Addr::new(10, 77, 0, index as u8 + 1).into()
     }
 
-    /// A host's other address.
+    /// IPv6 address of a host.
     #[must_use]
     pub fn v6(&self, index: usize) -> IpAddr {
         Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, index as u16 + 1).into()
     }
 
-    /// `localhost:2,B:2,C:2`: all hosts, of which the first is the one that deckrun runs on.
+    /// Host list such as `localhost:2,B:2,C:2`: all hosts; deckrun runs on the first.
     #[must_use]
     pub fn list(&self, slots: usize) -> String {
         let others = self.hosts[1..].iter().map(|host| format!(",{host}:{slots}"));
@@ -120,7 +120,7 @@ impl Network {
         Job::new(Path::new("ip")).args(["netns", "exec", self.host(index)]).arg(program)
     }
 
-    /// `deckrun` on the first host, with all hosts and so many slots each; to be completed by more options, `--`, and a
+    /// `deckrun` on the first host, with all hosts and `slots` slots each; to be completed by more options, `--`, and a
     /// program.
     #[must_use]
     pub fn deckrun(&self, slots: usize) -> Job {
@@ -147,32 +147,32 @@ impl Network {
         ip(&["-n", self.host(index), "link", "set", "eth0", state]);
     }
 
-    /// Pulls a host's cable at the switch, or puts it in again.
+    /// Disconnects a host's cable at the switch, or connects it again.
     pub fn set_port(&self, index: usize, up: bool) {
         let state = if up { "up" } else { "down" };
         ip(&["-n", &self.switch, "link", "set", &format!("p{index}"), state]);
     }
 
-    /// Sets the longest packet that gets to a host and away from it, at the switch: the host does not know of it.
+    /// Sets the longest packet to and from a host at the switch, without the host's knowledge.
     pub fn set_path_mtu(&self, index: usize, mtu: u32) {
         ip(&["-n", &self.switch, "link", "set", &format!("p{index}"), "mtu", &mtu.to_string()]);
     }
 
-    /// Lets a host send no faster than `rate` (`100mbit`), and keeps what it sends faster in a queue of 64 MB: longer than a
-    /// socket's buffer, so that a socket whose program sends too fast refuses.
+    /// Limits a host's sending rate to `rate` (`100mbit`), with a queue of 64 MB for faster data: longer than a socket's
+    /// buffer, so that a socket whose program sends too fast refuses.
     ///
     /// # Errors
-    /// Why this machine cannot: `tc` is missing, or the kernel's token bucket is.
+    /// The reason why this machine cannot: `tc` is missing, or the kernel's token bucket is.
     pub fn slow_down(&self, index: usize, rate: &str) -> Result<(), String> {
         let words =
             ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "64kb", "limit", "64mb"];
         try_run("tc", &[&["-n", self.host(index)], &words[..]].concat())
     }
 
-    /// Lets nothing reach a host faster than `rate` (`100mbit`): the switch keeps up to 1 MB for it, and drops the rest.
+    /// Limits the rate to a host to `rate` (`100mbit`): the switch keeps up to 1 MB for it, and drops the rest.
     ///
     /// # Errors
-    /// As [`slow_down`](Network::slow_down).
+    /// Same as for [`slow_down`](Network::slow_down).
     pub fn narrow(&self, index: usize, rate: &str) -> Result<(), String> {
         let port = format!("p{index}");
         let words =
@@ -180,7 +180,7 @@ impl Network {
         try_run("tc", &[&["-n", self.switch.as_str()], &words[..]].concat())
     }
 
-    /// Any other change: `ip -n HOST` with these words.
+    /// Makes any other change: `ip -n HOST` with these words.
     pub fn configure(&self, index: usize, words: &[&str]) {
         ip(&[&["-n", self.host(index)], words].concat());
     }
@@ -189,13 +189,13 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in self.hosts.iter().chain([&self.switch]) {
-            // One that was never made has nothing to remove.
+            // A namespace that was never made need not be removed.
             let _ = try_ip(&["netns", "del", name]);
         }
     }
 }
 
-/// Those of runs whose process is gone.
+/// Removes the namespaces of runs whose process has ended.
 fn remove_leftovers() {
     for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();

@@ -1,78 +1,78 @@
-//! Which of two ends dies, when, and what the other must see: the table behind the pairs of the kill harness.
+//! Table of the kill harness's pairs: which of two ends dies, when, and what the other must see.
 //!
-//! The sender posts [`MESSAGES`] messages and flushes. What a protocol promises once a post has returned:
+//! The sender posts [`MESSAGES`] messages and flushes. Promises of the protocols after a post has returned:
 //!
 //! | protocol | the sender dies after its post returned |
 //! |---|---|
 //! | eager, hand-off | the message is delivered: its bytes lie in the ring, or in memory that stays mapped |
 //! | rdma-write, copy | delivered once its last byte was announced; before that, only the sender had it |
-//! | rdma-read | delivered once it was read; reading needs a living connection, as it does on a wire |
+//! | rdma-read | delivered once it was read; reading needs a living connection, as on a network |
 //! | handshake | delivered: the post returns when it was received |
 //!
-//! Whatever is delivered is a beginning of what was posted: nothing is left out in the middle.
+//! The delivered messages are the first of the posted ones: none is left out in between.
 
 use udeck::Protocol;
 use udeck::Protocol::{Copy, Eager, HandOff, Handshake, RdmaRead, RdmaWrite};
 
-/// Messages that a sender posts.
+/// Number of messages that a sender posts.
 pub const MESSAGES: usize = 3;
 
-/// One row: who is killed where, and what the survivor must find.
+/// One row: the end that is killed and where, and what the survivor must find.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// How the messages travel.
+    /// Protocol of the messages.
     pub protocol: Protocol,
-    /// Who dies.
+    /// The end that dies.
     pub dies: Side,
-    /// When, in words.
+    /// Time of the death, in words.
     pub when: &'static str,
-    /// Where.
+    /// Place of the death.
     pub at: Death,
-    /// Words of each message.
+    /// Number of words of each message.
     pub words: usize,
-    /// When the survivor looks into its mailbox, if it has one.
+    /// When a surviving receiver polls its mailbox.
     pub looks: Looks,
-    /// Messages that arrive, at least and at most: at the survivor, or of those that the survivor's posts gave out of its
-    /// hands without saying what became of them.
+    /// Smallest and largest number of messages: those that arrive at the survivor, or those that the survivor's posts
+    /// gave away without reporting what became of them.
     pub count: (usize, usize),
 }
 
 /// An end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Posts.
+    /// The end that posts.
     Sender,
-    /// Retrieves.
+    /// The end that retrieves.
     Receiver,
 }
 
-/// Where a process dies.
+/// Place of a process's death.
 #[derive(Clone, Copy, Debug)]
 pub enum Death {
     /// Before it does anything with its end.
     Idle,
-    /// At the so-manieth passage of a fault point.
+    /// At this passage of a fault point.
     At(&'static str, u64),
-    /// When its posts have returned.
+    /// After its posts have returned.
     Posted,
-    /// When its part is over: all is flushed, or retrieved and dropped.
+    /// After its part is over: all is flushed, or retrieved and dropped.
     Over,
 }
 
-/// When a receiver looks.
+/// When a receiver polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Looks {
     /// All the time.
     Always,
-    /// Until it has answered all announcements; then when the sender is dead.
+    /// Until it has answered all announcements; then after the sender's death.
     Once,
-    /// When the sender is dead.
+    /// After the sender's death.
     Late,
 }
 
-/// Travels inside a descriptor.
+/// Number of words that travel inside a descriptor.
 const SHORT: usize = 5;
-/// Two fragments of `copy`.
+/// Number of words in two fragments of `copy`.
 const LONG: usize = 9000;
 
 const fn sender(
@@ -86,7 +86,8 @@ const fn sender(
     Row { protocol, dies: Side::Sender, when, at, words, looks, count }
 }
 
-/// `unknown`: how many messages a post may keep without knowing their fate.
+/// A row in which the receiver dies. `unknown`: number of messages that a post may keep without knowing their
+/// fate.
 const fn receiver(
     protocol: Protocol,
     words: usize,
@@ -102,7 +103,7 @@ pub const ROWS: &[Row] = {
     use Death::{At, Idle, Over, Posted};
     use Looks::{Always, Late, Once};
     &[
-        // -------- the sender dies: messages delivered --------
+        // -------- the sender dies: number of delivered messages --------
         sender(Eager, SHORT, "before it posts", Idle, Late, (0, 0)),
         sender(Eager, SHORT, "in the middle of a cell", At("post.written", 2), Late, (1, 1)),
         sender(Eager, SHORT, "after the second cell", At("post.published", 2), Late, (2, 2)),
@@ -143,7 +144,7 @@ pub const ROWS: &[Row] = {
         sender(Handshake, LONG, "after the data", At("handshake.sent", 1), Always, (0, 1)),
         sender(Handshake, LONG, "after the next REQST", At("handshake.asked", 2), Always, (1, 1)),
         sender(Handshake, LONG, "after all", Over, Always, (3, 3)),
-        // -------- the receiver dies: messages of which their post may not know --------
+        // -------- the receiver dies: number of messages whose fate the post may not know --------
         receiver(Eager, SHORT, "before it looks", At("accept.accepted", 1), (0, 0)),
         receiver(Eager, SHORT, "with a message half taken", At("retrieve.taken", 1), (0, 0)),
         receiver(Eager, SHORT, "after all", Over, (0, 0)),

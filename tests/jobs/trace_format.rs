@@ -1,7 +1,7 @@
-//! A trace, checked by what the Trace Event Format demands, and what viewers need.
+//! A trace, checked against the Trace Event Format, and the needs of viewers.
 //!
-//! Source: *Trace Event Format* (Google), and how Perfetto reads it: slices of a thread lie inside each other, arrows begin and end
-//! inside slices.
+//! Source: *Trace Event Format* (Google), and Perfetto's reading of it: slices of a thread lie inside each other, and arrows begin
+//! and end inside slices.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,19 +14,19 @@ use serde_json::Value;
 /// A trace that has been read.
 #[derive(Debug)]
 pub struct Trace {
-    /// All of the file.
+    /// The whole file.
     pub file: Value,
     events: Vec<Value>,
 }
 
-/// A process and a thread in it.
+/// A process and a thread of the trace.
 type Track = (u64, u64);
 
 impl Trace {
     /// Reads a file, and checks it.
     ///
     /// # Panics
-    /// With all that is wrong with it, or if it cannot be read.
+    /// Panics with all faults of the trace, or if it cannot be read.
     #[must_use]
     pub fn read(path: &Path) -> Self {
         let text =
@@ -53,7 +53,7 @@ impl Trace {
         self.events.iter().filter(move |event| event["ph"] == kind)
     }
 
-    /// What is said of a rank.
+    /// Facts about a rank.
     #[must_use]
     pub fn rank(&self, rank: usize) -> &Value {
         &self.file["otherData"]["ranks"][rank]
@@ -82,7 +82,7 @@ impl Trace {
         faults
     }
 
-    /// The slices of each thread, the outer ones first.
+    /// Slices of each thread, the outer ones first.
     fn slices(&self) -> BTreeMap<Track, Vec<(u64, u64)>> {
         let mut tracks: BTreeMap<Track, Vec<(u64, u64)>> = BTreeMap::new();
         for event in self.of_kind("X") {
@@ -145,7 +145,7 @@ fn track(event: &Value) -> Track {
     (event["pid"].as_u64().unwrap_or(u64::MAX), event["tid"].as_u64().unwrap_or(u64::MAX))
 }
 
-/// A time in microseconds, which has at most three digits behind the point.
+/// Converts a time in microseconds, which has at most three digits after the point.
 fn nanoseconds(value: &Value) -> Option<u64> {
     value.as_f64().filter(|micros| *micros >= 0.0).map(|micros| (micros * 1000.0).round() as u64)
 }
@@ -234,7 +234,7 @@ mod tests {
     fn what_is_right_is_accepted() {
         let (start, end) = (arrow("s", "1.5", ""), arrow("f", "3.4", ",\"bp\":\"e\""));
         assert_eq!(faults(&format!("{SLICE},{start},{end},{}", slice("2.0", "1.5"))), [""; 0]);
-        // Within the clocks' error.
+        // The difference is within the clocks' error.
         let (start, end) = (arrow("s", "3.4", ""), arrow("f", "2.5", ",\"bp\":\"e\""));
         assert_eq!(faults(&format!("{SLICE},{start},{end}")), [""; 0]);
     }

@@ -1,19 +1,19 @@
-//! Messages that the kill tests exchange: numbered, of many lengths, every word known beforehand.
+//! Messages of the kill tests: numbered, of many lengths, with every word known beforehand.
 
 use std::{fmt, str::FromStr};
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
-/// What the process that is to die does.
+/// Role of the process that will die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It posts, the survivor retrieves.
+    /// The victim posts, the survivor retrieves.
     Posts,
-    /// It retrieves, the survivor posts.
+    /// The victim retrieves, the survivor posts.
     Retrieves,
 }
 
 impl Role {
-    /// Both.
+    /// Both roles.
     pub const ALL: [Role; 2] = [Role::Posts, Role::Retrieves];
 }
 
@@ -34,10 +34,11 @@ impl FromStr for Role {
     }
 }
 
-/// A process that should have been killed long before it has exchanged so many messages gives up.
+/// Number of messages after which a process that should have been killed long before gives up.
 pub const TOO_MANY: u64 = 1000;
 
-/// Words of the messages, in turn: inline up to the last byte, lent, and more than one fragment of the `copy` protocol.
+/// Lengths of the messages in words, in turn: inline up to the last byte, lent, and more than one fragment of the
+/// `copy` protocol.
 const LENGTHS: [usize; 5] = [1, 5, 400, 9000, 3];
 
 fn word(seed: u64, number: u64, at: usize) -> u64 {
@@ -45,8 +46,8 @@ fn word(seed: u64, number: u64, at: usize) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// The postboxes of one poster: most messages go through the first, so that its ring wraps; the second makes that the
-/// other side has to find news on more than one.
+/// Postboxes of one poster: most messages go through the first, so that its ring wraps; the second forces the other
+/// side to find news on more than one.
 #[derive(Debug)]
 pub struct Outgoing {
     postboxes: [Postbox<u64>; 2],
@@ -58,9 +59,9 @@ impl Outgoing {
     /// Connects to the mailbox `name`.
     ///
     /// # Errors
-    /// As [`World::postbox`].
+    /// Errors of [`World::postbox`].
     pub fn new(world: &World, name: &str, protocol: Protocol) -> udeck::Result<Self> {
-        // The second is not waited for: if the mailbox has gone since, its owner has ended.
+        // The second postbox is not waited for: if the mailbox has gone since, its owner has ended.
         let postboxes: [Postbox<u64>; 2] = [world.postbox(name)?, world.try_postbox(name)?];
         for postbox in &postboxes {
             postbox.set_protocol(protocol)?;
@@ -68,10 +69,10 @@ impl Outgoing {
         Ok(Outgoing { postboxes, numbers: [0; 2], posted: 0 })
     }
 
-    /// Posts the next message. The tag says which it is.
+    /// Posts the next message. The tag contains its number.
     ///
     /// # Errors
-    /// As [`Postbox::post`].
+    /// Errors of [`Postbox::post`].
     pub fn post(&mut self, world: &World) -> udeck::Result {
         let through = usize::from(self.posted % 8 == 7);
         self.posted += 1;
@@ -84,32 +85,32 @@ impl Outgoing {
         Ok(self.postboxes[through].post(message)?)
     }
 
-    /// How many were posted.
+    /// Number of posted messages.
     #[must_use]
     pub fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Waits until all were read.
+    /// Waits until all messages were read.
     ///
     /// # Errors
-    /// As [`Postbox::flush`].
+    /// Errors of [`Postbox::flush`].
     pub fn flush(&self) -> udeck::Result {
         self.postboxes.iter().try_for_each(Postbox::flush)
     }
 }
 
-/// What has arrived from one [`Outgoing`].
+/// Messages that have arrived from one [`Outgoing`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Incoming {
     numbers: [u64; 2],
 }
 
 impl Incoming {
-    /// Checks that a message is the next of its postbox, and all of its words.
+    /// Checks that a message is the next of its postbox, and every word of it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the message, in words.
     pub fn check(&mut self, message: &Received<u64>) -> Result<(), String> {
         let tag = u64::from(message.tag());
         let through = (tag & 1) as usize;
@@ -128,7 +129,7 @@ impl Incoming {
         }
     }
 
-    /// How many have arrived.
+    /// Number of messages that have arrived.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.numbers.iter().sum()
@@ -138,7 +139,7 @@ impl Incoming {
 /// Sends one message to this process itself, and checks it.
 ///
 /// # Errors
-/// What went wrong.
+/// The failure, in words.
 pub fn to_itself(
     world: &World,
     mailbox: &Mailbox<u64>,
@@ -152,7 +153,7 @@ pub fn to_itself(
     postbox.post(message).map_err(|failed| text(failed.error))?;
     loop {
         match mailbox.retrieve() {
-            // Each mailbox tells of each lost rank once.
+            // Each mailbox reports each lost rank once.
             Err(udeck::Error::PeerLost { .. }) => {}
             Err(error) => return Err(text(error)),
             Ok(message) if message[..] == [number; WORDS] => return Ok(()),

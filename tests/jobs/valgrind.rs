@@ -1,8 +1,10 @@
-//! C programs under valgrind's memcheck: what it takes as an error, and what of the library it does not understand.
+//! C programs under valgrind's memcheck: what counts as an error, and what memcheck does not understand in the
+//! library.
 
 use std::path::Path;
 
-/// The words before a program: no read of what was not written, no access outside of what was allocated, nothing lost.
+/// Words before a program's command: memcheck with checks for reads of unwritten memory, accesses outside of
+/// allocations, and leaks.
 #[must_use]
 pub fn memcheck() -> Vec<String> {
     let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("valgrind.supp");

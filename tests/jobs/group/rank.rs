@@ -1,7 +1,8 @@
-//! Ranks in collective calls: `group-rank CALL [MS]`. All make the call again and again; each time the result is checked.
+//! Ranks in collective calls: `group-rank CALL [MS]`. All ranks repeat the call, and check its result each time.
 //!
-//! Without `MS`: 50 times. With it, rank 1 is killed after so many milliseconds, somewhere in a call. The others go on until they are
-//! told, make a group of those that are left, make the call there, and say so: `rank N: ERROR; LEFT went on`.
+//! Without `MS` they make 50 calls. With it, rank 1 is killed after that many milliseconds, somewhere in a call. The others
+//! continue until they learn of it, make a group of the remaining ranks, make the call there, and print `rank N: ERROR; LEFT went
+//! on`.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use udeck::op::{Max, Sum};
 use udeck::{Group, Result, World};
 
-/// Elements of long data: several pieces.
+/// Number of elements of long data: several pieces.
 const LONG: usize = 100_000;
 const ROUNDS: usize = 50;
 
@@ -32,8 +33,8 @@ fn main() -> Result {
         thread::sleep(Duration::from_millis(ms));
         kill_process(getpid(), Signal::KILL).expect("it is this process");
     };
-    // Who has come through this barrier knows that all others are in it, or behind it: what they are told of a death from here on is
-    // no failure of theirs, however late they are.
+    // A rank that has passed this barrier knows that all others are in it, or have passed it: news of a death from here on is no
+    // failure of theirs, however late they are.
     let mut done = world.all()?.barrier();
     if world.rank() == 1 {
         thread::spawn(die);

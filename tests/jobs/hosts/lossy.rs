@@ -1,6 +1,6 @@
-//! Two ranks, each on a host of its own, and an unreliable VI between them over a network that loses packets: what arrives is
-//! whole, and there once; what does not is nobody's loss but its own, and the connection stands. `tests/rdma/root` makes the
-//! network lose them, and starts this (`cargo xtask test rdma`).
+//! Two ranks, each on a host of its own, and an unreliable VI between them over a network that loses packets. An arrived
+//! message is whole, and arrives once; a lost one affects nothing else, and the connection stays alive. `tests/rdma/root`
+//! makes the network lose packets, and starts this program (`cargo xtask test rdma`).
 
 use std::{
     collections::BTreeSet,
@@ -19,13 +19,14 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const HOST: &str = "lossy";
 const DOOR: &[u8] = b"lossy";
-/// Enough for a few per cent to be some.
+/// Number of messages, so large that a few per cent are several.
 const MESSAGES: u32 = 1000;
-/// Inside a descriptor; in one packet; in as much as one takes; offered, and fetched by the receiver's device.
+/// Lengths in bytes: inside a descriptor; in one packet; the longest that one packet takes; offered, and
+/// fetched by the receiver's device.
 const LENGTHS: [usize; 4] = [8, 1000, 3900, 20_000];
-/// After the last there is nothing for so long.
+/// Time without a message after which none is expected.
 const QUIET: Duration = Duration::from_secs(3);
-/// Messages that are under way at a time.
+/// Largest number of messages under way.
 const WINDOW: usize = 16;
 
 fn main() -> Result {
@@ -71,7 +72,7 @@ fn send(world: &World, nic: &Nic, cq: &Cq, mut vi: Vi) -> Result {
     say(&format!("of {MESSAGES} messages {came} came, whole and once"));
     assert!(came < MESSAGES, "the network was to lose some");
     assert!(came > MESSAGES / 2, "the network was to lose a few");
-    // It stands: nobody says otherwise.
+    // The connection is alive: no call reports an end.
     vi.arrival()?;
     Ok(())
 }
@@ -99,7 +100,7 @@ fn receive(world: &World, nic: &Nic, mut cq: Cq, mut vi: Vi) -> Result {
     Ok(())
 }
 
-/// Its number.
+/// Checks the message, and returns its number.
 fn check(arrival: &Arrival) -> u32 {
     let number = arrival.immediate.expect("all have immediate data");
     let expected = bytes_of(number);
@@ -120,7 +121,7 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
 }
 
-/// Every wait has a deadline.
+/// Deadline of every wait.
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(100))
 }

@@ -1,5 +1,5 @@
-//! What the ranks of the tests over several hosts do; they speak to their launcher only. And, as an agent, what somebody
-//! does who has no business at the root's port.
+//! Ranks of the tests over several hosts that talk to their launcher only; and, as an agent, an intruder at the root's
+//! port.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use std::{
 
 use udeck_boot::{Client, Event};
 
-/// Ends a hang; nothing takes so long.
+/// Deadline of every call: it only ends a hang.
 const LONG: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -36,12 +36,12 @@ fn soon() -> Instant {
     Instant::now() + LONG
 }
 
-/// In one write, so that ranks' lines stay whole.
+/// Prints a line in one write, so that ranks' lines stay whole.
 fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
 }
 
-/// Everybody finds everybody, and can listen at the address that was given for that.
+/// Each rank finds all others, and can listen at the address that it was given.
 fn meet(client: &Client) {
     let welcome = client.welcome();
     let (me, size) = (welcome.rank, welcome.size);
@@ -51,7 +51,7 @@ fn meet(client: &Client) {
     client.register(&format!("box{me}"), at.as_bytes(), soon()).expect("a free name");
     client.put(&format!("key{me}"), &me.to_le_bytes(), soon()).expect("a key is stored");
     client.fence(soon()).expect("all come");
-    // All others in a small job; in a large one some.
+    // A rank checks all others in a small job, and some in a large one.
     for step in (0..).map(|power| 1 << power).take_while(|step| *step < size) {
         let peer = (me + step) % size;
         let found = client.lookup(&format!("box{peer}"), false, soon()).expect("it was registered");
@@ -62,13 +62,13 @@ fn meet(client: &Client) {
         TcpStream::connect(&address).unwrap_or_else(|error| panic!("rank {peer} at {address}: {error}"));
     }
     let host = welcome.placement.host_of(me).expect("a host");
-    // Nobody leaves before all have connected.
+    // No rank leaves before all have connected.
     client.fence(soon()).expect("all come");
     client.done(soon()).expect("goodbye");
     say(&format!("rank {me} of {size} on host {host} of {} at {address}", welcome.placement.hosts().len()));
 }
 
-/// Says whom it loses, until so many have been lost.
+/// Prints each lost rank, until `count` ranks have been lost.
 fn wait(client: &Client, count: usize) {
     let me = client.welcome().rank;
     let (sender, news) = mpsc::channel();
@@ -91,7 +91,7 @@ fn wait(client: &Client, count: usize) {
     client.done(soon()).expect("goodbye");
 }
 
-/// Meets the others again and again for some seconds.
+/// Meets the other ranks repeatedly for some seconds.
 fn rounds(client: &Client) {
     let me = client.welcome().rank;
     client.fence(soon()).expect("all come");
@@ -104,14 +104,15 @@ fn rounds(client: &Client) {
     say(&format!("rank {me} is through"));
 }
 
-/// `intrude COMMAND.. --node ADDRESS/..`: bothers whoever listens there, and then runs the command.
+/// `intrude COMMAND.. --node ADDRESS/..`: disturbs the listener at this address, and then runs the command.
 fn intrude(command: Vec<String>) -> ExitCode {
     let argument = command.last().expect("a node's argument");
     let root = argument.split('/').next().expect("an address");
     let mut hello = b"uDECKrun\x01\0\0\0\0\0\0\0".to_vec();
     hello.resize(48, 7);
     let connect = || TcpStream::connect(root).expect("the root listens");
-    // Held open over the start: bytes of no protocol, half a record, nothing at all, and a false proof.
+    // The connections stay open over the start. They send bytes of no protocol, half a record, nothing, and a
+    // false proof.
     let mut held: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
     held[0].write_all(&[0xFF; 4096]).expect("a fresh connection takes it");
     held[1].write_all(&hello[..20]).expect("a fresh connection takes it");

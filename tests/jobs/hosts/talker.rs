@@ -1,15 +1,15 @@
-//! What the ranks of the tests over several hosts do that send each other messages.
+//! Ranks of the tests over several hosts that send each other messages.
 
 use std::{env, io::Write, process::ExitCode, time::Duration};
 
 use udeck::{Config, Error, Mailbox, NicOptions, Postbox, Protocol, Result, World, open_nic};
 use udeck_boot::Client;
 
-/// Ends a hang; nothing takes so long.
+/// Deadline of every call: it only ends a hang.
 const LONG: Duration = Duration::from_secs(100);
-/// Inside the descriptor, in one piece, in several.
+/// Lengths in bytes: inside the descriptor, in one piece, in several.
 const SIZES: [usize; 4] = [8, 4 << 10, 64 << 10, (1 << 20) + 3];
-/// Whatever the way, somebody may force them.
+/// Protocols that a program may choose over any transport.
 const PROTOCOLS: [Protocol; 6] = [
     Protocol::Auto,
     Protocol::Eager,
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// In one write, so that ranks' lines stay whole.
+/// Prints a line in one write, so that ranks' lines stay whole.
 fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).expect("somebody reads");
 }
@@ -47,10 +47,10 @@ fn pattern(seed: usize, len: usize) -> impl Iterator<Item = u8> {
     (0..len).map(move |at| (at.wrapping_mul(31) ^ (at >> 9) ^ seed.wrapping_mul(101)) as u8)
 }
 
-/// Every pair plays ping-pong, by every protocol, with messages of all sizes of which every byte is looked at.
+/// Every pair exchanges messages of all sizes, by every protocol, and checks every byte.
 fn exchange(world: World) -> Result {
     let (me, size) = (world.rank(), world.size());
-    // One for each peer: who answers is known.
+    // There is one mailbox for each peer, so that the answering rank is known.
     let inboxes = (0..size).map(|peer| world.mailbox(&format!("{me}<{peer}"))).collect::<Result<Vec<_>>>()?;
     let mut messages = 0;
     for (peer, inbox) in inboxes.iter().enumerate().filter(|(peer, _)| *peer != me) {
@@ -71,7 +71,7 @@ fn exchange(world: World) -> Result {
     world.finish()
 }
 
-/// Who is first posts first.
+/// Exchanges messages; `first` says whether this rank posts first.
 fn rally(
     world: &World,
     (first, own, others): (bool, usize, usize),
@@ -95,7 +95,7 @@ fn rally(
     Ok(())
 }
 
-/// A token goes round for some seconds, over all hosts.
+/// Passes a token round over all hosts for some seconds.
 fn ring(world: World, laps: u64) -> Result {
     let (me, size) = (world.rank(), world.size());
     let inbox = world.mailbox::<u64>(&format!("ring{me}"))?;
@@ -119,7 +119,8 @@ fn ring(world: World, laps: u64) -> Result {
     world.finish()
 }
 
-/// Rank 0 posts faster than any interface sends, over as many connections as fill a socket's buffer together.
+/// Rank 0 posts faster than any interface sends, over so many connections that together they fill a socket's
+/// buffer.
 fn flood(world: World) -> Result {
     const WAYS: usize = 24;
     const ROUNDS: usize = 6;
@@ -149,7 +150,7 @@ fn flood(world: World) -> Result {
     world.finish()
 }
 
-/// Rank 0 insists on encryption, the others were not told to, and each has NICs of its own that listen on its host's address.
+/// Rank 0 requires encryption, the others do not, and each has NICs of its own that listen on its host's address.
 fn encrypt(transports: &str) -> Result {
     let client = Client::from_env()?.expect("deckrun has started it");
     let (rank, address) = (client.welcome().rank, client.welcome().address);
@@ -174,21 +175,21 @@ fn encrypt(transports: &str) -> Result {
         let how = sent.unwrap_or_else(|error| format!("not sent: {error}"));
         say(&format!("rank {me} -> rank {peer}: {how}"));
     }
-    // No barrier: rank 0 is not reached by all.
+    // There is no barrier, because rank 0 is not reached by all.
     say(&format!("rank {me} is done"));
     while inbox.retrieve_timeout(Duration::from_secs(2)).is_ok() {}
     world.finish()
 }
 
-/// Everybody waits for messages that never come, from everybody, says what it learns instead, and stays until the job is
-/// ended: nobody's end is news but the one that the test is about.
+/// Each rank waits for messages that never come, from all others, prints the errors instead, and stays until the job is
+/// ended, so that the only end is that of the tested rank.
 fn endure(world: World) -> Result {
     let (me, size) = (world.rank(), world.size());
     let inbox = world.mailbox::<u64>(&format!("endure{me}"))?;
     let others = (0..size).filter(|peer| *peer != me);
     let outs =
         others.map(|peer| world.postbox::<u64>(&format!("endure{peer}"))).collect::<Result<Vec<_>>>()?;
-    // One message each way over every connection.
+    // One message goes each way over every connection.
     for out in &outs {
         out.post(&[me as u64][..]).map_err(|failed| failed.error)?;
     }

@@ -1,8 +1,9 @@
-//! A rank that has a connection with every other one, has used it, and then waits for a message that nobody posts. It says
-//! what processor time that takes. With `unread`, a message of its own waits meanwhile for the next rank to retrieve it.
+//! An idle rank: it has a connection with every other rank, has used each, and then waits for a message that nobody posts.
+//! It prints the processor time that this takes. With `unread`, a message of its own waits meanwhile for the next rank to
+//! retrieve it.
 //!
 //! ```sh
-//! DECK_TRANSPORT=tcp deckrun -n 64 target/release/idle-rank 10      # for so many seconds
+//! DECK_TRANSPORT=tcp deckrun -n 64 target/release/idle-rank 10      # for 10 seconds
 //! ```
 
 use std::{
@@ -39,7 +40,7 @@ fn main() -> udeck::Result {
         other => panic!("nobody posts, and this came: {other:?}"),
     }
     let (lasted, taken) = (started.elapsed(), processor_time() - before);
-    // In one write, so that ranks' lines stay whole.
+    // The line is written in one call, so that ranks' lines stay whole.
     let line = format!(
         "rank {me} took {} us of {} us with {} peers\n",
         taken.as_micros(),
@@ -54,10 +55,11 @@ fn main() -> udeck::Result {
     world.finish()
 }
 
-/// Long enough to be announced.
+/// Length in bytes of a message that is announced.
 const LONG: usize = 1 << 20;
 
-/// Where the message of the rank before lies, and by what the next rank's was posted.
+/// Leaves a message unread. Returns the mailbox with the previous rank's message, and the postbox to the next
+/// rank.
 fn leave_unread(world: &World) -> udeck::Result<(Mailbox<u8>, Postbox<u8>)> {
     let mailbox = world.mailbox(&format!("unread.{}", world.rank()))?;
     let postbox = world.postbox(&format!("unread.{}", (world.rank() + 1) % world.size()))?;
@@ -67,7 +69,7 @@ fn leave_unread(world: &World) -> udeck::Result<(Mailbox<u8>, Postbox<u8>)> {
     Ok((mailbox, postbox))
 }
 
-/// Of this process, all threads, user and system.
+/// Processor time of this process: all threads, user and system mode.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

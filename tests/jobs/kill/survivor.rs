@@ -1,8 +1,8 @@
-//! The process that outlives all others of its job: rank 0.
+//! The process that survives all others of its job: rank 0.
 //!
-//! `survivor posts|retrieves PROTOCOL`: what the others do. It says `ready`, exchanges messages with rank 1 until that is
-//! lost, then with rank 2, and so on, all in one world. Of each it says `lost N` as soon as it knows, and `clean N` once all that
-//! it had because of that rank is gone: descriptors, mappings, blocks. Anything else is a failure.
+//! `survivor posts|retrieves PROTOCOL` names the victims' role. The survivor prints `ready`, exchanges messages with rank 1 until
+//! that is lost, then with rank 2, and so on, all in one world. For each victim it prints `lost N` as soon as it knows, and
+//! `clean N` when all resources held for that rank are released: descriptors, mappings, blocks. Any other outcome is a failure.
 
 use std::{
     error::Error,
@@ -13,20 +13,20 @@ use udeck::{Error as DeckError, Mailbox, Postbox, Protocol, World};
 use udeck_jobs::holdings::Holdings;
 use udeck_jobs::traffic::{self, Incoming, Outgoing, Role, TOO_MANY};
 
-/// Ends a hang: no call of the library may take so long.
+/// Deadline of every call of the library: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Messages between two flushes: the receiver has to wake a poster that waits for the last of them.
+/// Number of messages between two flushes: the receiver has to wake a poster that waits for the last of them.
 const FLUSHED: u64 = 16;
 
 struct Survivor {
     world: World,
     protocol: Protocol,
-    /// Where victims post.
+    /// Mailbox to which victims post.
     mailbox: Mailbox<u64>,
-    /// Where only this process does.
+    /// Mailbox of this process's own messages, with its postbox.
     own: (Mailbox<u64>, Postbox<u64>),
-    /// What this process held before it met any.
+    /// Holdings of this process before it met any victim.
     baseline: Holdings,
 }
 
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let role: Role = role.parse()?;
     let world = udeck::init()?;
     let mailbox: Mailbox<u64> = world.mailbox("survivor")?;
-    // Also of victims that die before they have a postbox, or never have one.
+    // The expectation includes victims that die before they have a postbox, or never have one.
     mailbox.expect(0..world.size());
     let own = (world.mailbox("own")?, world.postbox("own")?);
     traffic::to_itself(&world, &own.0, &own.1, 0)?;
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     drop((survivor.mailbox, survivor.own));
     match survivor.world.finish() {
-        // Announced to ranks that died; of each postbox only the latest call could have told.
+        // Messages were announced to dead ranks; of each postbox only its latest call could have reported it.
         Err(error) if role == Role::Retrieves && is_about_victims(&error) => Ok(()),
         other => Ok(other?),
     }
@@ -90,9 +90,10 @@ impl Survivor {
     fn post_until_lost(&self, victim: usize) -> Result<(), String> {
         let loss = match Outgoing::new(&self.world, &format!("victim-{victim}"), self.protocol) {
             Ok(outgoing) => self.post_all(outgoing, victim)?,
-            // It died when it had accepted the first connection, and its name is gone already: the mailbox knows why.
+            // The victim died after it had accepted the first connection, and its name is already gone: the mailbox
+            // knows the reason.
             Err(DeckError::NoSuchMailbox { .. }) => self.loss_of(victim)?,
-            // It died while it accepted the connection.
+            // The victim died while it accepted the connection.
             Err(error) => error,
         };
         is_loss_of(victim, loss)?;
@@ -100,7 +101,7 @@ impl Survivor {
         Ok(())
     }
 
-    /// What the mailbox says of a victim, after what it says of earlier ones.
+    /// Error of the mailbox about a victim, after its errors about earlier ones.
     fn loss_of(&self, victim: usize) -> Result<DeckError, String> {
         loop {
             match self.mailbox.retrieve_timeout(LIMIT) {
@@ -111,7 +112,7 @@ impl Survivor {
         }
     }
 
-    /// Posts until that fails for good.
+    /// Posts until a post fails for good.
     fn post_all(&self, mut outgoing: Outgoing, victim: usize) -> Result<DeckError, String> {
         while outgoing.posted() < TOO_MANY {
             let posted = outgoing.post(&self.world).and_then(|()| {
@@ -119,7 +120,8 @@ impl Survivor {
             });
             match posted {
                 Ok(()) => {}
-                // What was posted earlier, and announced only: told once per postbox, before the loss itself.
+                // The undelivered messages were only announced earlier: they are reported once per postbox,
+                // before the loss itself.
                 Err(DeckError::Undelivered { rank, .. }) if rank == victim => {}
                 Err(error) => return Ok(error),
             }
@@ -127,12 +129,12 @@ impl Survivor {
         Err(format!("it took {TOO_MANY} messages"))
     }
 
-    /// Waits until nothing is left of a lost rank. The launcher may have told of its end before the connection did; what
-    /// it posted before may come until then, and must be right.
+    /// Waits until nothing of a lost rank is left. The launcher may have reported its end before the connection did.
+    /// Messages that it posted before may arrive until then, and must be right.
     fn settle(&self, incoming: &mut Incoming) -> Result<(), String> {
         let start = Instant::now();
         loop {
-            // As a program would that goes on using its mailbox.
+            // The mailbox is polled, as by a program that continues to use it.
             match self.mailbox.try_retrieve() {
                 Ok(None) => {}
                 Ok(Some(message)) => incoming.check(&message)?,

@@ -1,7 +1,8 @@
-//! A job of three, one of which is killed. `trio round`: everybody posts to the next and retrieves from the one before.
-//! `trio blocked`: rank 1 talks to itself, rank 0 waits in a barrier, rank 2 for a message that nobody posts.
+//! A job of three ranks, one of which is killed. `trio round`: each rank posts to the next and retrieves from the
+//! previous one. `trio blocked`: rank 1 sends messages to itself, rank 0 waits in a barrier, rank 2 for a message that
+//! nobody posts.
 //!
-//! `DECK_FAULT` is for rank 1 alone. The others print `rank N: PeerLost of M` and end well.
+//! Only rank 1 has `DECK_FAULT`. The others print `rank N: PeerLost of M` and end well.
 
 use std::error::Error;
 use udeck::{Error as DeckError, Protocol, World};
@@ -18,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let error = outcome.err().ok_or("nobody was killed")?.downcast::<DeckError>()?;
     let DeckError::PeerLost { rank, .. } = *error else { return Err(error) };
     println!("rank {}: PeerLost of {rank}", world.rank());
-    // In order, so that the third rank does not take this one for lost.
+    // This rank finishes properly, so that the third rank does not take it for lost.
     match world.finish() {
         Err(DeckError::Undelivered { rank: owner, .. }) if owner == rank => Ok(()),
         other => Ok(other?),
@@ -35,8 +36,8 @@ fn round(world: &World) -> Result<(), Box<dyn Error>> {
     for _ in 0..TOO_MANY {
         if next_is_there {
             match outgoing.post(world) {
-                // It has learnt of the loss before, and left; or it is the loss, of which comes first what was announced to it
-                // only. Here the news is still to come.
+                // The next rank has learned of the loss before, and left; or it is the lost rank, and messages that were only
+                // announced to it are reported first. In both cases the news of the loss is still to come here.
                 Err(DeckError::MailboxGone { .. } | DeckError::Undelivered { .. }) => next_is_there = false,
                 posted => posted?,
             }
@@ -47,7 +48,7 @@ fn round(world: &World) -> Result<(), Box<dyn Error>> {
 }
 
 fn blocked(world: &World, rank: usize) -> Result<(), Box<dyn Error>> {
-    // Everybody has joined, and the barrier's own connections exist.
+    // All ranks have joined, and the barrier's own connections exist.
     world.barrier()?;
     match rank {
         0 => world.barrier()?,

@@ -1,17 +1,19 @@
 //! The process that is killed: exchanges messages with the survivor until the point in `DECK_FAULT` ends it.
 //!
-//! `victim posts|retrieves PROTOCOL`. It ends by itself, with a failure, only when it met a wrong message or was not
-//! killed after far too many.
+//! `victim posts|retrieves PROTOCOL`. The process ends by itself, with a failure, only if it received a wrong
+//! message or was not killed after far too many messages.
 
 use std::{collections::VecDeque, error::Error, thread, time::Duration};
 use udeck::{Protocol, World};
 use udeck_jobs::traffic::{Incoming, Outgoing, Role, TOO_MANY};
 
-/// Received messages that are kept for a while, so that buffers go home late and while others are in use.
+/// Number of received messages that are kept for a while, so that buffers are returned late, while others are
+/// in use.
 const KEPT: usize = 4;
 
-/// Every eighth message it pauses, so that the survivor falls asleep and has to be woken: some points are passed only
-/// then. How soon the survivor sleeps depends on what else runs here, so the pauses grow until the point is reached.
+/// Pauses at every eighth message, so that the survivor falls asleep and has to be woken: some points are passed only
+/// then. The time until the survivor sleeps depends on the load of the machine, so the pauses grow until the point is
+/// reached.
 fn pause(exchanged: u64) {
     const LONGEST: Duration = Duration::from_secs(1);
     if exchanged.is_multiple_of(8) {
@@ -44,14 +46,14 @@ fn retrieve(world: &World) -> Result<(), Box<dyn Error>> {
     let (mut incoming, mut kept) = (Incoming::default(), VecDeque::new());
     while incoming.total() < TOO_MANY {
         let message = match mailbox.retrieve() {
-            // An earlier victim: each mailbox tells of each.
+            // The loss is an earlier victim's: each mailbox reports each loss.
             Err(udeck::Error::PeerLost { rank, .. }) if rank != 0 => continue,
             other => other?,
         };
         incoming.check(&message)?;
         kept.push_back(message);
         if kept.len() > KEPT {
-            // Not in the order of arrival.
+            // Messages are dropped in another order than that of their arrival.
             kept.swap_remove_back(incoming.total() as usize % KEPT);
         }
         pause(incoming.total());

@@ -1,5 +1,5 @@
-//! Ranks that post to rank 0 and leave at once: what they posted comes all the same, whole and in order. They drop nothing
-//! on their way out, so that nothing but [`World::finish`] sees to it. With `late`, rank 0 is in no hurry; with `brief`, no
+//! Ranks that post to rank 0 and leave at once: their messages arrive nevertheless, whole and in order. They drop nothing
+//! before they leave, so that only [`World::finish`] ensures this. With `late`, rank 0 retrieves late; with `brief`, no
 //! message is longer than a mebibyte.
 //!
 //! ```sh
@@ -10,8 +10,8 @@ use std::{env, process, thread, time::Duration};
 
 use udeck::{Error, Mailbox, Postbox, World};
 
-/// What each rank posts: the lengths of its messages, and how many there are of each. Short ones, more than a descriptor
-/// holds, more than a packet, more than a socket's buffers take.
+/// Posts of each rank: lengths in bytes, and number of messages of each length. The lengths are short, more than a
+/// descriptor holds, more than a packet, and more than a socket's buffers take.
 const POSTS: [(usize, usize); 5] = [(8, 10), (4096, 5), (64 << 10, 5), (1 << 20, 3), (24 << 20, 1)];
 
 fn main() -> udeck::Result {

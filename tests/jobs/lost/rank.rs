@@ -1,12 +1,12 @@
-//! Ranks that end without a word, and what the others hear of it. `lost-rank WORD`:
+//! Ranks that end without a goodbye, and the errors of the others. `lost-rank WORD`:
 //!
 //! * `exit`: rank 1 joins the job and calls `exit(0)`.
 //! * `killed`: rank 1 joins the job and is killed.
-//! * `hello`: nothing of that; each rank joins and finishes.
+//! * `hello`: no such end; each rank joins and finishes.
 //! * `full`: rank 0 posts 1000 messages, of which rank 1 retrieves none before it is killed.
-//! * `dropped`: likewise, but rank 1 lives on, and rank 0 returns without finishing.
+//! * `dropped`: as `full`, but rank 1 lives on, and rank 0 returns without finishing.
 //!
-//! The others come to their first barrier (`full`: flush), print `rank N: ERROR`, and end well.
+//! The others enter their first barrier (`full`: flush), print `rank N: ERROR`, and end well.
 
 use std::process;
 

@@ -1,9 +1,8 @@
-//! Ranks that wait for each other in all ways, until a file is there, which they remove: `pause-rank FILE`, as
+//! Ranks that wait for each other in all ways until a file exists, which they remove: `pause-rank FILE`, as
 //! five ranks.
 //!
-//! Each prints that it waits, and at the end that it is done. What they wait for comes from rank 3 once there is the file:
-//! rank 0 for a message, rank 1 for a mailbox to exist, rank 2 for the answers of rank 3, and it for those of rank 2, over and
-//! over, rank 4 at the barrier.
+//! Each prints that it waits, and at the end that it is done. Rank 3 ends the waits once the file exists: rank 0 waits for a
+//! message, rank 1 for a mailbox to exist, ranks 2 and 3 for each other's answers, over and over, rank 4 at the barrier.
 
 use std::{env, fs, path::Path, thread::sleep, time::Duration};
 

@@ -1,14 +1,14 @@
-//! Ranks that share memory, of which one is killed: `share-rank MODE`. Rank 1 (in `maker`: rank 0) is killed; the others say what they
-//! are told, each in one line `rank N: …`, and end well.
+//! Ranks that share memory, of which one is killed: `share-rank MODE`. Rank 1 (in `maker`: rank 0) is killed; the others print
+//! their errors, each in one line `rank N: …`, and end well.
 //!
-//! * `holder`: with the lock, and half of what it writes under it.
-//! * `barrier`: after it has come to a barrier, to which rank 0 comes late.
-//! * `absent`: before it comes to a barrier.
-//! * `permit`: with both permits of a semaphore.
-//! * `maker`: the rank that has made it, after all have it.
-//! * `unmade`: rank 0, before it makes it.
-//! * `exit`: rank 1 exits with the lock, without goodbye.
-//! * `hosts`: nobody dies; all share with all, and then with those of their host.
+//! * `holder`: it holds the lock, and has written half of its data under it.
+//! * `barrier`: it has entered a barrier, which rank 0 enters late.
+//! * `absent`: it has not entered a barrier.
+//! * `permit`: it holds both permits of a semaphore.
+//! * `maker`: the rank that has made the memory dies after all have it.
+//! * `unmade`: rank 0 dies before it makes the memory.
+//! * `exit`: rank 1 exits with the lock, without a goodbye.
+//! * `hosts`: no rank dies; all share with all, and then with those of their host.
 
 use std::process;
 use std::thread::sleep;
@@ -51,7 +51,7 @@ fn holder(world: &World, mode: &str) -> Result<String> {
         die();
     }
     world.barrier()?;
-    // Every rank is told, until one has repaired it.
+    // Every rank gets the error, until one has repaired the data.
     let error = shared.lock().map(drop).expect_err("its holder died");
     let is_told = matches!(error, Error::Abandoned { rank: 1, .. });
     survivors_meet(world)?;
@@ -65,7 +65,7 @@ fn holder(world: &World, mode: &str) -> Result<String> {
     Ok(format!("{is_told} {:?} {error}", &pair[..]))
 }
 
-/// All but rank 1: a segment of their own, made after its death.
+/// Shares a segment among all ranks but rank 1, made after its death.
 fn survivors_meet(world: &World) -> Result {
     let others: Vec<usize> = world.host_ranks().into_iter().filter(|rank| *rank != 1).collect();
     world.shared_segment_of::<u8>(&others, "meet", 1).map(drop)
@@ -81,7 +81,7 @@ fn barrier(world: &World, mode: &str) -> Result<String> {
             die();
         }
         0 => {
-            // Rank 1 is dead when this one comes.
+            // Rank 1 is dead when this rank enters the barrier.
             while !world.exited_ranks().any(|exit| exit.rank == 1) {
                 sleep(Duration::from_millis(1));
             }
@@ -120,7 +120,7 @@ fn maker(world: &World) -> Result<String> {
     if world.rank() == 0 {
         shared.set(0, 5);
         world.barrier()?;
-        // Whoever is still in the barrier would hear of the death there.
+        // A rank that is still in the barrier would learn of the death there.
         while (1..world.size()).any(|rank| shared.get(rank) != 6) {
             sleep(Duration::from_millis(1));
         }
@@ -129,7 +129,7 @@ fn maker(world: &World) -> Result<String> {
     world.barrier()?;
     shared.set(world.rank(), 6);
     let error = shared.barrier().expect_err("rank 0 does not come");
-    // The memory stays with those that have it, and they can share more without the dead one.
+    // The memory stays with the ranks that have it, and they can share more without the dead one.
     let others: Vec<usize> = (1..world.size()).collect();
     let more = world.shared_segment_of::<u64>(&others, "grid", 1)?;
     more.fetch_add(0, shared.get(0) + shared.get(world.rank()));

@@ -1,8 +1,9 @@
-//! Ranks that stop moving, as many as there are: `stuck-rank post|retrieve|barrier|compute|lock|threads`.
+//! Ranks that stop moving, any number of them: `stuck-rank post|retrieve|barrier|compute|lock|threads`.
 //!
-//! Each has a mailbox, called by its letter, and a postbox of the next rank's. `post`: all post and nobody retrieves. `retrieve`: all
-//! retrieve and nobody posts. `barrier`: rank 0 sleeps instead. `compute`: rank 0 computes for some seconds before it comes. `lock`: each has a lock
-//! of its letter and wants the next rank's. `threads`: two threads of rank 0 share its mailbox, and wait for one of the next ranks each.
+//! Each rank has a mailbox, named by its letter, and a postbox to the next rank's. `post`: all post and nobody retrieves.
+//! `retrieve`: all retrieve and nobody posts. `barrier`: rank 0 sleeps instead. `compute`: rank 0 computes for some seconds
+//! before its barrier. `lock`: each holds a lock named by its letter and wants the next rank's. `threads`: two threads of rank 0
+//! share its mailbox, and wait for one of the next ranks each.
 
 use std::{
     env,
@@ -15,7 +16,7 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use udeck::{Mailbox, Match, Postbox, World, in_turn};
 
-/// How much rank 0 computes, in seconds of a processor's time.
+/// Processor time that rank 0 computes, in seconds.
 const COMPUTES: i64 = 5;
 
 fn main() -> udeck::Result {
@@ -25,7 +26,7 @@ fn main() -> udeck::Result {
     let letter = |rank: usize| char::from(b'a' + (rank % size) as u8).to_string();
     let inbox: Mailbox<u8> = world.mailbox(&letter(rank))?;
     let next: Postbox<u8> = world.postbox(&letter(rank + 1))?;
-    // The next one is not the first, at which they meet.
+    // The ranks meet at the first barrier; the tested one is the next.
     world.barrier()?;
     println!("rank {rank} is ready");
     match (mode.as_str(), rank) {

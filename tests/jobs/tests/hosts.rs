@@ -1,7 +1,8 @@
 //! Jobs over several hosts, which are network namespaces of this machine, each with its own address: see
 //! `udeck_jobs::netns`. Needs root; otherwise every case is skipped, with the reason.
 //!
-//! `Ended::clean` looks for processes that a job left behind on any of the hosts: they share the process numbers.
+//! `Ended::clean` finds processes that a job left behind on any of the hosts, because they share the process
+//! numbers.
 
 #[path = "hosts/failures.rs"]
 mod failures;
@@ -14,18 +15,18 @@ use std::{env, panic, process::ExitCode};
 
 use udeck_jobs::netns::Network;
 
-/// Ranks that speak to their launcher only.
+/// Program of ranks that talk to their launcher only.
 const RANK: &str = env!("CARGO_BIN_EXE_hosts-rank");
-/// Ranks that send each other messages.
+/// Program of ranks that send each other messages.
 const TALKER: &str = env!("CARGO_BIN_EXE_hosts-talker");
 
-/// A case makes the network it needs, and panics if something is wrong.
+/// A case: it makes the network that it needs, and panics if something is wrong.
 type Case = (&'static str, fn());
 
-/// Why a case cannot be looked at on this machine.
+/// Why a case cannot run on this machine.
 struct Skipped(String);
 
-/// Ends a case that needs what this machine does not have.
+/// Ends a case that needs something that this machine lacks.
 fn skip(why: String) -> ! {
     panic::resume_unwind(Box::new(Skipped(why)))
 }
@@ -35,7 +36,7 @@ fn run(case: fn()) -> Result<(), Option<Skipped>> {
 }
 
 fn main() -> ExitCode {
-    // cargo and libtest have options; what is left are parts of names.
+    // cargo and libtest pass options; the other arguments are parts of names.
     let wanted: Vec<_> = env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let cases: Vec<Case> = [starting::CASES, messages::CASES, failures::CASES]
         .concat()

@@ -31,7 +31,7 @@ mod stuck;
 #[path = "jobs/trace.rs"]
 mod trace;
 
-/// Once, not by each rank: a misspelt setting would be ignored in silence.
+/// The variable is named once, not by each rank: otherwise a misspelt setting would silently be ignored.
 #[test]
 fn a_variable_that_is_no_setting_is_named() {
     let ended = Bin::example("hello").ranks(2).env("DECK_DEADLIN", "5").run().ok();
@@ -44,8 +44,8 @@ mod idle {
 
     const SECONDS: u64 = 4;
 
-    /// A thread that spins takes as much as the machine has left for it, which is more than a tenth of a processor; if all
-    /// do, they take all that there is.
+    /// Asserts that ranks sleep. A spinning thread takes as much as the machine has left for it, which is more than a
+    /// tenth of a processor; if all ranks spin, they take the whole machine.
     fn sleeps(ranks: usize, transport: &str, what: &[&str]) {
         let job = Bin::at(env!("CARGO_BIN_EXE_idle-rank")).ranks(ranks).arg(SECONDS.to_string());
         let ended = job.args(what).env("DECK_TRANSPORT", transport).run().ok();
@@ -60,7 +60,7 @@ mod idle {
         assert!(all < SECONDS * 750_000, "{transport}: {all} us of {SECONDS} s: {ended}");
     }
 
-    /// Neither ranks nor transports' threads have anything to do.
+    /// Neither the ranks nor the transports' threads have anything to do.
     #[test]
     fn connected_processes_have_no_busy_thread() {
         for transport in ["tcp", "udp", "shm"] {
@@ -68,7 +68,7 @@ mod idle {
         }
     }
 
-    /// Waits look after other messages in between: they sleep in between, too.
+    /// Waits poll other messages in between, and must sleep between these polls, too.
     #[test]
     fn a_rank_whose_message_nobody_reads_has_no_busy_thread() {
         for transport in ["shm", "shm,tcp", "tcp", "udp"] {
@@ -82,7 +82,8 @@ mod leave {
 
     const RANKS: usize = 3;
 
-    /// What ranks posted before they finished comes, whoever has to bring it and however late it is asked for.
+    /// Messages that ranks posted before they finished arrive, by any protocol, however late they are
+    /// retrieved.
     fn all_comes(transport: &str, protocols: &[&str]) {
         for (protocol, late) in protocols.iter().flat_map(|protocol| [(protocol, ""), (protocol, "late")]) {
             let job = Bin::at(env!("CARGO_BIN_EXE_leave-rank")).ranks(RANKS).arg(late);
@@ -117,7 +118,8 @@ mod stopped {
 
     const TALKER: &str = env!("CARGO_BIN_EXE_hosts-talker");
 
-    /// For longer than another host may be silent, as a debugger does: a process of this host is asked for, not the clock.
+    /// The ranks are stopped for longer than another host may be silent, as by a debugger: for a process of this host the
+    /// system is asked, not the clock.
     fn goes_on_over(transport: &str) {
         let job = Job::new(Bin::deckrun().path());
         let options = ["-n", "3", "--transport", transport, "--detect", "2s", "--", TALKER, "ring"];

@@ -1,8 +1,8 @@
-//! Processes killed in the middle of what they do, at every named point of the library.
+//! Processes killed in the middle of their work, at every named point of the library.
 //!
-//! [`plan`] says which kills there are. For each role and protocol one process lives through all of them, in one
-//! world, so that whatever a dead peer leaves with it shows as growth. [`pairs`] has fewer kills, each at a moment that
-//! means something, and says exactly what is delivered and what comes back.
+//! [`plan`] lists the kills. For each role and protocol one process survives all of them, in one world, so that
+//! anything a dead peer leaves behind shows as growth. [`pairs`] has fewer kills, each at a significant moment, and
+//! specifies exactly what is delivered and what comes back.
 
 #[path = "kill/job.rs"]
 mod job;
@@ -26,7 +26,7 @@ const SURVIVOR: &str = env!("CARGO_BIN_EXE_kill-survivor");
 const VICTIM: &str = env!("CARGO_BIN_EXE_kill-victim");
 const SIGKILL: i32 = 9;
 
-/// Kills one process after the other in this role, and checks what the survivor says of each.
+/// Kills one process after the other in this role, and checks the survivor's output about each.
 fn outlives_all(role: Role, protocol: Protocol) {
     let kills = plan::kills(role, protocol);
     let mut job = InProcessJob::new(1 + kills.len());
@@ -44,7 +44,7 @@ fn outlives_all(role: Role, protocol: Protocol) {
     println!("{} killed while {protocol} {role}: noticed within {slowest:.1?}", kills.len());
 }
 
-/// Returns how long after the victim's end the survivor said that it knew.
+/// Returns the time from the victim's end to the survivor's report that it knew.
 fn kill_one(
     job: &mut InProcessJob,
     survivor: &Rank,
@@ -58,7 +58,7 @@ fn kill_one(
         return Err(format!("was not killed there: {status}"));
     }
     let died = Instant::now();
-    // The launcher's word is one way to learn of it; every other time the connection itself must tell.
+    // The launcher's news is one way to learn of the death; every other time the connection itself must tell.
     let told_at_once = rank.is_multiple_of(2);
     if told_at_once {
         job.report(rank);

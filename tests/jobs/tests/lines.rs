@@ -1,9 +1,9 @@
-//! What a short message costs in shared memory: one cache line that travels, and now and then another.
+//! The cost of a short message in shared memory: one cache line that travels, and now and then another.
 //!
-//! A line *travels* when one side touches it after the other has written it, or writes it while the other has a copy:
-//! that, and not the access, is what takes time between two processors. Lines that nobody writes (whether the other side
-//! has closed, whether it sleeps) stay where they are; how many of those are looked at is bounded too, so that nobody
-//! adds one unnoticed.
+//! A line *travels* when one side accesses it after the other has written it, or writes it while the other has a copy:
+//! this, and not the access itself, takes time between two processors. Lines that are not written (whether the other
+//! side has closed, whether it sleeps) stay where they are. The number of such lines that are read is bounded, too, so
+//! that an additional one is noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,12 +11,12 @@ use udeck::{Mailbox, Postbox, World};
 use udeck_sys::access_trace::{Access, trace};
 
 const LINE: usize = 64;
-/// Messages that are counted.
+/// Number of messages that are counted.
 const MESSAGES: usize = 4096;
-/// Messages until the ring is polled and every line is where it will be.
+/// Number of messages until the ring is polled and every line is in its place.
 const WARM_UP: usize = 256;
 
-/// A line of a shared segment, the same for all who have mapped it: inode, and which line.
+/// A line of a shared segment, the same for all processes that map it: inode, and index of the line.
 type Line = (u64, usize);
 
 /// The shared mappings of this process: start, end, offset, inode.
@@ -36,14 +36,14 @@ impl Maps {
         Maps(shared.collect())
     }
 
-    /// The line that a word lies in, if it is in shared memory.
+    /// The line of a word, if the word is in shared memory.
     fn line(&self, address: usize) -> Option<Line> {
         let (start, _, offset, inode) = self.0.iter().find(|map| (map.0..map.1).contains(&address))?;
         Some((*inode, (address - start + offset) / LINE))
     }
 }
 
-/// Who has a copy of which line: what caches do, of any size.
+/// Owners of copies of each line: a model of caches of unlimited size.
 #[derive(Default)]
 struct Caches(BTreeMap<Line, BTreeSet<CacheOwner>>);
 
@@ -54,7 +54,7 @@ enum CacheOwner {
 }
 
 impl Caches {
-    /// Whether the line travels for this access.
+    /// Records an access. Returns whether the line travels for it.
     fn travels(&mut self, line: Line, side: CacheOwner, wrote: bool) -> bool {
         let holders = self.0.entry(line).or_default();
         let only = holders.iter().all(|holder| *holder == side);
@@ -70,9 +70,9 @@ impl Caches {
 /// Sums over all messages.
 #[derive(Debug, Default)]
 struct Cost {
-    /// Lines that travelled, each counted once per message.
+    /// Number of lines that travelled, each counted once per message.
     travelled: usize,
-    /// Lines that the sender, and that the receiver touched, likewise.
+    /// Number of lines that the sender touched, and that the receiver touched, each counted once per message.
     sent: usize,
     received: usize,
 }
@@ -103,7 +103,7 @@ fn measure(out: &Postbox<u64>, inbox: &Mailbox<u64>) -> Cost {
         };
         let (sent, received) =
             (touched(&by_sender, CacheOwner::Sender), touched(&by_receiver, CacheOwner::Receiver));
-        // The first ones fill the caches.
+        // The first messages fill the caches.
         if number >= WARM_UP as u64 {
             cost.sent += sent;
             cost.received += received;
@@ -121,16 +121,16 @@ fn a_short_message_costs_one_shared_line() {
         let cost = measure(&out, &inbox);
         println!("{cost:?} of {MESSAGES} messages");
         assert!(cost.travelled >= MESSAGES, "the cell travels with every message: {cost:?}");
-        // The receiver's word on how far it has read: it writes it, and the sender sees it.
+        // The receiver's credit: the receiver writes it, and the sender reads it.
         let extra = cost.travelled - MESSAGES;
         assert!(
             extra * 8 <= MESSAGES,
             "more than one line in eight messages travels beside the cells: {cost:?}"
         );
-        // The cell; whether the receiver polls; whether it has closed.
+        // The sender reads the cell, whether the receiver polls, and whether it has closed.
         assert!(cost.sent <= 3 * MESSAGES, "a post looks at more than three lines: {cost:?}");
-        // The cell; how far it has read, where nobody looks; now and then the credit, whether the sender waits for it,
-        // and the doorbell.
+        // The receiver touches the cell, its own progress, which no other side reads, and now and then the credit,
+        // whether the sender waits for it, and the doorbell.
         assert!(cost.received * 4 <= 9 * MESSAGES, "a retrieve looks at more than two lines: {cost:?}");
         drop((inbox, out));
         world.finish()

@@ -1,13 +1,13 @@
-//! Ranks whose trace is looked at (`DECK_TRACE`). `trace-rank WORD`:
+//! Ranks whose trace is examined (`DECK_TRACE`). `trace-rank WORD`:
 //!
 //! * `ring`: each rank posts messages of many sizes to the next one, by all protocols and ways to post, and all meet at barriers.
-//! * `killed`: rank 1 has posted, waits until its part of the trace has that, and kills itself.
-//! * `first-killed`, `interrupted`: all ranks have posted and wait for ever. When the parts have that, rank 0 kills itself, or interrupts
-//!   deckrun.
-//! * `full`: there is no room for all of rank 1's part.
+//! * `killed`: rank 1 has posted, waits until its part of the trace contains the post, and kills itself.
+//! * `first-killed`, `interrupted`: all ranks have posted and wait for ever. When the parts contain the posts, rank 0 kills
+//!   itself, or interrupts deckrun.
+//! * `full`: there is too little room for rank 1's part.
 //! * `own`: as `ring`, with a subscriber of the program's own that has µDECK's layer; the program has a span and an event.
-//! * `plain`: likewise, without a subscriber of its own.
-//! * `foreign`: likewise, with a subscriber that lacks the layer.
+//! * `plain`: as `own`, without a subscriber of its own.
+//! * `foreign`: as `own`, with a subscriber that lacks the layer.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill
 use tracing_subscriber::prelude::*;
 use udeck::{Error, Match, Protocol, Result, World};
 
-/// By shared memory: inline, handed off, and too long for a ring's cell.
+/// Lengths in bytes over shared memory: inline, handed off, and too long for a ring's cell.
 const SIZES: [usize; 5] = [0, 8, 40, 4096, 300_000];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,7 +61,7 @@ fn ring(world: &World) -> Result {
     }
     next.post_each(&[1; 20])?;
     next.post_tagged(&[2], 7)?;
-    // The twenty before it are set aside, and come later.
+    // The twenty messages before it are set aside, and come later.
     assert_eq!(inbox.retrieve_tagged(7)?[..], [2]);
     let mut drained = 0;
     while drained < 10 {
@@ -118,7 +118,7 @@ fn hang(world: &World, word: &str) -> Result {
     inbox.retrieve().map(drop)
 }
 
-/// What the library needs of memory, which is files, too, has been made before, or is smaller.
+/// The library's memory, which consists of files, too, has been made before, or is smaller.
 fn full(world: &World) -> Result {
     const ROOM: u64 = 32 << 20;
     ring(world)?;
@@ -132,7 +132,7 @@ fn full(world: &World) -> Result {
     Ok(())
 }
 
-/// Until the parts of these ranks have posts.
+/// Waits until the parts of these ranks contain posts.
 fn until_written(ranks: &[usize]) {
     let trace = std::env::var("DECK_TRACE").expect("this is about a trace");
     let folder = Path::new(&trace).parent().expect("a folder");

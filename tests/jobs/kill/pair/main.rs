@@ -1,7 +1,7 @@
-//! The processes of a pair of which one dies, row by row of `udeck_jobs::pairs`.
+//! The processes of a pair in which one dies, row by row of `udeck_jobs::pairs`.
 //!
-//! `pair survivor SIDE PROTOCOL` is rank 0 and lives through all rows in which SIDE dies; `pair friend PROTOCOL` is rank
-//! 1, by which the survivor shows that nothing else has suffered; `pair victim ROW` are the others, one after another.
+//! `pair survivor SIDE PROTOCOL` is rank 0 and survives all rows in which SIDE dies; `pair friend PROTOCOL` is rank 1,
+//! by which the survivor shows that nothing else was harmed; `pair victim ROW` are the other ranks, one after another.
 
 mod survivor;
 mod victim;
@@ -10,10 +10,10 @@ use std::{error::Error, time::Duration};
 use udeck::{Error as DeckError, Mailbox, Protocol, Received};
 use udeck_jobs::pairs::{self, Side};
 
-/// Ends a hang: no call of the library may take so long.
+/// Deadline of every call of the library: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Said to the friend when it may go.
+/// Message that tells the friend to leave.
 const BYE: u64 = u64::MAX;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Sends back whatever comes.
+/// Sends every message back.
 fn befriend(protocol: Protocol) -> Result<(), Box<dyn Error>> {
     let world = udeck::init()?;
     let mailbox = world.mailbox::<u64>("friend")?;
@@ -47,7 +47,7 @@ fn befriend(protocol: Protocol) -> Result<(), Box<dyn Error>> {
     Ok(world.finish()?)
 }
 
-/// The next message, whoever dies meanwhile: each mailbox tells of each lost rank.
+/// The next message, even if ranks die meanwhile: each mailbox reports each lost rank.
 fn despite_losses(mailbox: &Mailbox<u64>) -> udeck::Result<Received<u64>> {
     loop {
         match mailbox.retrieve_timeout(LIMIT) {

@@ -1,5 +1,5 @@
-//! The process that lives on. Of each victim it says `lost N` as soon as it knows, and `clean N` once all that it had
-//! because of that rank is gone, its mailbox and the friend have been found well, and the row's count has been kept.
+//! The surviving process. For each victim it prints `lost N` as soon as it knows, and `clean N` when all resources
+//! held for that rank are released, its mailbox and the friend work, and the row's count is right.
 
 use crate::{BYE, LIMIT, despite_losses};
 use std::{error::Error, thread, time::Instant};
@@ -7,13 +7,13 @@ use udeck::{Error as DeckError, Mailbox, Postbox, Protocol, Received, World};
 use udeck_jobs::holdings::Holdings;
 use udeck_jobs::pairs::{self, Death, Looks, MESSAGES, Row, Side};
 
-/// Posts to a process that is being killed: far more than a ring has room for.
+/// Number of posts to a process that is being killed: far more than a ring has room for.
 const TOO_MANY: usize = 1000;
 
-/// Words of what the friend sends back.
+/// Number of words in a message to the friend.
 const WORDS: usize = 2000;
 
-/// The first victim's rank, behind survivor and friend.
+/// Rank of the first victim; lower ranks are survivor and friend.
 const FIRST: usize = 2;
 
 type Outcome<T = ()> = Result<T, String>;
@@ -21,19 +21,19 @@ type Outcome<T = ()> = Result<T, String>;
 struct PairSurvivor {
     world: World,
     protocol: Protocol,
-    /// Where victims and the friend post.
+    /// Mailbox to which victims and the friend post.
     mailbox: Mailbox<u64>,
-    /// Where victims tell that they have announced all they have.
+    /// Mailbox in which victims report that they have announced all their messages.
     told: Mailbox<u64>,
     friend: Postbox<u64>,
-    /// What this process held before it met any victim.
+    /// Holdings of this process before it met any victim.
     baseline: Option<Holdings>,
 }
 
 pub fn run(dies: Side, protocol: Protocol) -> Result<(), Box<dyn Error>> {
     let world = udeck::init()?;
     let [mailbox, told]: [Mailbox<u64>; 2] = [world.mailbox("survivor")?, world.mailbox("told")?];
-    // Also of victims that die before they have a postbox, or never have one.
+    // The expectation includes victims that die before they have a postbox, or never have one.
     [&mailbox, &told].into_iter().for_each(|mailbox| mailbox.expect(0..world.size()));
     let friend = world.postbox("friend")?;
     friend.set_protocol(protocol)?;
@@ -54,7 +54,8 @@ pub fn run(dies: Side, protocol: Protocol) -> Result<(), Box<dyn Error>> {
     survivor.friend.post(&[BYE][..]).map_err(|failed| failed.error)?;
     drop((survivor.mailbox, survivor.told, survivor.friend));
     match survivor.world.finish() {
-        // Announced to ranks that died, and not asked for: each postbox tells of its own, or `finish` does.
+        // Messages that were announced to dead ranks and not requested are reported by each postbox, or by
+        // `finish`.
         Err(error) if dies == Side::Receiver && is_about_victims(&error) => Ok(()),
         other => Ok(other?),
     }
@@ -73,8 +74,9 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 impl PairSurvivor {
-    /// Messages go to the friend and come back, by the protocol; then nothing is left of the victim. The launcher's word of
-    /// its end may have come before the connection's: so may have been posted before what arrives now.
+    /// Sends messages to the friend and back, by the protocol, and then waits until nothing of the victim is left. The
+    /// launcher's news of its end may have come before the connection's, so a message that arrives now may have been posted
+    /// before.
     fn greet(&self, number: usize, late: &mut Option<Arrived>) -> Outcome {
         let mut message = self.world.buf(WORDS).map_err(text)?;
         pairs::fill(&mut message, 0, number);
@@ -91,7 +93,7 @@ impl PairSurvivor {
         self.settle(late)
     }
 
-    /// Waits until nothing is left that was not there before the first victim.
+    /// Waits until all holdings are those from before the first victim.
     fn settle(&self, late: &mut Option<Arrived>) -> Outcome {
         let Some(baseline) = &self.baseline else { return Ok(()) };
         let start = Instant::now();
@@ -99,7 +101,7 @@ impl PairSurvivor {
             if let Some(message) = self.mailbox.try_retrieve().map_err(text)? {
                 check_late(&message, late)?;
             }
-            // Which learns of every death, too, and has to let go of its connection.
+            // The mailbox learns of every death, too, and has to release its connection.
             match self.told.try_retrieve() {
                 Ok(None) | Err(DeckError::PeerLost { .. }) => {}
                 Ok(Some(_)) => return Err("it told twice".into()),
@@ -134,7 +136,7 @@ impl PairSurvivor {
             }
         }
         println!("lost {victim}");
-        // The launcher's word may have come first; what was posted before comes all the same.
+        // The launcher's news may have come first; messages that were posted before arrive nevertheless.
         let start = Instant::now();
         while received.len() < row.count.0 && start.elapsed() < LIMIT {
             received.extend(self.mailbox.try_retrieve().map_err(text)?);
@@ -142,7 +144,7 @@ impl PairSurvivor {
         }
         self.post_until_lost(&to_victim, victim)?;
         let mut arrived = Arrived { victim, words: row.words, count: 0, most: row.count.1 };
-        // Those of a hand-off lie in memory of the dead.
+        // Messages of a hand-off lie in memory of the dead process.
         received.iter().try_for_each(|message| arrived.check(message))?;
         if arrived.count < row.count.0 {
             return Err(format!("{} messages instead of {} or more", arrived.count, row.count.0));
@@ -150,7 +152,7 @@ impl PairSurvivor {
         Ok(arrived)
     }
 
-    /// Looks until there is memory for all that was announced: then it has been answered.
+    /// Polls until there is memory for all announced messages, and so all have been answered.
     fn answer_all(&self, received: &mut Vec<Received<u64>>) -> Outcome {
         let blocks = || self.world.nic().landing().usage().blocks + self.world.nic().outbox().usage().blocks;
         let (start, before) = (Instant::now(), blocks());
@@ -164,7 +166,7 @@ impl PairSurvivor {
         Ok(())
     }
 
-    /// Posts until that fails: for good, and with the message.
+    /// Posts until a post fails for good, and returns the message.
     fn post_until_lost(&self, to: &Postbox<u64>, victim: usize) -> Outcome {
         for number in 0..TOO_MANY {
             let mut message = self.world.buf(2).map_err(text)?;
@@ -173,7 +175,8 @@ impl PairSurvivor {
             let whole = failed.message.is_some_and(|message| pairs::is_filled(&message, victim, number));
             match failed.error {
                 _ if !whole => return Err(format!("{} without the message", failed.error)),
-                // What was announced earlier: told once, before the loss itself.
+                // The undelivered messages were announced earlier: they are reported once, before the loss
+                // itself.
                 DeckError::Undelivered { rank, count, .. } if rank == victim && count <= MESSAGES => {}
                 error => return is_loss_of(victim, &error),
             }
@@ -184,11 +187,12 @@ impl PairSurvivor {
     fn outlive_receiver(&self, victim: usize, row: &Row) -> Outcome {
         let unknown = match self.world.postbox::<u64>(&format!("victim-{victim}")) {
             Ok(to) => self.post_all(&to, victim, row)?,
-            // It died while it accepted the connection.
+            // The victim died while it accepted the connection.
             Err(error) => is_loss_of(victim, &error).map(|()| 0)?,
         };
         println!("lost {victim}");
-        // Each mailbox is told, once: by the launcher, as that rank is expected, and not connected here.
+        // Each mailbox reports the loss once: by the launcher's news, because the rank is expected, and not
+        // connected here.
         is_loss_of(victim, &self.mailbox.retrieve_timeout(LIMIT).err().ok_or("a message of nobody")?)?;
         let (least, most) = row.count;
         if !(least..=most).contains(&unknown) {
@@ -199,7 +203,7 @@ impl PairSurvivor {
         Ok(())
     }
 
-    /// Posts and flushes, until that fails. Returns how many posts failed and kept their message.
+    /// Posts and flushes until a call fails. Returns the number of posts that failed and kept their message.
     fn post_all(&self, to: &Postbox<u64>, victim: usize, row: &Row) -> Outcome<usize> {
         to.set_protocol(self.protocol).map_err(text)?;
         let (mut accepted, mut unknown, mut told) = (0, 0, false);
@@ -224,10 +228,12 @@ impl PairSurvivor {
         }
         match to.flush() {
             Err(error) => is_right(&error, accepted)?,
-            // Read they are then: by `handshake` those that were accepted, otherwise only if the victim lived to the end.
+            // A successful flush means that the messages were read: with `handshake` the accepted ones, otherwise only if
+            // the victim lived to the end.
             Ok(()) if told || accepted == 0 || row.protocol == Protocol::Handshake => {}
             Ok(()) if matches!(row.at, Death::Over) => {}
-            // Or if it had taken all fragments, two of each message, before it died: the later posts came too late to be accepted.
+            // The flush also succeeds if the victim had taken all fragments, two of each message, before it died: the later posts
+            // came too late to be accepted.
             Ok(()) if matches!(row.at, Death::At("copy.taken", taken) if 2 * accepted as u64 <= taken) => {}
             Ok(()) => return Err(format!("flushed, though {accepted} messages cannot have been read")),
         }
@@ -236,7 +242,7 @@ impl PairSurvivor {
     }
 }
 
-/// What has come of a victim.
+/// Messages that have arrived from a victim.
 struct Arrived {
     victim: usize,
     words: usize,
@@ -245,7 +251,7 @@ struct Arrived {
 }
 
 impl Arrived {
-    /// Checks that a message is the next that was posted, and all of it.
+    /// Checks that a message is the next one posted, and complete.
     fn check(&mut self, message: &Received<u64>) -> Outcome {
         let Arrived { victim, words, count, most } = *self;
         if count == most {

@@ -1,4 +1,4 @@
-//! The process that dies: by the fault point that the harness has set, or by its own hand where the row says so.
+//! The process that dies: by the fault point that the harness has set, or by itself if the row says so.
 
 use crate::despite_losses;
 use rustix::process::{Signal, getpid, kill_process};
@@ -20,7 +20,7 @@ fn die() -> ! {
     unreachable!("the signal is not delivered later than the call returns")
 }
 
-/// Both ends are there still.
+/// Ends the row while both ends still exist.
 fn over(row: &Row) {
     if matches!(row.at, Death::Over) {
         die();
@@ -30,7 +30,7 @@ fn over(row: &Row) {
 fn send(world: &World, row: &Row) -> udeck::Result {
     let own = world.mailbox_with_queue::<u64>(&format!("victim-{}", world.rank()), 0)?;
     let out = world.postbox::<u64>("survivor")?;
-    // The survivor is connected: so it knows when we die.
+    // The survivor is connected, so it learns when this process dies.
     drop(despite_losses(&own)?);
     if matches!(row.at, Death::Idle) {
         die();
@@ -38,7 +38,7 @@ fn send(world: &World, row: &Row) -> udeck::Result {
     for number in 0..MESSAGES {
         let mut message = world.buf(row.words)?;
         pairs::fill(&mut message, world.rank(), number);
-        // What does not wait must not overtake what its sender's death takes away.
+        // A message that does not wait must not overtake one that is lost with its sender.
         let passes = row.protocol == Protocol::RdmaRead && number == 1;
         out.post_with(if passes { Protocol::Eager } else { row.protocol }, message)?;
     }

@@ -1,4 +1,4 @@
-//! What becomes of a job when a rank, a host or deckrun itself fails.
+//! Failures of a rank, a host or deckrun itself, and their effect on the job.
 
 use std::{fs, thread, time::Duration};
 
@@ -30,7 +30,7 @@ fn all_ready(job: &Running) {
     let _ = job.line_with("ready", 6);
 }
 
-/// Of a rank that has said it is ready.
+/// Process number of a rank that has printed that it is ready.
 fn pid_of(job: &Running, rank: u32) -> Pid {
     let line = job.line_with(&format!("rank {rank} pid "), 1);
     let number = line.split_whitespace().nth(3).and_then(|word| word.parse().ok());
@@ -69,7 +69,7 @@ fn killed_rank_is_news() {
     let _ = ended.clean();
 }
 
-/// For longer than a host may be silent: the kernel of a stopped process answers.
+/// The rank is stopped for longer than a host may be silent: the kernel of a stopped process still answers.
 fn stopped_rank() {
     let network = Network::new(3);
     let job = network.deckrun(2).args(["--detect", "2s", "--", RANK, "rounds"]);
@@ -93,7 +93,7 @@ fn killed_deckrun() {
     let _ = ended.clean();
 }
 
-/// With children of ranks, on every host: in the rank's group, outside of it, and without a parent.
+/// The ranks have children on every host: in the rank's group, outside of it, and without a parent.
 fn killed_deckrun_with_families() {
     let network = Network::new(3);
     let family = "sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 &'; echo ready; wait";
@@ -105,7 +105,7 @@ fn killed_deckrun_with_families() {
     let _ = ended.clean();
 }
 
-/// The deckrun on another host: the parent of a rank there.
+/// The deckrun on another host, which is the parent of a rank there, is killed.
 fn killed_node() {
     let network = Network::new(3);
     let ended = waiting(&network, &[], "9").run_while(|job| {
@@ -151,7 +151,7 @@ fn cut_off() {
     let _ = ended.clean();
 }
 
-/// The ranks of the root's own host are ended as those of the job are: on failure.
+/// The ranks on the root's own host are ended as the job's ranks are after a failure.
 fn root_cut_off() {
     let network = Network::new(3);
     let ended = waiting(&network, &[], "9").run_while(|job| {

@@ -1,4 +1,4 @@
-//! Messages between ranks on several hosts: who reaches whom by what, and what becomes of them when something fails.
+//! Messages between ranks on several hosts: the transports that connect them, and the effects of failures.
 
 use std::{process::Command, thread, time::Duration};
 
@@ -33,7 +33,8 @@ pub const CASES: &[Case] = &[
     ("deckrun_killed_leaves_no_talker", killed_deckrun),
 ];
 
-/// Ranks of a job of two for each host: those of a host share memory, the others a network.
+/// Checks the output of a job with two ranks on each host: ranks of one host share memory, the others use a
+/// network.
 fn exchanged(ended: &Ended, network: &str) {
     for rank in 0..6 {
         ended.line_with(&format!("rank {rank} has seen 120 messages"));
@@ -49,8 +50,8 @@ fn all_protocols() {
     exchanged(&network.deckrun(2).args(["--", TALKER, "exchange"]).run().ok().clean(), "tcp");
 }
 
-/// Bulk data of three levels, more than the path takes: what arrives of each. Without shares the same program says that a level counts for
-/// nothing.
+/// Sends bulk data of three levels, more than the path takes, and compares the share of each that arrives. Without shares the
+/// same program reports that levels have no effect.
 fn levels() {
     levels_over("tcp");
 }
@@ -84,7 +85,7 @@ fn levels_over(transport: &str) {
     assert!(!ended.status.is_some_and(|status| status.success()), "{ended}");
 }
 
-/// Two ranks on each of three hosts, by the algorithms for hosts and by those for a network.
+/// Runs two ranks on each of three hosts, with the algorithms for hosts and with those for a network.
 fn collective_calls() {
     let network = Network::new(3);
     let all =
@@ -104,7 +105,7 @@ fn collective_calls() {
     }
 }
 
-/// The hosts of this test have one clock, so the truth is known: a comparison finds no difference but for its error.
+/// The hosts of this test have one clock, so the truth is known: a comparison finds no difference beyond its error.
 fn traced() {
     let network = Network::new(3);
     let path = std::env::temp_dir().join(format!("hosts-trace-{}.json", std::process::id()));
@@ -120,14 +121,15 @@ fn traced() {
         assert_eq!(error == 0, rank < 2, "rank {rank} was compared: {of_rank}");
         assert!(offset.abs() <= error, "{of_rank}");
     }
-    // Each message of the ring at least. The hosts share their files here, and no part takes another's place.
+    // The trace has at least each message of the ring. The hosts share their files here, and no part replaces
+    // another.
     let [posts, arrows] = ["X", "f"].map(|kind| {
         trace.of_kind(kind).filter(|event| event["name"] == "post" || event["name"] == "message").count()
     });
     assert!(posts >= 6 * 41 && arrows == posts, "{posts} posts, {arrows} arrows");
 }
 
-/// Each rank posts to the next one, on the next host, and nobody retrieves.
+/// Each rank posts to the next one, on the next host, and no rank retrieves.
 fn deadlock() {
     let network = Network::new(3);
     let job = network.deckrun(1).args(["--watchdog", "1s", "--", env!("CARGO_BIN_EXE_stuck-rank"), "post"]);
@@ -148,7 +150,7 @@ fn over_udp() {
     exchanged(&job.run().ok().clean(), "udp");
 }
 
-/// The socket refuses what the interface does not take.
+/// The socket refuses data that the interface does not take.
 fn over_slow_udp() {
     let network = Network::new(2);
     network.slow_down(0, "400mbit").unwrap_or_else(|why| skip(why));
@@ -156,8 +158,8 @@ fn over_slow_udp() {
     job.run().ok().clean().line_with("144 messages came");
 }
 
-/// QUIC has no datagram shorter than 1,200 bytes. A host that sees it in its interface says so at once, and one that does not, because
-/// the path is narrow behind its interface, when nobody has answered.
+/// QUIC has no datagram shorter than 1,200 bytes. A host whose own interface is too narrow reports this at once; a host whose
+/// path is narrow behind its interface reports it when no answer has come.
 fn over_narrow_udp() {
     let network = Network::new(2);
     let job = |transport: &str| network.deckrun(1).args(["--transport", transport, "--", TALKER, "exchange"]);
@@ -182,7 +184,7 @@ fn over_v6() {
     exchanged(&job.args(["--iface", &address, "--", TALKER, "exchange"]).run().ok().clean(), "tcp");
 }
 
-/// Nobody is there any more to send again what gets lost.
+/// The sender has gone, and cannot repeat lost data.
 fn left_behind() {
     let network = Network::new(3);
     for transport in ["shm,tcp", "shm,udp"] {
@@ -218,7 +220,8 @@ fn encrypted() {
     );
 }
 
-/// Two ranks on host 0, of which rank 0 was told to encrypt, and one on host 1 that was not. All listen on the network.
+/// Two ranks run on host 0, of which rank 0 requires encryption, and one on host 1, which does not. All listen on the
+/// network.
 fn encrypted_by_one() {
     let network = Network::new(2);
     let hosts = format!("localhost:2,{}:1", network.host(1));
@@ -264,8 +267,8 @@ fn explained() {
     said("deck: rank 3 -> rank 0: tcp (shm: ");
 }
 
-/// As containers do that share a network namespace, but not a user namespace: by the names of sockets they find each other,
-/// and share no memory.
+/// The ranks are like containers that share a network namespace, but not a user namespace: they find each other by the
+/// names of sockets, and share no memory.
 fn two_users() {
     const OTHER: [&str; 3] = ["--reuid=65534", "--regid=65534", "--clear-groups"];
     for program in [Bin::deckrun().path(), TALKER.as_ref()] {
@@ -301,7 +304,7 @@ fn enduring(network: &Network) -> Job {
     network.deckrun(2).args(options)
 }
 
-/// Of a rank that has said it is ready.
+/// Process number of a rank that has printed that it is ready.
 fn pid_of(job: &Running, rank: u32) -> Pid {
     let line = job.line_with(&format!("rank {rank} pid "), 1);
     let number = line.split_whitespace().nth(3).and_then(|word| word.parse().ok());
@@ -313,7 +316,8 @@ fn end(job: &Running) {
     kill_process(Pid::from_raw(job.pid() as i32).expect("a process number"), Signal::TERM).expect("it runs");
 }
 
-/// Losses that ranks have learnt of so far. While the job is ended, those that go last learn of the others' end, too.
+/// Number of losses that ranks have learned of up to now. While the job is being ended, the last ranks learn of the
+/// others' end, too.
 fn losses(job: &Running) -> usize {
     job.so_far().matches("learns").count()
 }
@@ -360,7 +364,7 @@ fn cut_off() {
     let _ = ended.clean();
 }
 
-/// For longer than a host may be silent.
+/// The rank is stopped for longer than a host may be silent.
 fn stopped_rank() {
     let network = Network::new(3);
     let ended = network.deckrun(2).args(["--detect", "2s", "--", TALKER, "ring"]).run_while(|job| {

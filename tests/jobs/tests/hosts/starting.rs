@@ -1,4 +1,4 @@
-//! How a job over several hosts comes to be, and what is said when it does not.
+//! The start of a job over several hosts, and the errors when it fails.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
@@ -22,7 +22,7 @@ pub const CASES: &[Case] = &[
     ("a_program_that_one_host_lacks", missing_program),
 ];
 
-/// The line that a rank of `meet` prints at its end.
+/// Line that a rank of `meet` prints at its end.
 fn met(rank: usize, size: usize, network: &Network, host: usize, v6: bool) -> String {
     let address = if v6 { network.v6(host) } else { network.v4(host) };
     format!("rank {rank} of {size} on host {host} of {} at {address}", network.size())
@@ -51,7 +51,7 @@ fn ranks_meet_when_every_host_has_an_agent() {
     all_met(&ended, &network, 2, false);
 }
 
-/// A file that goes with its test.
+/// A file that is removed with its test.
 pub(super) struct File(PathBuf);
 
 impl File {
@@ -97,7 +97,7 @@ fn ipv6() {
     all_met(&job.run().ok(), &network, 2, true);
 }
 
-/// `ulimit -n` sets both limits: deckrun cannot help itself to more, on any host.
+/// `ulimit -n` sets both limits, so deckrun cannot raise its own on any host.
 fn five_hundred_ranks() {
     let network = Network::new(4);
     let deckrun = network.deckrun(125).args(["--", RANK, "meet"]);
@@ -140,7 +140,7 @@ fn strangers() {
     assert!(refused.contains(&format!("refused a connection from {}", network.v4(1))), "{ended}");
 }
 
-/// Ends with this code and a complaint that has all of the words.
+/// Checks that the job ends with this code and an error that has all of the words.
 fn refused(job: Job, code: i32, words: &[&str]) {
     let ended = job.run().clean();
     assert_eq!(ended.code(), code, "{ended}");
@@ -169,7 +169,7 @@ fn no_such_interface() {
     refused(job("0.0.0.0"), 2, &["--iface 0.0.0.0", "no interface of this host", &own]);
 }
 
-/// An interface of the root's that has nothing to do with the others.
+/// deckrun with an interface of the root that the other hosts do not reach.
 fn with_another_interface(network: &Network) -> Job {
     network.configure(0, &["link", "add", "eth1", "type", "veth", "peer", "name", "eth2"]);
     network.configure(0, &["addr", "add", "10.88.0.1/24", "dev", "eth1"]);
@@ -186,7 +186,7 @@ fn unreachable_interface() {
     refused(job, 125, &[&host, "cannot reach 10.88.0.1:", "unreachable"]);
 }
 
-/// Packets that the other host sends there are lost without a word.
+/// Packets from the other host to this interface are lost silently.
 fn firewall() {
     let network = Network::new(2);
     network.configure(1, &["route", "add", "10.88.0.0/24", "dev", "eth0"]);
@@ -194,7 +194,7 @@ fn firewall() {
         ["neigh", "add", "10.88.0.1", "lladdr", "02:00:00:00:00:77", "dev", "eth0", "nud", "permanent"];
     network.configure(1, &nobody);
     let host = format!("host {}, connect", network.host(1));
-    // The other host's deckrun tries for two thirds of this; what is left is for its start and its complaint.
+    // The other host's deckrun tries for two thirds of this limit; the rest is for its start and its error.
     let job = with_another_interface(&network).args(["--start-timeout", "6s", "true"]);
     refused(job, 125, &[&host, "cannot reach 10.88.0.1:", "timed out", "firewall"]);
 }
@@ -226,7 +226,7 @@ fn missing_program() {
     fs::copy("/bin/true", program.join("prog")).expect("a program");
     let path = program.join("prog").display().to_string();
     let folder = program.display();
-    // On the last host an empty folder lies over it: each `ip netns exec` sees its own mounts.
+    // On the last host an empty folder hides the program: each `ip netns exec` has its own mounts.
     let hide =
         format!("if test $0 = {}; then mount -t tmpfs none {folder}; fi; exec \"$@\"", network.host(2));
     let agent =

@@ -1,4 +1,4 @@
-//! deckperf, as users run it: each command has the rows and the exit status that it promises.
+//! deckperf as users run it: each command has the promised rows and exit status.
 
 use super::*;
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 const SIZES: [&str; 3] = ["0", "8", "65536"];
 const PROTOCOLS: [&str; 7] = ["copy", "eager", "rdma-write", "hand-off", "rdma-read", "handshake", "auto"];
 
-/// The rows of a short run, by column name. No figure is judged: tests say nothing about speed.
+/// Rows of a short run, by column name. No figure is judged: tests say nothing about speed.
 fn latency(protocols: &str) -> Vec<HashMap<String, String>> {
     let sizes = SIZES.join(",");
     let job =
@@ -36,7 +36,7 @@ fn csv_has_a_row_for_each_size_and_protocol() {
     }
 }
 
-/// The promise that sets the protocols apart, by the library's own count.
+/// The promise that distinguishes the protocols, by the library's own count.
 #[test]
 fn hand_off_copies_nothing_and_copy_copies_twice() {
     let rows = latency("hand-off,copy");
@@ -52,13 +52,13 @@ fn the_vi_layer_has_a_row_for_each_transfer_look_and_number_of_vis() {
     let job = Bin::deckperf().alone().args(["latency", "--layer", "vi", "--format", "csv", "--no-pin"]);
     let ended = job.args(["--sizes", "8,4K", "--time", "1", "--iterations", "5"]).run().ok();
     let rows = |start: &str| ended.stdout.lines().filter(|line| line.starts_with(start)).count();
-    // Four looks and, at 8 bytes, two ways to find the message among 10, 20, 30, 40, 100 and 1000 VIs, all of them
-    // in use or all but one idle.
+    // There are four polls and, at 8 bytes, two ways to find the message among 10, 20, 30, 40, 100 and 1000 VIs,
+    // all of them in use or all but one idle.
     let counts = ["8,send,", "8,rdma-write,", "4096,send,", "4096,rdma-write,"].map(rows);
     assert_eq!(counts, [4 + 2 * 6 * 2, 4, 4, 4], "{ended}");
 }
 
-/// Over transports whose ranks are processes. No figure is judged.
+/// The test runs over transports whose ranks are processes. No figure is judged.
 #[test]
 fn udapl_is_measured_and_verified_over_each_transport() {
     for transport in ["shm", "tcp", "udp"] {
@@ -66,7 +66,7 @@ fn udapl_is_measured_and_verified_over_each_transport() {
         let job = Bin::deckperf().alone().args(["--format", "csv", "--time", "1", "--iterations", "3"]);
         let ended = job.args(["--window", "8"]).args(common).run().ok();
         let rows = |start: &str| ended.stdout.lines().filter(|line| line.starts_with(start)).count();
-        // At two levels, latency and bandwidth.
+        // There are latency and bandwidth at two levels.
         for start in [
             "8,send,",
             "8,rdma-write,",
@@ -85,7 +85,7 @@ fn udapl_is_measured_and_verified_over_each_transport() {
     }
 }
 
-/// What a comparison says by its exit status, of files that real runs wrote and of some made by hand. No figure is judged.
+/// Exit statuses of a comparison, for files that real runs wrote and some made by hand. No figure is judged.
 #[test]
 fn compare_says_by_its_status_what_it_found() {
     let folder = std::env::temp_dir().join(format!("jobs-compare-{}", std::process::id()));
@@ -120,12 +120,12 @@ fn compare_says_by_its_status_what_it_found() {
     let deckperf = Bin::deckperf().path().display().to_string();
     let builds = ["compare", "--run-a", &deckperf, "--run-b", &deckperf, "--pairs", "4", "--", "latency"];
     let ended = Bin::deckperf().alone().args(builds).args(options).run();
-    // Two builds that are one may differ by chance.
+    // Two builds from one source may differ by chance.
     assert!([0, 1].contains(&ended.code()) && ended.stdout.contains("By 4 pairs of runs"), "{ended}");
     std::fs::remove_dir_all(&folder).expect("as above");
 }
 
-/// A figure of ours for each row of this subcommand, by its title.
+/// Figures of this library for each row of the subcommand, by the row's title.
 fn compared(job: udeck_jobs::Job, command: &[&str]) -> Option<Vec<(String, f64)>> {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         println!("skipped: `deckperf` compares on two processors, and this host has one");
@@ -153,7 +153,7 @@ fn peers_needs_none() {
     }
 }
 
-/// Whatever that is on this host: it takes part, or it is said to be missing.
+/// Peer libraries of this host take part, or are reported as missing.
 #[test]
 fn peers_runs_what_is_installed() {
     if let Some(rows) = compared(Bin::deckperf().alone(), &["peers"]) {
@@ -175,7 +175,7 @@ fn peers_starts_its_own_ranks() {
     assert!(ended.stderr.contains("run `deckperf peers` without deckrun"), "{ended}");
 }
 
-/// Each operation checks what it brings, and one that is wrong ends the run.
+/// Each operation checks its result, and a wrong one ends the run.
 #[test]
 fn collectives_has_a_row_for_each_operation_of_each_group() {
     let job = Bin::deckperf().alone().env("PATH", "/nonexistent");
@@ -202,7 +202,7 @@ fn collectives_starts_its_own_ranks() {
     assert!(ended.stderr.contains("run `deckperf collectives` without deckrun"), "{ended}");
 }
 
-/// The rows of a short run of `cpu`, by column name.
+/// Rows of a short run of `cpu`, by column name.
 fn processor_time(contenders: &str) -> Option<Vec<HashMap<String, String>>> {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         println!("skipped: `deckperf` measures on two processors, and this host has one");
@@ -242,7 +242,7 @@ fn has_cost(row: &HashMap<String, String>) {
     for side in ["sender", "receiver"] {
         let [user, system] = ["user", "system"].map(|part| figure(&format!("{side}_{part}_us")));
         assert!(user >= 0.0 && system >= 0.0 && user + system > 0.0, "{row:?}");
-        // All threads of a side share its core. A tick of the kernel's accounting, of a batch of 30 ms, is 13 %.
+        // All threads of a side share its core. A tick of the kernel's accounting is 13 % of a batch of 30 ms.
         let core = figure(&format!("{side}_core_percent"));
         assert!(core > 0.0 && core <= 115.0, "{row:?}");
     }

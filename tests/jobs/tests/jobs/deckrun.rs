@@ -1,4 +1,4 @@
-//! What the launcher does with ranks and signals.
+//! The launcher's treatment of ranks and signals.
 
 use super::*;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -25,12 +25,13 @@ fn a_rank_that_dies_takes_the_job_down() {
     let folder = std::env::temp_dir().join(format!("jobs-first-{}", std::process::id()));
     let script = format!("if mkdir {} 2>/dev/null; then kill -9 $$; fi; sleep 1000", folder.display());
     let ended = shells(3, &script).run();
-    // Whoever made the folder was the one to die.
+    // The rank that made the folder was the one to die.
     std::fs::remove_dir(&folder).expect("some rank made the folder");
     ended.fails();
 }
 
-/// A child in the rank's group, one that left group and session, and one that has no parent any more.
+/// Script with a child in the rank's group, one that left group and session, and one that has no parent any
+/// more.
 const FAMILY: &str =
     "sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 &'; echo ready of $PPID; wait";
 
@@ -45,7 +46,7 @@ fn pid(number: u32) -> Pid {
     Pid::from_raw(number as i32).expect("a process's number")
 }
 
-/// The number that a user has: what `$!` is in a shell.
+/// The killed process number is the one that a user has: `$!` in a shell.
 #[test]
 fn killed_leaves_nothing_of_what_the_ranks_had_started() {
     let ended = families(|job| kill_process(pid(job.pid()), Signal::KILL).expect("it runs"));
@@ -53,7 +54,7 @@ fn killed_leaves_nothing_of_what_the_ranks_had_started() {
     ended.clean();
 }
 
-/// The process whose children the ranks are.
+/// The killed process is the parent of the ranks.
 #[test]
 fn its_watcher_killed_leaves_nothing_either() {
     let ended = families(|job| {
@@ -67,7 +68,8 @@ fn its_watcher_killed_leaves_nothing_either() {
     ended.clean();
 }
 
-/// As a shell's `kill %1` and a terminal do: both of its processes get it, and it must not count as a second one.
+/// The signal comes as from a shell's `kill %1` or a terminal: both of its processes get it, and it must not
+/// count twice.
 #[test]
 fn a_signal_to_its_process_group_counts_once() {
     let ended =

@@ -5,7 +5,7 @@ use udeck_jobs::Job;
 
 const RANKS: usize = 4;
 
-/// Alone and as four ranks the example ends well and says something.
+/// Checks that the example ends well and prints something, alone and as four ranks.
 fn both_ways(name: &str) -> [Ended; 2] {
     alone_and_as(RANKS, name)
 }
@@ -39,14 +39,15 @@ fn barrier() {
     both_ways("barrier");
 }
 
-/// Many times more ranks than processors, all of which meet several others.
+/// There are many times more ranks than processors, and each meets several others.
 #[test]
 fn barrier_of_64() {
     let [_, ended] = alone_and_as(64, "barrier");
     ended.line_with("64 ranks passed two barriers");
 }
 
-/// What a job of this size takes is the machine's to give: processes, and some gigabytes of address space each.
+/// The machine must provide the resources of a job of this size: processes, and some gigabytes of address space
+/// each.
 #[test]
 #[ignore = "starts 500 processes"]
 fn barrier_of_500() {
@@ -54,7 +55,7 @@ fn barrier_of_500() {
     ended.line_with("500 ranks passed two barriers");
 }
 
-/// Rank 0 hears from all of them: its descriptors and hand-shakes are what this is about.
+/// Rank 0 hears from all of them: the test is about its descriptors and handshakes.
 #[test]
 #[ignore = "starts 500 processes"]
 fn hello_of_500() {
@@ -76,7 +77,7 @@ fn shared_segment() {
     together.line_with("shared by 4 of this host");
 }
 
-/// Two threads in each.
+/// Each rank has two threads.
 #[test]
 fn threads() {
     let [alone, together] = both_ways("threads");
@@ -92,13 +93,13 @@ fn pi() {
     }
 }
 
-/// Alone, if it is one rank.
+/// The job of an example: without deckrun, if it is one rank.
 fn example(name: &str, ranks: usize) -> Job {
     let example = Bin::example(name);
     if ranks == 1 { example.alone() } else { example.ranks(ranks) }
 }
 
-/// An example that ends well, and leaves a picture.
+/// Runs an example that must end well and leave a picture.
 fn painted(name: &str, ranks: usize, arguments: &[&str]) -> Ended {
     let picture = std::env::temp_dir().join(format!("jobs-{name}-{ranks}-{}.png", std::process::id()));
     let ended = example(name, ranks).args(arguments).arg("--output").arg(&picture).run().ok();
@@ -108,7 +109,7 @@ fn painted(name: &str, ranks: usize, arguments: &[&str]) -> Ended {
     ended
 }
 
-/// As one strip, as strips that differ by a row, and as strips of a row each.
+/// The grid is cut into one strip, into strips that differ by a row, and into strips of one row each.
 #[test]
 fn heat2d() {
     for (ranks, size, cells) in [(1, "60", 3600), (4, "61", 3721), (7, "7", 49)] {
@@ -123,7 +124,7 @@ fn heat2d_needs_a_row_for_each_rank() {
     assert!(ended.stderr.contains("2 rows are too few for 3 ranks"), "{ended}");
 }
 
-/// 200 x 150 pixels are 4 x 3 tiles, of which those at two edges are smaller.
+/// The picture of 200 x 150 pixels has 4 x 3 tiles; those at two edges are smaller.
 #[test]
 fn mandelbrot() {
     for ranks in [1, 4] {
@@ -134,7 +135,7 @@ fn mandelbrot() {
     }
 }
 
-/// On an odd number of ranks, too, and on more than there are keys.
+/// The sort runs also on an odd number of ranks, and on more ranks than there are keys.
 #[test]
 fn sample_sort() {
     for (ranks, keys) in [(1, "100000"), (4, "100000"), (5, "99999"), (3, "2")] {
@@ -153,7 +154,7 @@ fn allreduce_sgd() {
     }
 }
 
-/// What it does under mpirun is looked at by `cargo xtask test --only engines`.
+/// `cargo xtask test --only engines` tests the example under mpirun.
 #[test]
 fn with_mpi() {
     for ended in alone_and_as(2, "with_mpi") {

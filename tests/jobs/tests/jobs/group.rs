@@ -1,4 +1,5 @@
-//! Collective calls of processes: right, and told when a member is killed somewhere in one. `Ended` checks that nothing is left.
+//! Collective calls of processes: right results, and the right error when a member is killed in one. `Ended` checks for
+//! leftovers.
 
 use udeck_jobs::{Bin, Job};
 
@@ -17,7 +18,7 @@ const CALLS: [&str; 11] = [
     "request",
 ];
 
-/// Longer than any test lasts: whoever waits for a rank that has ended is found out.
+/// Longer than any test lasts: a wait for a rank that has ended would be noticed.
 const FOR_EVER: &str = "86400";
 
 fn job(ranks: &str, transport: &str) -> Job {

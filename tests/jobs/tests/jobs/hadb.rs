@@ -1,5 +1,5 @@
-//! The highly available database: every answer is checked by its clients, and all tables when the run is over. What is asked here is
-//! whether it says so, and whether it counts the messages that its flows have.
+//! The highly available database: its clients check every answer, and all tables when the run is over. These tests check that it
+//! reports this, and that it counts the messages of its flows.
 
 use udeck_jobs::{Bin, Ended};
 
@@ -9,7 +9,7 @@ fn run(line: &str) -> Ended {
     Bin::hadb().alone().args(line.split(' ')).run()
 }
 
-/// A server is killed in the middle of it: at the end of one mix, and in the beginning of the next.
+/// A server is killed in the middle of the run: at the end of one mix, and at the beginning of the next.
 fn survives(link: &str, victim: usize) {
     let line = format!("{link} --time 0.5 --kill 0.7 --victim {victim} --mix 4tup-run,tpcb,blob");
     let ended = run(&line).ok();
@@ -53,7 +53,7 @@ fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_udapl_and_networks(
     survives("--link dat --transport udp", 1);
 }
 
-/// As they were counted, of a run of nothing else.
+/// Number of messages as counted by a run of one mix only.
 fn messages_of(mix: &str, remote: u32, link: &str) -> f64 {
     let line = format!("{link} --mix {mix} --remote {remote} --time 0.2 --format csv");
     let ended = run(&line).ok();
@@ -79,7 +79,7 @@ fn four_clients_and_both_servers_agree() {
     assert!(ended.line_with(CHECKED).contains("on server 0 and server 1, alike on both"), "{ended}");
 }
 
-/// Each server's BLOBs are at both, and at the clients that read them: by RDMA, over each transport.
+/// Each server's BLOBs reach both servers, and the clients that read them: by RDMA, over each transport.
 #[test]
 fn all_mixes_over_udapl_are_what_was_acknowledged() {
     for transport in ["shm", "tcp", "udp"] {

@@ -4,7 +4,7 @@ use udeck_jobs::{Bin, Ended, Job};
 
 const RANK: &str = env!("CARGO_BIN_EXE_group-rank");
 
-/// Three ranks, of which some begin with these commands of a shell.
+/// Three ranks, of which some begin with these shell commands.
 fn three(limited: &str, commands: &str, arena: &str) -> Ended {
     let script = format!("case $DECK_RANK in {limited}) {commands};; esac; exec {RANK} all_reduce");
     let job = Job::new(Bin::deckrun().path()).args(["-n", "3", "--", "sh", "-c", &script]);
@@ -30,7 +30,7 @@ fn a_limit_that_is_in_the_way_is_named() {
     }
 }
 
-/// Whether it meets the others or they meet it, and although all of them live.
+/// The limited rank may connect or be connected to, while all ranks live.
 #[test]
 fn a_rank_that_cannot_map_the_memory_of_others_is_not_lost_to_them() {
     for limited in ["0", "1", "2"] {

@@ -1,8 +1,8 @@
-//! Ranks that leave without a word, and programs that are started where a rank's own has been.
+//! Ranks that leave without a goodbye, and further programs that are started in the place of a rank's own.
 
 use udeck_jobs::{Bin, Ended, Job};
 
-/// Longer than any test lasts: whoever waits for a rank that has ended is found out.
+/// Longer than any test lasts: a wait for a rank that has ended would be noticed.
 const FOR_EVER: &str = "86400";
 
 fn program() -> &'static str {
@@ -48,12 +48,12 @@ fn two(how: &str, transport: &str) -> Ended {
         .run()
 }
 
-/// What lay in the connection is not known: what waited for room in it is.
+/// The fate of messages in the connection is unknown; those that wait for room in it are counted.
 #[test]
 fn messages_that_wait_for_a_rank_that_is_killed_are_counted() {
     for (transport, waiting) in [("shm", 1000 - 64), ("tcp", 1000 - 256), ("udp", 1000 - 256)] {
         let ended = two("full", transport).fails();
-        // Why is told in the words of the connection, or already in the launcher's.
+        // The reason has the connection's text, or already the launcher's.
         let words =
             format!("rank 0: {waiting} earlier message(s) to mailbox \"in\" on rank 1 were not delivered: ");
         assert!(ended.line_with("rank 0: ").starts_with(&words), "{transport}: {ended}");
@@ -68,7 +68,7 @@ fn messages_that_wait_at_a_rank_that_does_not_finish_are_counted_on_its_stderr()
     assert!(ended.stderr.contains(words), "{ended}");
 }
 
-/// Of programs that never join a job nothing is expected.
+/// Nothing is expected of a program that never joins a job.
 #[test]
 fn a_program_without_the_library_owes_no_goodbye() {
     let ended = Bin::at("/bin/true").ranks(2).run().ok();
@@ -96,7 +96,7 @@ fn a_second_program_of_a_rank_is_refused_in_words() {
     is_refused(&ended, 2);
 }
 
-/// Whichever of the two is first.
+/// Either of the two may be first.
 #[test]
 fn of_two_programs_at_once_one_is_the_rank_and_the_other_is_refused() {
     let ended = shells("PROGRAM hello & PROGRAM hello; wait; true");

@@ -6,7 +6,7 @@ use udeck_jobs::{Bin, Job};
 
 const RANK: &str = env!("CARGO_BIN_EXE_group-rank");
 
-/// The words that put a command into a namespace of its own of this kind, if this user may make one.
+/// Words that put a command into a namespace of its own of this kind, if this user may make one.
 fn own(kind: &'static str) -> Option<Vec<&'static str>> {
     let ways = [vec!["unshare", kind], vec!["unshare", kind, "--user", "--map-current-user"]];
     let may = |way: &Vec<&str>| {
@@ -19,7 +19,7 @@ fn own(kind: &'static str) -> Option<Vec<&'static str>> {
     way
 }
 
-/// The kernel tells none of these ranks which process another one is: all of them are process 1 of their own namespace.
+/// The kernel tells none of these ranks the process number of another: each is process 1 of its own namespace.
 #[test]
 fn ranks_that_do_not_see_each_others_processes_are_a_job() {
     let Some(own_pids) = own("-pf") else { return };
@@ -34,7 +34,7 @@ fn ranks_that_do_not_see_each_others_processes_are_a_job() {
 
 #[test]
 fn ranks_of_several_users_take_the_next_transport_that_is_listed() {
-    // As different users, where this one may become them and they may run the program.
+    // The ranks run as different users, if this one may switch to them and they may run the program.
     let become_one = format!("exec setpriv --reuid $((1000 + DECK_RANK)) --clear-groups {RANK} $0");
     let try_one = format!("setpriv --reuid 1000 --clear-groups test -x {RANK}");
     if !Command::new("sh").args(["-c", &try_one]).output().is_ok_and(|ran| ran.status.success()) {
@@ -53,7 +53,7 @@ fn ranks_of_several_users_take_the_next_transport_that_is_listed() {
 #[test]
 fn without_a_loopback_interface_an_error_says_what_to_do() {
     let Some(own_network) = own("-n") else { return };
-    // By its own patience, and by the call's deadline, which comes before.
+    // Either the transport's own time limit ends the attempt, or the call's deadline, which comes before.
     for (transport, deadline) in [("tcp", "60"), ("udp", "60"), ("tcp", "1"), ("udp", "1")] {
         let job = Job::new(Bin::deckrun().path()).inside(&own_network).env("DECK_DEADLINE", deadline);
         let ended = job.args(["-n", "2", "--transport", transport, "--", RANK, "all_reduce"]).run().fails();

@@ -1,24 +1,24 @@
-//! NAS FT by mailboxes.
+//! NAS FT over mailboxes.
 
 use super::*;
 
 const PROTOCOLS: [&str; 7] = ["auto", "eager", "copy", "rdma-write", "rdma-read", "handshake", "hand-off"];
 
-/// Runs with these arguments, alone if on one rank.
+/// Runs with these arguments, without deckrun if on one rank.
 fn run(ranks: usize, arguments: &[&str]) -> Ended {
     let program = Bin::nas_ft();
     let job = if ranks == 1 { program.alone() } else { program.ranks(ranks) };
     job.args(arguments).run()
 }
 
-/// NPB's own checksums decide.
+/// Checks the result by NPB's own checksums.
 fn verifies(ranks: usize, arguments: &[&str]) -> Ended {
     let ended = run(ranks, arguments).ok();
     assert_eq!(value(ended.line_with("Verification ")), "SUCCESSFUL", "{ended}");
     ended
 }
 
-/// What stands behind the `=` of a summary line.
+/// Value behind the `=` of a summary line.
 fn value(line: &str) -> &str {
     line.split_once('=').map_or("", |(_, value)| value.trim())
 }
@@ -43,13 +43,13 @@ fn class_w_verifies_on_2_ranks() {
     verifies(2, &["--class", "W"]);
 }
 
-/// Neither y nor z divides by six: blocks differ in length, and a rank's planes from its pencils.
+/// Neither y nor z is divisible by six: blocks differ in length, and a rank's planes differ from its pencils.
 #[test]
 fn class_w_verifies_on_6_ranks() {
     verifies(6, &["--class", "W"]);
 }
 
-/// An array of 2 x 3: pairs exchange x for y, threes y for z.
+/// The ranks form an array of 2 x 3: pairs exchange x for y, threes y for z.
 #[test]
 fn class_s_verifies_in_pencils_on_6_ranks() {
     let ended = verifies(6, &["--class", "S", "--layout", "pencil"]);
@@ -80,16 +80,16 @@ fn every_protocol_verifies() {
     }
 }
 
-/// A verification that nothing can fail would prove nothing.
+/// A verification that cannot fail would prove nothing.
 #[test]
 fn an_altered_alpha_is_unsuccessful() {
     let ended = run(2, &["--class", "S", "--alpha", "1.1e-6"]).fails();
     assert_eq!(value(ended.line_with("Verification ")), "UNSUCCESSFUL", "{ended}");
 }
 
-/// The library's own count of the payload against what the algorithm must move: per transpose all points of 16
-/// bytes but those that stay, which are those whose y and z a rank has both in planes and in pencils; there are
-/// two transposes in the starts and one in each of six iterations.
+/// Compares the library's own count of the payload with the bytes that the algorithm must move: in each
+/// transpose all points of 16 bytes except those that stay, whose y and z a rank has both in planes and in
+/// pencils. There are two transposes in the starts and one in each of six iterations.
 #[test]
 fn mailboxes_carry_every_transposed_byte() {
     const EDGE: u64 = 64;

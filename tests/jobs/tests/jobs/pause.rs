@@ -1,4 +1,4 @@
-//! Ctrl-Z and `fg`: no time limit of a rank counts the time between.
+//! Ctrl-Z and `fg`: no time limit of a rank counts the time in between.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -7,10 +7,10 @@ use udeck_jobs::{Bin, Job, Running};
 
 const RANKS: usize = 5;
 
-/// What ranks wait at most, for anything. While they run, less than a second of it is needed on a machine of their own.
+/// Time limit of the ranks for every wait. While they run, less than a second of it is needed on an idle machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The limit passes while they are stopped, if it counts that.
+/// The ranks stay stopped for longer than the limit, which would pass if it counted this time.
 fn all_go_on(transport: &str, options: &[&str]) {
     let file =
         std::env::temp_dir().join(format!("jobs-pause-{}-{transport}-{}", std::process::id(), options.len()));
@@ -33,13 +33,13 @@ fn all_go_on(transport: &str, options: &[&str]) {
     assert_eq!(ended.stdout.matches("is done").count(), RANKS, "{ended}");
 }
 
-/// As a terminal does it.
+/// Sends a signal to the process group, as a terminal does.
 fn signal(job: &Running, signal: Signal) {
     let group = Pid::from_raw(job.pid().cast_signed()).expect("a process");
     kill_process_group(group, signal).expect("it runs");
 }
 
-/// deckrun is, after its ranks.
+/// Whether deckrun is stopped, which happens after its ranks are.
 fn is_stopped(job: &Running) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(job.pid().to_string()).join("stat"));
     let stat = stat.expect("the job is there");
@@ -51,7 +51,7 @@ fn on_one_host() {
     all_go_on("shm", &["-n", "5"]);
 }
 
-/// Each loopback agent is a host of its own to deckrun.
+/// For deckrun each loopback agent is a host of its own.
 const HOSTS: [&str; 6] = ["--hosts", "b:2,localhost:3", "--agent", "env NODE={}", "--iface", "lo"];
 
 #[test]

@@ -1,9 +1,9 @@
-//! Ranks that share memory: killed with a lock, inside a barrier, with permits, or before anybody has it. `Ended` checks that nothing is
-//! left; the segments have no name, so no file could be.
+//! Ranks that share memory: killed with a lock, inside a barrier, with permits, or before any rank has the memory. `Ended` checks
+//! for leftovers; the segments have no name, so no file can remain.
 
 use udeck_jobs::{Bin, Ended, Job};
 
-/// Longer than any test lasts: whoever waits for a rank that has ended is found out.
+/// Longer than any test lasts: a wait for a rank that has ended would be noticed.
 const FOR_EVER: &str = "86400";
 
 /// Three ranks, of which one is killed.
@@ -53,7 +53,7 @@ fn a_rank_killed_before_a_barrier_is_an_error_there() {
 #[test]
 fn a_killed_ranks_permits_come_back_and_say_from_whom() {
     let ended = three("permit").fails();
-    // One of the two finds the dead rank, and takes back both.
+    // One of the two finds the dead rank, and takes back both permits.
     let said = [0, 2].map(|rank| ended.line_with(&format!("rank {rank}: ")));
     assert!(said.iter().all(|line| line.ends_with(", 2 free")), "{ended}");
     assert!(said.iter().any(|line| line.contains("from Some(1)")), "{ended}");
@@ -71,7 +71,7 @@ fn a_maker_killed_before_it_has_made_it_is_an_error_at_the_others() {
     say(&ended, [1, 2], "rank 0 is lost: killed by SIGKILL");
 }
 
-/// Each loopback agent is a host of its own to deckrun.
+/// For deckrun each loopback agent is a host of its own.
 #[test]
 fn ranks_of_two_hosts_are_told_to_share_within_one() {
     let job = Job::new(Bin::deckrun().path())

@@ -1,4 +1,5 @@
-//! `deckrun --watchdog`, SIGQUIT and `--status`: who waits for whom in a job that does not move.
+//! `deckrun --watchdog`, SIGQUIT and `--status`: they report which rank waits for which in a job that does not
+//! move.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -6,13 +7,14 @@ use std::process::{Command, Output};
 use rustix::process::{Pid, Signal, kill_process};
 use udeck_jobs::{Bin, Ended, Job, Running};
 
-/// Each loopback agent is a host of its own to deckrun.
+/// For deckrun each loopback agent is a host of its own.
 const HOSTS: [&str; 6] = ["--hosts", "b:1,localhost:2", "--agent", "env NODE={}", "--iface", "lo"];
 
-/// What ranks wait at most: longer than any test here.
+/// Longest wait of the ranks, in seconds: longer than any test here.
 const LIMIT: &str = "600";
 
-/// As from a terminal: a shell that runs the tests in the background has them ignore SIGQUIT, which `deckrun` would heed.
+/// Starts the job with SIGQUIT as from a terminal: a shell that runs the tests in the background makes them ignore it,
+/// which `deckrun` would respect.
 fn job(options: &[&str], mode: &str) -> Job {
     let job = Job::new(Path::new("env"))
         .arg("--default-signal=QUIT")
@@ -28,7 +30,7 @@ fn signal(job: &Running, signal: Signal) {
     kill_process(root, signal).expect("it runs");
 }
 
-/// Runs until this is said on standard error, and returns all that was.
+/// Runs until standard error has this text, and returns its complete output.
 fn until_said(job: Job, what: &str) -> Ended {
     let ended = job.run_while(|job| {
         let _ = job.complaint_with(what, 1);
@@ -42,7 +44,7 @@ fn has(ended: &Ended, line: &str) {
     assert!(ended.stderr.lines().any(|said| said.trim_end() == line), "no line {line:?}: {ended}");
 }
 
-/// Whether a line has these parts: the time in it is left out.
+/// Whether a line has these parts; the time in it is left out.
 fn is_said(text: &str, words: &[&str]) -> bool {
     text.lines().any(|line| words.iter().all(|word| line.contains(word)))
 }
@@ -51,7 +53,7 @@ fn has_words(ended: &Ended, words: &[&str]) {
     assert!(is_said(&ended.stderr, words), "no line with {words:?}: {ended}");
 }
 
-/// Wherever the walk around the circle begins.
+/// Asserts that the output has this circle, from whichever rank the walk around it begins.
 fn has_circle(ended: &Ended, steps: &[&str]) {
     let around = |first: usize| {
         let steps: Vec<_> = (0..steps.len()).map(|at| steps[(first + at) % steps.len()]).collect();
@@ -105,7 +107,7 @@ fn a_deadlock_over_hosts_and_a_network_is_told_with_its_circle() {
     has_words(&ended, &["rank 1 ", " localhost ", "posts to \"c\" of 2"]);
 }
 
-/// Ranks that wait at the barrier sleep: who burns a processor there would count as at work.
+/// Ranks that wait at the barrier sleep: a rank that uses a processor there would count as working.
 #[test]
 fn a_rank_that_sleeps_elsewhere_is_named_as_the_one_that_is_waited_for() {
     let ended = until_said(job(&["-n", "3", "--watchdog", "1s"], "barrier"), "waited for:");
@@ -114,7 +116,7 @@ fn a_rank_that_sleeps_elsewhere_is_named_as_the_one_that_is_waited_for() {
     has_words(&ended, &["rank 1 ", "is at the barrier, waits for"]);
 }
 
-/// Alone, and behind a script that waits for it.
+/// The rank runs alone, and behind a script that waits for it.
 #[test]
 fn a_rank_that_computes_makes_progress() {
     let ended = job(&["-n", "3", "--watchdog", "3s"], "compute").run().ok();
@@ -129,7 +131,8 @@ fn ask(pid: u32) -> Output {
     deckrun.args(["--status", &pid.to_string()]).output().expect("deckrun runs")
 }
 
-/// Asks until each of these lines is there: a wait is known once it has lasted, each rank's at its own time.
+/// Asks until each of these lines is there: a wait is reported after it has lasted a while, each rank's at its
+/// own time.
 fn ask_until(job: &Running, lines: &[&[&str]]) {
     loop {
         let asked = ask(job.pid());
@@ -160,7 +163,7 @@ fn a_signal_and_another_deckrun_get_the_report_at_once() {
     }
 }
 
-/// One of them waits at the mailbox, and the other one rests.
+/// One of the threads waits at the mailbox, and the other one rests.
 #[test]
 fn threads_that_share_a_mailbox_are_seen_with_what_each_waits_for() {
     let ended = job(&["-n", "3"], "threads").run_while(|job| {

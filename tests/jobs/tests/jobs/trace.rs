@@ -1,11 +1,11 @@
-//! Traces of jobs (`DECK_TRACE`): files that viewers take, and what is in them.
+//! Traces of jobs (`DECK_TRACE`): files that viewers accept, and their contents.
 
 use std::path::{Path, PathBuf};
 
 use udeck_jobs::trace_format::Trace;
 use udeck_jobs::{Bin, Ended, Job};
 
-/// A trace's path, in a folder of its own.
+/// Path of a trace, in a folder of its own.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -19,7 +19,7 @@ impl Folder {
         self.0.join("job.json")
     }
 
-    /// The trace, if nothing else is left.
+    /// Reads the trace, and checks that nothing else is left.
     fn read(&self, ended: &Ended) -> Trace {
         let files: Vec<_> = std::fs::read_dir(&self.0).expect("it was made").flatten().collect();
         let names: Vec<_> = files.iter().map(|file| file.file_name()).collect();
@@ -42,7 +42,7 @@ fn count<'a>(events: impl Iterator<Item = &'a serde_json::Value>) -> usize {
     events.count()
 }
 
-/// Every message has been posted and retrieved, so every one has an arrow.
+/// Every message has been posted and retrieved, so every one must have an arrow.
 fn all_have_arrows(trace: &Trace) {
     let (posts, retrieves) = (count(trace.named("post")), count(trace.named("retrieve")));
     assert!(posts > 0 && posts == retrieves, "{posts} posts and {retrieves} retrieves");
@@ -66,7 +66,8 @@ fn nas_ft_on_four_ranks() {
     all_have_arrows(&trace);
 }
 
-/// By every protocol and way to retrieve, over a network and within a host: the two sides count alike.
+/// Messages go by every protocol and way to retrieve, over a network and within a host: both sides count the
+/// same.
 #[test]
 fn every_message_has_an_arrow_whatever_way_it_takes() {
     for transport in ["shm", "tcp", "udp"] {
@@ -83,7 +84,7 @@ fn every_message_has_an_arrow_whatever_way_it_takes() {
         for call in ["barrier", "all_reduce"] {
             assert!(count(trace.named(call)) >= 3, "{transport}: {call}");
         }
-        // While it is under way, its thread is at a barrier.
+        // While the nonblocking call is under way, its thread is at a barrier.
         let [begun, over] = ["b", "e"].map(|kind| trace.of_kind(kind).collect::<Vec<_>>());
         assert_eq!((begun.len(), over.len()), (3, 3), "{transport}: nonblocking calls");
         assert!(begun.iter().chain(&over).all(|event| event["name"] == "all_reduce"));
@@ -110,12 +111,12 @@ fn a_rank_that_is_killed_leaves_what_it_has_written() {
     assert!(trace.named("post").any(|event| event["pid"] == 1), "what rank 1 posted");
 }
 
-/// Why does it hang? The parts have what was written until then.
+/// The trace serves to explain a hang: the parts have everything that was written until then.
 #[test]
 fn the_trace_of_a_job_that_ends_without_rank_0_is_merged_by_deckrun() {
     for word in ["first-killed", "interrupted"] {
         let folder = Folder::new(word);
-        // A shell's background jobs ignore SIGINT, and what they start does.
+        // A shell's background jobs ignore SIGINT, and so do the programs that they start.
         let job = Job::new(Path::new("env")).args(["--default-signal=INT"]).arg(Bin::deckrun().path());
         let job = job.args(["-n", "3", "--"]).arg(program().path()).arg(word);
         let ended = job.env("DECK_TRACE", folder.trace()).run().fails();
@@ -143,7 +144,7 @@ fn a_part_that_there_is_no_room_for_is_named_and_merged_as_far_as_it_goes() {
     assert!(trace.named("post").any(|event| event["pid"] == 1), "what rank 1 posted");
 }
 
-/// With a subscriber of its own, and with that which `udeck::init` installs.
+/// The program uses a subscriber of its own, and the one that `udeck::init` installs.
 #[test]
 fn a_programs_own_spans_are_in_the_trace() {
     for word in ["own", "plain"] {

@@ -1,4 +1,4 @@
-//! A job whose ranks are started one by one, each when the one before it is dead.
+//! A job whose ranks are started one by one, each after the death of the previous one.
 
 use std::{
     io::{BufRead, BufReader},
@@ -18,7 +18,7 @@ use udeck_boot::{
 };
 use udeck_sys::socket;
 
-/// Ends a hang: nothing here takes so long.
+/// Deadline of every wait: it only ends a hang.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A name service in this process, and the streams of the ranks that have not been started.
@@ -32,11 +32,11 @@ impl InProcessJob {
         let pairs: Vec<_> = (0..ranks).map(|_| UnixStream::pair().expect("a pair of sockets")).collect();
         let (ours, theirs): (_, Vec<_>) = pairs.into_iter().unzip();
         let mut config = Config::new(ranks as u32).expect("random bytes");
-        // As under a launcher: a rank is lost when its parent says so. (Its peers may know earlier.)
+        // A rank is lost when its parent says so, as under a launcher. (Its peers may know earlier.)
         config.patience = LIMIT;
         let service = Service::new(config, ours).expect("a service");
         let reporter = service.reporter();
-        // It ends with the last rank's stream.
+        // The service ends with the last rank's stream.
         thread::spawn(|| service.run());
         InProcessJob { streams: theirs.into_iter(), reporter }
     }
@@ -45,7 +45,7 @@ impl InProcessJob {
     pub fn start(&mut self, program: &str, args: &[String], fault: Option<String>) -> Rank {
         const BOOT_FD: &str = "9";
         let stream = self.streams.next().expect("a rank is left");
-        // The shell gives the stream the number it needs, so that no other child can inherit it.
+        // The shell gives the stream the number that it needs, so that no other child can inherit it.
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("exec \"$0\" \"$@\" {BOOT_FD}<&0 0</dev/null")).arg(program).args(args);
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"DECK_"))
@@ -59,23 +59,23 @@ impl InProcessJob {
         Rank { child, lines }
     }
 
-    /// Says how a rank ended, as a launcher does.
+    /// Reports how a rank ended, as a launcher does.
     pub fn report(&self, rank: usize) {
         self.reporter.report_ended(rank as u32, "killed by SIGKILL");
     }
 }
 
-/// A rank's process. Dropped, it is killed and reaped.
+/// Process of a rank. Dropping it kills and reaps the process.
 pub struct Rank {
     child: Child,
     lines: Receiver<String>,
 }
 
 impl Rank {
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub fn wait(&mut self) -> Result<ExitStatus, String> {
         let pid = i32::try_from(self.child.id()).expect("a process number");
-        // Not reaped yet, so the number is its own.
+        // The process is not reaped yet, so the number is still its own.
         let death = socket::death_of(pid).map_err(|error| error.to_string())?;
         match socket::wait_readable(death.as_fd(), LIMIT) {
             Ok(true) => self.child.wait().map_err(|error| error.to_string()),
@@ -83,7 +83,7 @@ impl Rank {
         }
     }
 
-    /// The next line that it prints.
+    /// Waits for the next line of its output, which must be `expected`.
     pub fn says(&self, expected: &str) -> Result<(), String> {
         match self.lines.recv_timeout(LIMIT) {
             Ok(line) if line == expected => Ok(()),
@@ -95,7 +95,7 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // It may have ended, and been waited for.
+        // The process may have ended, and been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,8 @@
-//! The table of `udeck_jobs::pairs`: one end of a connection dies at a chosen moment, the other is looked at.
+//! The table of `udeck_jobs::pairs`: one end of a connection dies at a chosen moment, and the other is
+//! examined.
 //!
-//! The receiver that survives goes on with its mailbox, the sender with its memory: after each row messages go round by way of
-//! a third rank, and the survivor holds what it held before it met the dead.
+//! A surviving receiver continues to use its mailbox, a surviving sender its memory: after each row messages go round through
+//! a third rank, and the survivor's holdings are those from before it met the dead rank.
 
 use super::{SIGKILL, job::InProcessJob, job::Rank};
 use std::os::unix::process::ExitStatusExt;
@@ -47,7 +48,7 @@ fn live_through(
     if status.signal() != Some(SIGKILL) {
         return Err(format!("was not killed there: {status}"));
     }
-    // Every other time the connection itself must tell, before the launcher does.
+    // Every other time the connection itself must report the loss, before the launcher does.
     let told_at_once = rank.is_multiple_of(2);
     if told_at_once {
         job.report(rank);

@@ -1,10 +1,10 @@
-//! Which kills there are: every point, in either role, by every protocol, at a few passages each.
+//! Plan of the kills: every point, in either role, with every protocol, at a few passages each.
 
 use udeck::Protocol;
 use udeck_jobs::traffic::Role;
 use udeck_sys::fault;
 
-/// Kills at the `passage`-th passage of `point`.
+/// A kill at the `passage`-th passage of `point`.
 #[derive(Clone, Copy, Debug)]
 pub struct Kill {
     pub point: &'static str,
@@ -20,8 +20,8 @@ pub const PROTOCOLS: [Protocol; 6] = [
     Protocol::HandOff,
 ];
 
-/// All kills of one role and protocol; of each point the first and the last passage only, unless `UDECK_KILLS` is `all`, as in the
-/// tests of a night.
+/// All kills of one role and protocol; of each point only the first and the last passage, unless `UDECK_KILLS` is `all`, as in the
+/// nightly tests.
 pub fn kills(role: Role, protocol: Protocol) -> Vec<Kill> {
     let all = std::env::var("UDECK_KILLS").is_ok_and(|word| word == "all");
     let reached = fault::POINTS.iter().filter(|point| never_passed(point, role, protocol).is_none());
@@ -33,22 +33,23 @@ pub fn kills(role: Role, protocol: Protocol) -> Vec<Kill> {
     reached.flat_map(|point| passages(point).map(move |passage| Kill { point, passage })).collect()
 }
 
-/// The first passage, one in the middle, and ones after a ring of 64 cells (or of 64 tokens) has wrapped: seven of
-/// eight messages take the first of two rings. Some points are passed once in a while only.
+/// Passages of a point at which to kill: the first, one in the middle, and ones after a ring of 64 cells (or of 64
+/// tokens) has wrapped: seven of eight messages take the first of two rings. Some points are passed rarely.
 fn passages(point: &str) -> &'static [u64] {
     match point {
-        // Twice for each connection that the victim makes, on its own doorbell; then on the survivor's.
+        // These points are passed twice for each connection that the victim makes, on its own doorbell; then on
+        // the survivor's.
         "doorbell.leaf" | "doorbell.summary" => &[1, 2, 3, 5, 9, 14],
         "doorbell.unparked" => &[1, 2, 4, 7],
-        // Once for each of two postboxes.
+        // The point is passed once for each of two postboxes.
         "accept.accepted" => &[1, 2],
-        // Once in a quarter ring.
+        // The point is passed once in a quarter of a ring.
         "retrieve.credited" => &[1, 2, 3, 5, 9],
         _ => &[1, 2, 30, 64, 74, 150, 300],
     }
 }
 
-/// Why a victim in this role never passes a point.
+/// Why a victim in this role never passes a point; `None`: it does.
 pub fn never_passed(point: &str, role: Role, protocol: Protocol) -> Option<&'static str> {
     use {Protocol::*, Role::*};
     let announces = matches!(protocol, Copy | RdmaWrite | RdmaRead | Handshake);

@@ -1,11 +1,11 @@
-//! Jobs under `deckrun` of which one rank is killed: the launcher's words and exit code, the other ranks' errors, and
-//! nothing left behind.
+//! Jobs under `deckrun` of which one rank is killed: the launcher's text and exit code, the other ranks' errors, and
+//! no leftovers.
 
 use udeck_jobs::{Bin, Ended, Job};
 
-/// `deckrun -n 3` of `trio`, whose rank 1 is killed at the point.
+/// Runs `deckrun -n 3` with `trio`, whose rank 1 is killed at the point.
 fn three(on_failure: &str, pattern: &str, fault: &str) -> Ended {
-    // Not all ranks: only rank 1 is to have the variable.
+    // The script sets the variable for rank 1 only.
     let script = format!("if [ $DECK_RANK = 1 ]; then export DECK_FAULT={fault}; fi; exec \"$0\" \"$@\"");
     let ended = Job::new(Bin::deckrun().path())
         .args(["-n", "3", "--on-failure", on_failure, "--", "/bin/sh", "-c", &script])
