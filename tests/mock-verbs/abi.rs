@@ -1,8 +1,8 @@
 //! The structures of `<infiniband/verbs.h>` (rdma-core 44 to 50), under its own names.
 //!
-//! Written from the header, independently of the transport's own definitions: two readings of one text, which an oracle
-//! compares with the C compiler's (`transports/verbs/oracle`). Enumerations are plain numbers here, because a program on
-//! the other side of an ABI may write any.
+//! The definitions were written from the header, independently of the transport's own: two readings of one text, which
+//! an oracle compares with the C compiler's (`transports/verbs/oracle`). Enumerations are plain numbers here, because a
+//! program on the other side of an ABI may write any value.
 
 #![allow(non_camel_case_types, missing_docs)]
 
@@ -41,7 +41,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// A place in the table of operations that programs never call through.
+/// An entry of the table of operations through which programs never call.
 pub type Unused = Option<unsafe extern "C" fn()>;
 
 #[repr(C)]
@@ -141,7 +141,7 @@ pub struct ibv_device_attr {
     pub phys_port_cnt: u8,
 }
 
-/// The function `ibv_query_port` knows it without the last field.
+/// Attributes of a port. The function `ibv_query_port` knows the structure without its last field.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_port_attr {
@@ -352,7 +352,7 @@ pub union ibv_wr_target {
     pub ud: ibv_wr_ud,
 }
 
-/// `bind_mw`, the larger half of the last union; the other is `tso`.
+/// The part `bind_mw`, the larger half of the last union; the other is `tso`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wr_bind_mw {

@@ -1,4 +1,5 @@
-//! What the environment says: which devices there are, and who moves the data. Read once, by the first call.
+//! Configuration by the environment: the devices, and the thread that moves the data. The first call reads it,
+//! once.
 
 use crate::abi::{
     IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET,
@@ -7,34 +8,36 @@ use crate::abi::{
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::OnceLock;
 
-/// Everything.
+/// The whole configuration.
 #[derive(Debug)]
 pub struct Config {
-    /// `None`: the list of devices fails with `ENOSYS`, as without the kernel's modules.
+    /// Devices; `None`: the list of devices fails with `ENOSYS`, as without the kernel's modules.
     pub devices: Option<Vec<Device>>,
-    /// Whoever posts moves the data.
+    /// Whether the posting thread moves the data.
     pub inline: bool,
-    /// Completion channels tell nothing: for counting instructions, which must not depend on when a sleeper wakes.
+    /// Whether completion channels report nothing: for counting instructions, which must not depend on when a
+    /// sleeper wakes.
     pub silent: bool,
-    /// Bytes that may be registered in this process (`RLIMIT_MEMLOCK`).
+    /// Number of bytes that may be registered in this process (`RLIMIT_MEMLOCK`).
     pub memlock: u64,
-    /// Of a thousand messages of unreliable pairs, so many are lost.
+    /// Number of lost messages among a thousand of unreliable pairs.
     pub loss: u32,
-    /// Queues never run empty: each poll finds as many completions as it asks for, of nobody's.
+    /// Whether queues never run empty: each poll finds as many completions as it asks for, which belong to no
+    /// request.
     pub endless: bool,
-    /// Pairs that threads of this name make send what they like, by lots drawn from the number.
+    /// Name of the threads whose pairs send spoilt messages, and the seed of the random choices.
     pub spoil: Option<(String, u64)>,
 }
 
-/// One device, with one port.
+/// A device with one port.
 #[derive(Clone, Debug)]
 pub struct Device {
     pub name: String,
-    /// `IBV_PORT_…`, when the process starts.
+    /// State of the port (`IBV_PORT_…`) when the process starts.
     pub port: u32,
-    /// `IBV_LINK_LAYER_…`.
+    /// Link layer, `IBV_LINK_LAYER_…`.
     pub link: u8,
-    /// Bytes.
+    /// MTU in bytes.
     pub mtu: u32,
     /// Whether the table of GIDs has RoCE v2 entries.
     pub v2: bool,
@@ -44,43 +47,44 @@ pub struct Device {
     pub max_cqe: u32,
     pub max_qp: u32,
     pub max_mr: u32,
-    /// Of RDMA reads, each way.
+    /// Largest number of RDMA reads under way, in each direction.
     pub max_reads: u8,
     pub max_message: u32,
-    /// Whether it makes unreliable pairs.
+    /// Whether the device makes unreliable pairs.
     pub uc: bool,
-    /// It speaks iWARP: its pairs are connected by the connection manager only, and nothing has immediate data.
+    /// Whether it is an iWARP device: its pairs are connected by the connection manager only, and nothing has
+    /// immediate data.
     pub iwarp: bool,
-    /// What becomes of who wants to connect from it.
+    /// Fate of connects from this device.
     pub cm: CmBehavior,
-    /// Its place in the list.
+    /// Index in the list of devices.
     pub index: u8,
-    /// The table of GIDs from index 0 on, with their types.
+    /// Table of GIDs from index 0 on, with their types.
     pub gids: Vec<(ibv_gid, u32)>,
 }
 
-/// What becomes of who wants to connect through the connection manager.
+/// Fate of a connect through the connection manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CmBehavior {
     #[default]
     Works,
-    /// No address is resolved.
+    /// The address is not resolved.
     Address,
-    /// No route is found.
+    /// The route is not found.
     Route,
-    /// Nobody answers, and that is told.
+    /// Nobody answers, which is reported.
     Unreachable,
-    /// Nobody answers.
+    /// Nobody answers, which is not reported.
     Silent,
 }
 
-/// What the environment says.
+/// The configuration of this process.
 pub fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| parse(|name| std::env::var(name).ok()).unwrap_or_else(|problem| refuse(&problem)))
 }
 
-/// A test that runs with other settings than it asked for proves nothing.
+/// Ends the process: a test that runs with other settings than it requested proves nothing.
 fn refuse(problem: &str) -> ! {
     eprintln!("udeck-mock-verbs: {problem}");
     std::process::abort()
@@ -133,7 +137,7 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
     Ok(Config { devices: Some(devices), inline, silent, memlock, loss, endless, spoil })
 }
 
-/// `name:key=value:…`; what it does not say is taken from `STANDIN_KEY`.
+/// Parses `name:key=value:…`; the value of a missing key comes from `STANDIN_KEY`.
 fn device(entry: &str, index: u8, variable: &impl Fn(&str) -> Option<String>) -> Result<Device, String> {
     let mut device = Device {
         name: entry.split(':').next().unwrap_or_default().to_owned(),
@@ -228,12 +232,12 @@ fn set(device: &mut Device, key: &str, value: &str) -> Result<(), String> {
 }
 
 impl Device {
-    /// `IBV_MTU_…` of the port.
+    /// Number of the port's MTU, `IBV_MTU_…`.
     pub fn mtu_number(&self) -> u32 {
         self.mtu.ilog2() - 7
     }
 
-    /// The IP address of its network interface.
+    /// IP address of the device's network interface.
     pub fn ip(&self) -> IpAddr {
         Ipv4Addr::new(127, 0, 0, self.index + 1).into()
     }
@@ -242,8 +246,8 @@ impl Device {
         [0x02, 0x00, 0x00, 0xff, 0xfe, 0x57, 0xd1, self.index]
     }
 
-    /// On Ethernet the same address stands there for each version of RoCE, as kernels have it: who takes the first that looks
-    /// like an address takes the wrong one.
+    /// Entries of the table of GIDs. On Ethernet the same address stands there for each version of RoCE, as in kernels: a
+    /// program that takes the first entry that looks like an address takes the wrong one.
     fn addresses(&self) -> Vec<(ibv_gid, u32)> {
         let mut link_local = ibv_gid::default();
         link_local.raw[..2].copy_from_slice(&[0xfe, 0x80]);
@@ -252,7 +256,7 @@ impl Device {
             return vec![(link_local, IBV_GID_TYPE_IB)];
         }
         if self.iwarp {
-            // As kernels have it: the interface's hardware address, and zeros.
+            // The entry has the interface's hardware address, and zeros, as in kernels.
             let mut hardware = ibv_gid::default();
             hardware.raw[..6].copy_from_slice(&self.guid()[2..]);
             return vec![(hardware, IBV_GID_TYPE_IB)];

@@ -1,8 +1,9 @@
-//! Moves the data: one work request of one queue pair at a time, in the pair's order.
+//! The engine, which moves the data: one work request of one queue pair at a time, in the pair's order.
 //!
-//! A request passes through three places. *Pending*, until the engine comes by and carries it out at the responder;
-//! *unacknowledged*, in which an RDMA read has not brought its data yet; then its completion, if it has one. Between the
-//! two steps the engine serves others: completions lag behind, and what a fence is for can go wrong without it.
+//! A request passes through three stages. It is *pending* until the engine reaches it and carries it out at the
+//! responder; then *unacknowledged*, while an RDMA read has not brought its data yet; then it completes, if it has a
+//! completion. Between the two steps the engine serves other pairs: completions lag behind, and a missing fence can
+//! cause its error.
 
 mod memory;
 mod path;
@@ -21,18 +22,18 @@ use std::time::Instant;
 pub use memory::key;
 pub use path::lid;
 
-/// What carrying out a request has come to.
+/// Outcome of a request that was carried out.
 #[derive(Debug)]
 enum Outcome {
-    /// The responder has it. (Or, from an unreliable pair, nobody.)
+    /// The responder has the message. (From an unreliable pair, perhaps nobody has.)
     Done,
-    /// Its completion has this status, and the pair fails.
+    /// The completion has this status, and the pair fails.
     Failed(u32),
-    /// Nothing happened, because of this.
+    /// Nothing happened, because of this obstacle.
     Blocked(Obstacle),
 }
 
-/// One step.
+/// Carries out one step.
 pub fn step(world: &mut World, task: Task) {
     match task {
         Task::Send(pair) => send(world, pair),
@@ -57,7 +58,7 @@ fn send(world: &mut World, number: u32) {
     let fenced = request.flags & IBV_SEND_FENCE != 0 && pair.reads() > 0;
     let reads_full = request.is_read() && pair.reads() >= usize::from(pair.attributes.max_rd_atomic.max(1));
     if fenced || reads_full {
-        // The acknowledgement of a read schedules it again.
+        // The acknowledgement of a read schedules the pair again.
         return;
     }
     let Some(mut request) = pair.pending.pop_front() else { return };
@@ -83,7 +84,7 @@ fn done(world: &mut World, number: u32, request: SendRequest) {
     world.tasks.push_back(Task::Acknowledge(number));
 }
 
-/// Keeps the request at its place until the obstacle is gone, or patience is.
+/// Keeps the request at its place until the obstacle is gone, or the time limit has passed.
 fn blocked(world: &mut World, number: u32, request: SendRequest, what: Obstacle) {
     let now = Instant::now();
     let Some(pair) = world.pairs.get(number) else { return };
@@ -103,7 +104,7 @@ fn blocked(world: &mut World, number: u32, request: SendRequest, what: Obstacle)
     pair.pending.push_front(request);
 }
 
-/// The oldest request that was carried out ends well.
+/// Completes the oldest request that was carried out.
 fn acknowledge(world: &mut World, number: u32) {
     let Some(pair) = world.pairs.get(number) else { return };
     if !matches!(pair.state, State::ReadyToSend | State::SendError) || !world.alive(pair.device) {
@@ -121,7 +122,7 @@ fn acknowledge(world: &mut World, number: u32) {
     let Some(pair) = world.pairs.get_mut(number) else { return };
     pair.unacknowledged.pop_front();
     succeed(world, number, &request);
-    // A fence or the limit of reads may have kept the next one.
+    // The next request may have waited for a fence, or for the limit of reads.
     world.schedule(number);
 }
 
@@ -134,20 +135,20 @@ fn succeed(world: &mut World, number: u32, request: &SendRequest) {
         IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
         _ => IBV_WC_RDMA_WRITE,
     };
-    // Of a request's completion, the length is defined for reads only.
+    // In a request's completion, the length is defined for reads only.
     let byte_len = if request.is_read() { request.length as u32 } else { NONSENSE };
     let wc = ibv_wc { status: IBV_WC_SUCCESS, opcode, byte_len, ..base(number, request.id) };
     push_send(world, number, request, wc, false);
 }
 
-/// The request fails: those before it have been carried out, those behind it are flushed.
+/// Lets the request fail: the requests before it have been carried out, those behind it are flushed.
 fn fail(world: &mut World, number: u32, request: &SendRequest, status: u32) {
     let Some(pair) = world.pairs.get_mut(number) else { return };
     pair.waiting = None;
     let before: Vec<_> = pair.unacknowledged.drain(..).collect();
     let kind = pair.kind;
     for earlier in &before {
-        // A refusal acknowledges everything before it; but for reads, whose data have not come.
+        // A refusal acknowledges everything before it, except reads whose data have not arrived.
         let brought = !earlier.is_read() || respond::bring(world, number, earlier).is_ok();
         if brought {
             succeed(world, number, earlier);
@@ -167,7 +168,8 @@ fn fail(world: &mut World, number: u32, request: &SendRequest, status: u32) {
     }
 }
 
-/// Everything that is posted to a failed pair completes, without having been done (or without our knowing).
+/// Flushes a failed pair: all its requests complete, without having been carried out (or without knowledge of
+/// it).
 fn flush(world: &mut World, number: u32) {
     flush_sends(world, number);
     let Some(pair) = world.pairs.get_mut(number) else { return };
@@ -176,7 +178,7 @@ fn flush(world: &mut World, number: u32) {
         let wc = failure(number, receive.id, IBV_WC_WR_FLUSH_ERR);
         world.complete(queue, Entry { wc, frees: Frees::Receive { pair: number } }, true);
     }
-    // Of a shared queue's receives none is lost: this says that no more come for this pair.
+    // No receive of a shared queue is lost: this event says that no more of them come for this pair.
     let Some(pair) = world.pairs.get_mut(number) else { return };
     if shared.is_some() && !std::mem::replace(&mut pair.flushed, true) {
         world.tell_pair(number, IBV_EVENT_QP_LAST_WQE_REACHED);
@@ -200,14 +202,14 @@ fn push_send(world: &mut World, number: u32, request: &SendRequest, wc: ibv_wc, 
     world.complete(pair.send_queue, Entry { wc, frees }, solicited);
 }
 
-/// In fields that the specification leaves undefined: whoever relies on one should notice.
+/// Value of fields that the specification leaves undefined: a program that relies on one should notice.
 const NONSENSE: u32 = 0xdead_beef;
 
 fn base(pair: u32, id: u64) -> ibv_wc {
     ibv_wc { wr_id: id, qp_num: pair, imm_data: NONSENSE, ..Default::default() }
 }
 
-/// Of a completion with an error only `wr_id`, `status`, `qp_num` and `vendor_err` are defined.
+/// In a completion with an error only `wr_id`, `status`, `qp_num` and `vendor_err` are defined.
 fn failure(pair: u32, id: u64, status: u32) -> ibv_wc {
     ibv_wc {
         status,

@@ -1,7 +1,7 @@
 //! The functions that programs call.
 //!
-//! They take what programs give on trust exactly as libibverbs does: a handle must be one that this library gave out and
-//! has not taken back. Each `// SAFETY: handle` below means that contract of the header's.
+//! These functions trust programs' arguments exactly as libibverbs does: a handle must be one that this library returned and that
+//! was not given back. Each `// SAFETY: handle` below refers to this contract of the header.
 
 mod completion;
 mod device;
@@ -25,13 +25,13 @@ fn set_errno(error: c_int) {
     unsafe { *libc::__errno_location() = error };
 }
 
-/// For functions that return a handle.
+/// Result of a function that returns a handle: null, with `errno`.
 fn null<T>(error: c_int) -> *mut T {
     set_errno(error);
     std::ptr::null_mut()
 }
 
-/// For functions that return an error's number.
+/// Result of a function that returns an error's number.
 fn number(result: Result<(), c_int>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -42,7 +42,7 @@ fn number(result: Result<(), c_int>) -> c_int {
     }
 }
 
-/// For functions that return -1.
+/// Result of a function that returns -1, with `errno`.
 fn minus_one(result: Result<(), c_int>) -> c_int {
     if number(result) == 0 { 0 } else { -1 }
 }

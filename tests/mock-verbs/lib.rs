@@ -5,19 +5,19 @@
 //! the InfiniBand specification leaves a choice, this library takes the one that is harder for the program. README.md
 //! lists what it models and how it is configured.
 //!
-//! **Structure.** `abi` has the header's structures; `exports` the functions that programs call, which check what a
-//! library, kernel and driver would and change the [`world`]; `engine` moves the data. Handles that a program holds are
-//! mere names: all state lies in the world, by number, so that the engine never follows a program's pointer but for the
-//! memory that was registered.
+//! **Structure.** `abi` has the header's structures; `exports` has the functions that programs call, which make the
+//! checks of a library, kernel and driver and change the [`world`]; `engine` moves the data. A program's handles are
+//! only names: all state lies in the world, by number, so that the engine follows no pointer of a program, except into
+//! registered memory.
 //!
-//! **Threads.** One lock over everything. Posting only queues; the engine, a thread of its own, takes one work request at a
-//! time and acknowledges it in a later step, so completions come after the call and behind those of other queues. With
-//! `STANDIN_ENGINE=inline` whoever posts does all that is possible before it returns, and the same calls take the same
-//! instructions every time. The engine's thread is then left with what waits for time to pass.
+//! **Threads.** One lock protects everything. Posting only queues; the engine, a thread of its own, takes one work request
+//! at a time and acknowledges it in a later step, so completions come after the call and behind those of other queues. With
+//! `STANDIN_ENGINE=inline` the posting thread does all that is possible before it returns, and the same calls take the same
+//! instructions every time. The engine's thread then only does work that must wait for time to pass.
 //!
-//! **Where it departs** from an adapter on purpose: numbers of queue pairs and keys are never used twice; queues have
-//! exactly the entries that were asked for; work queue entries come free when their completion is *polled*; the fields of
-//! a failed completion that the specification calls undefined hold nonsense.
+//! **Deliberate differences** from an adapter: numbers of queue pairs and keys are never used twice; queues have exactly
+//! the requested number of entries; entries of work queues become free when their completion is *polled*; the fields of a
+//! failed completion that the specification calls undefined contain nonsense.
 
 #![allow(unsafe_code, reason = "a C interface: it trusts the pointers of its caller, as libibverbs does")]
 

@@ -1,7 +1,7 @@
-//! The connection manager: who listens where, who asks whom, and what is told of it. What InfiniBand and RoCE do by messages of
-//! their own, and iWARP by TCP, is a table here.
+//! The connection manager: listeners, connects, and the events about them. InfiniBand and RoCE use messages of their own for
+//! this, iWARP uses TCP; here it is a table.
 //!
-//! Its lock is taken before the world's, never behind it.
+//! Its lock is taken before the world's, never after it.
 
 use crate::abi::{
     RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_DISCONNECTED,
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 static MEETINGS: Mutex<Meetings> =
     Mutex::new(Meetings { channels: Table::new(1), ids: Table::new(1), last_port: 49_151 });
 static ACKNOWLEDGED: Condvar = Condvar::new();
-/// Longest that a destroying call waits for acknowledgements.
+/// Longest time that a destroying call waits for acknowledgements.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// InfiniBand's reasons of refusals: nobody listens; the listener does not want it.
+/// InfiniBand's reasons of refusals: there is no listener; the listener refuses.
 const NO_LISTENER: c_int = 8;
 const REFUSED: c_int = 28;
-/// Private data of a request, as they arrive: InfiniBand's are always so long.
+/// Length of a request's private data on arrival: InfiniBand always pads them to it.
 const PADDED: usize = 56;
 
 pub struct Meetings {
@@ -40,12 +40,12 @@ pub struct CmChannel {
     pub events: VecDeque<CmEvent>,
 }
 
-/// Something to be told.
+/// An event to be reported.
 #[derive(Clone, Debug)]
 pub struct CmEvent {
-    /// Whose it is, and whose acknowledgement is counted.
+    /// Number of the identifier that the event belongs to, and whose acknowledgements are counted.
     pub of: u32,
-    /// The identifier that a request makes.
+    /// Number of the new identifier, which a request makes.
     pub new: Option<u32>,
     pub kind: u32,
     pub status: c_int,
@@ -60,13 +60,13 @@ pub enum Stage {
     Listening,
     Addressed,
     Routed,
-    /// It has asked and waits for the answer.
+    /// The identifier has connected and waits for the answer.
     Asking,
-    /// It is a request that nobody has answered.
+    /// The identifier is a request that has not been answered.
     Asked,
-    /// It has accepted, and the requester has not confirmed that.
+    /// The identifier has accepted, and the requester has not confirmed yet.
     Accepted,
-    /// It was accepted and has not confirmed that.
+    /// The identifier was accepted and has not confirmed yet.
     Answered,
     Connected,
     Over,
@@ -74,17 +74,17 @@ pub enum Stage {
 
 pub struct Id {
     pub channel: u32,
-    /// None as long as no program knows it.
+    /// Handle of the identifier; none as long as no program knows it.
     pub handle: Option<Handle>,
     pub context: usize,
     pub stage: Stage,
     pub device: Option<usize>,
     pub address: Option<SocketAddr>,
     pub to: Option<SocketAddr>,
-    /// The other end.
+    /// Number of the other end.
     pub peer: Option<u32>,
     pub pair: u32,
-    /// Served, asked.
+    /// Depths of RDMA reads: served, and requested.
     pub depths: (u8, u8),
     pub told: u32,
     pub acknowledged: u32,
@@ -109,7 +109,7 @@ impl Id {
     }
 }
 
-/// The number of the first packet from the end `number`: anything that both find.
+/// Sequence number of the first packet from the end `number`: any function that both ends compute.
 pub fn psn(number: u32) -> u32 {
     number.wrapping_mul(0x9e37) & 0xff_ffff
 }
@@ -122,7 +122,7 @@ pub fn device(index: usize) -> Option<&'static Device> {
     config().devices.as_deref()?.get(index)
 }
 
-/// The device that has this address.
+/// Index of the device with this address.
 pub fn device_at(address: &SocketAddr) -> Option<usize> {
     let devices = config().devices.as_deref()?;
     devices.iter().position(|device| device.ip() == address.ip())
@@ -147,10 +147,10 @@ impl Meetings {
         }
     }
 
-    /// `number` asks at the address that it was resolved to.
+    /// Connects `number` to the address that it was resolved to.
     ///
     /// # Errors
-    /// It has no route.
+    /// The identifier has no route.
     pub fn connect(&mut self, number: u32, pair: u32, depths: (u8, u8), private: &[u8]) -> Result<(), c_int> {
         let id = self.ids.get_mut(number).filter(|id| id.stage == Stage::Routed).ok_or(libc::EINVAL)?;
         let (to, fate) = (id.to, id.device.and_then(device).map(|device| device.cm).unwrap_or_default());
@@ -221,7 +221,7 @@ impl Meetings {
     }
 
     /// # Errors
-    /// It was not accepted.
+    /// The request was not accepted.
     pub fn establish(&mut self, number: u32) -> Result<(), c_int> {
         let id = self.ids.get(number).filter(|id| id.stage == Stage::Answered).ok_or(libc::EINVAL)?;
         let peer = id.peer.ok_or(libc::ECONNRESET)?;
@@ -231,7 +231,7 @@ impl Meetings {
         Ok(())
     }
 
-    /// Its end of the connection is over: the other learns it.
+    /// Ends this side of the connection: the other side is told.
     pub fn leave(&mut self, number: u32) {
         let Some(id) = self.ids.get_mut(number) else { return };
         let (stage, peer) = (std::mem::replace(&mut id.stage, Stage::Over), id.peer.take());
@@ -246,7 +246,7 @@ impl Meetings {
                 self.enter(peer, Stage::Over);
                 self.tell(peer, RDMA_CM_EVENT_REJECTED, status);
             }
-            // Who is asked finds out when it answers.
+            // The other side learns it when it answers.
             Stage::Asking => {}
             Stage::Accepted | Stage::Answered | Stage::Connected => {
                 self.enter(peer, Stage::Over);
@@ -261,7 +261,7 @@ impl Meetings {
         }
     }
 
-    /// What nobody has got yet of `number` is forgotten; requests at it are refused.
+    /// Forgets undelivered events of `number`; requests at it are refused.
     pub fn forget(&mut self, number: u32) {
         let Some(channel) = self.ids.get(number).map(|id| id.channel) else { return };
         let Some(channel) = self.channels.get_mut(channel) else { return };
@@ -276,7 +276,7 @@ impl Meetings {
     }
 }
 
-/// A queue pair was destroyed: iWARP's connection is its.
+/// Ends iWARP's connection of a queue pair that was destroyed.
 pub fn pair_gone(pair: u32) {
     let mut meetings = lock();
     let of_it = |id: &Id| {
@@ -286,8 +286,8 @@ pub fn pair_gone(pair: u32) {
     found.into_iter().for_each(|number| meetings.leave(number));
 }
 
-/// iWARP: it is the kernel that lets a queue pair send, when the two are connected. The one that was asked has to hear the other
-/// first.
+/// Connects two iWARP pairs: the kernel allows a queue pair to send when both are connected. The accepting side must hear the
+/// other first.
 fn join(world: &mut World, pair: u32, to: u32, depths: (u8, u8), listens: bool) -> Result<(), c_int> {
     let found = world.pairs.get_mut(pair).filter(|pair| pair.state == State::Init).ok_or(libc::EINVAL)?;
     found.state = State::ReadyToSend;
@@ -301,7 +301,8 @@ fn join(world: &mut World, pair: u32, to: u32, depths: (u8, u8), listens: bool) 
     Ok(())
 }
 
-/// Waits until all events were acknowledged that programs have got of it. Whether they were, in time.
+/// Waits until all events about this identifier that programs have got were acknowledged. Returns whether this
+/// happened in time.
 pub fn wait_for_acknowledgements(number: u32) -> bool {
     let until = Instant::now() + PATIENCE;
     let mut meetings = lock();

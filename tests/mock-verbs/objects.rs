@@ -1,4 +1,5 @@
-//! What lies behind the handles: contexts, channels, completion queues, queue pairs, shared receive queues, regions.
+//! The objects behind the handles: contexts, channels, completion queues, queue pairs, shared receive queues,
+//! regions.
 
 use crate::abi::{ibv_ah_attr, ibv_qp_attr, ibv_qp_cap, ibv_sge, ibv_wc};
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
-/// Where the C handle of an object lies: handed back in events, never followed by the engine.
+/// Address of an object's C handle: returned in events, never followed by the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle(pub usize);
 
@@ -21,16 +22,16 @@ impl Handle {
     }
 }
 
-/// One opening of a device.
+/// An open context of a device.
 #[derive(Debug)]
 pub struct Context {
     pub device: usize,
-    /// A semaphore with one unit for each event below.
+    /// A semaphore with one unit for each of these events.
     pub fd: OwnedFd,
     pub events: VecDeque<AsyncEvent>,
 }
 
-/// Whose asynchronous event it is: its owner cannot be destroyed until it was acknowledged.
+/// Object of an asynchronous event: it cannot be destroyed until the event was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventOf {
     Pair(u32),
@@ -39,20 +40,20 @@ pub enum EventOf {
     Device,
 }
 
-/// An asynchronous event that nobody has got yet.
+/// An asynchronous event that no program has got yet.
 #[derive(Clone, Copy, Debug)]
 pub struct AsyncEvent {
     pub of: EventOf,
-    /// The object's handle; `None`: it is the port's.
+    /// Handle of the object; `None`: the event is about the port.
     pub about: Option<Handle>,
-    /// `IBV_EVENT_…`.
+    /// Number of the event, `IBV_EVENT_…`.
     pub what: u32,
 }
 
 #[derive(Debug)]
 pub struct Domain {
     pub context: u32,
-    /// Regions, queue pairs and shared receive queues in it.
+    /// Number of regions, queue pairs and shared receive queues in the domain.
     pub users: u32,
 }
 
@@ -60,9 +61,9 @@ pub struct Domain {
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
     pub domain: u32,
-    /// Where it lies in the process.
+    /// Address of the region in the process.
     pub address: usize,
-    /// How its first byte is addressed in work requests.
+    /// Address of its first byte in work requests.
     pub iova: u64,
     pub length: usize,
     pub access: u32,
@@ -72,14 +73,14 @@ pub struct Region {
 #[derive(Debug)]
 pub struct CompletionChannel {
     pub context: u32,
-    /// A semaphore with one unit for each event below.
+    /// A semaphore with one unit for each of these events.
     pub fd: OwnedFd,
     pub events: VecDeque<u32>,
-    /// Completion queues that report to it.
+    /// Number of completion queues that report to the channel.
     pub users: u32,
 }
 
-/// What a completion queue waits for before it reports to its channel, once.
+/// Condition for a completion queue's report to its channel, which comes once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Armed {
     No,
@@ -93,18 +94,18 @@ pub struct Queue {
     pub handle: Handle,
     pub capacity: usize,
     pub entries: VecDeque<Entry>,
-    /// How many entries there are, to look at without the lock.
+    /// Number of entries, readable without the lock.
     pub ready: Arc<AtomicUsize>,
     pub channel: Option<u32>,
     pub armed: Armed,
-    /// Work queues that complete here.
+    /// Number of work queues that complete here.
     pub users: u32,
-    /// Events that programs have got from the channel, and asynchronous ones.
+    /// Number of events that programs have got from the channel, and of asynchronous ones.
     pub told: u32,
     pub told_async: u32,
-    /// Entries were lost.
+    /// Whether entries were lost.
     pub overrun: bool,
-    /// Polling it is an error from now on.
+    /// Whether polling the queue is an error from now on.
     pub failed: bool,
 }
 
@@ -114,10 +115,10 @@ pub struct Entry {
     pub frees: Frees,
 }
 
-/// Whose place in a work queue comes free when the completion is polled.
+/// Entry of a work queue that becomes free when the completion is polled.
 #[derive(Clone, Copy, Debug)]
 pub enum Frees {
-    /// All of the pair's send requests before this one, too: so do unsignalled ones end.
+    /// This send request and all of the pair's before it: unsignalled ones end in this way.
     Send {
         pair: u32,
         upto: u64,
@@ -151,13 +152,13 @@ pub enum State {
     Init,
     ReadyToReceive,
     ReadyToSend,
-    /// Unreliable pairs only: the send queue failed, receives go on.
+    /// The send queue failed and receives go on; unreliable pairs only.
     SendError,
     Error,
 }
 
 impl State {
-    /// Takes what peers send.
+    /// Whether the pair accepts messages of its peer.
     pub fn receives(self) -> bool {
         matches!(self, State::ReadyToReceive | State::ReadyToSend | State::SendError)
     }
@@ -177,33 +178,33 @@ pub struct Pair {
     pub cap: ibv_qp_cap,
     pub all_signalled: bool,
     pub state: State,
-    /// As they were set by `ibv_modify_qp`.
+    /// Attributes as set by `ibv_modify_qp`.
     pub attributes: ibv_qp_attr,
-    /// Not carried out yet.
+    /// Requests that were not carried out yet.
     pub pending: VecDeque<SendRequest>,
-    /// Carried out, not acknowledged.
+    /// Requests that were carried out but not acknowledged.
     pub unacknowledged: VecDeque<SendRequest>,
-    /// Send requests that were posted so far, and how many of them have left the queue.
+    /// Number of send requests that were posted, and number of those that have left the queue.
     pub posted: u64,
     pub retired: u64,
     pub receives: VecDeque<ReceiveRequest>,
-    /// Receive requests whose completion was not polled yet.
+    /// Number of receive requests whose completion was not polled yet.
     pub receives_out: u32,
-    /// The engine has it on its list.
+    /// Whether the pair is on the engine's list.
     pub scheduled: bool,
     pub waiting: Option<Waiting>,
-    /// Of the next packet to send, and of the next one to take (24 bits).
+    /// Sequence number of the next packet to send, and of the next one to accept (24 bits).
     pub sends_from: u32,
     pub expects: u32,
-    /// `IBV_EVENT_QP_LAST_WQE_REACHED` has been told.
+    /// Whether `IBV_EVENT_QP_LAST_WQE_REACHED` has been reported.
     pub flushed: bool,
-    /// `IBV_EVENT_COMM_EST` has been told.
+    /// Whether `IBV_EVENT_COMM_EST` has been reported.
     pub established: bool,
-    /// iWARP: it was asked for its connection, and may not send before it has heard the other.
+    /// Whether an iWARP pair is the accepting side, and may not send before it has heard the other.
     pub listens: bool,
-    /// Asynchronous events that programs have got.
+    /// Number of asynchronous events that programs have got.
     pub told: u32,
-    /// What it sends is not always what was posted (`engine/spoil.rs`).
+    /// Whether it sends other data than were posted (`engine/spoil.rs`).
     pub spoils: bool,
 }
 
@@ -212,7 +213,7 @@ impl Pair {
         &self.attributes.ah_attr
     }
 
-    /// Reads that are under way.
+    /// Number of reads under way.
     pub fn reads(&self) -> usize {
         self.unacknowledged.iter().filter(|request| request.is_read()).count()
     }
@@ -222,24 +223,24 @@ impl Pair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub what: Obstacle,
-    /// `None`: for ever.
+    /// Time until which it waits; `None`: for ever.
     pub until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// Nothing comes back: packets are sent again until `retry_cnt` is used up.
+    /// Nothing comes back: packets are repeated until `retry_cnt` is used up.
     Silence,
     /// The responder has no receive posted, in this pair.
     NoReceive(u32),
-    /// Nor in this shared receive queue.
+    /// The responder has no receive posted, in this shared receive queue.
     NoShared(u32),
 }
 
 #[derive(Clone, Debug)]
 pub struct SendRequest {
     pub id: u64,
-    /// Its place among all that were posted to the pair.
+    /// Sequence number among all requests that were posted to the pair.
     pub number: u64,
     pub opcode: u32,
     pub flags: u32,
@@ -259,7 +260,7 @@ impl SendRequest {
 
 #[derive(Clone, Debug)]
 pub enum Payload {
-    /// Taken when it was posted.
+    /// Bytes that were copied by the post.
     Inline(Vec<u8>),
     Gather(Vec<ibv_sge>),
 }
@@ -278,7 +279,7 @@ pub struct Shared {
     pub domain: u32,
     pub max_wr: u32,
     pub max_sge: u32,
-    /// 0: not armed.
+    /// Number of receives below which an event is due; 0: not armed.
     pub limit: u32,
     pub receives: VecDeque<ReceiveRequest>,
     pub receives_out: u32,

@@ -1,5 +1,5 @@
-//! Which attributes `ibv_modify_qp` must and may be given, by transition: InfiniBand Architecture Specification, volume 1,
-//! tables 91 and following (release 1.4), as the Linux kernel checks it.
+//! Attributes that `ibv_modify_qp` requires and allows, by transition: InfiniBand Architecture Specification, volume 1,
+//! tables 91 and following (release 1.4), as the Linux kernel checks them.
 
 use crate::abi::*;
 use crate::objects::{Kind, State};
@@ -7,9 +7,9 @@ use crate::objects::{Kind, State};
 struct Transition {
     from: State,
     to: State,
-    /// Of any pair.
+    /// Required of any pair.
     required: i32,
-    /// Of a reliable one, besides.
+    /// Required of a reliable pair in addition.
     reliable: i32,
     optional: i32,
 }
@@ -81,7 +81,8 @@ pub fn allowed(kind: Kind, from: State, to: State, mask: i32) -> bool {
     })
 }
 
-/// The same for iWARP: the attributes of a path are TCP's business, and only a connection lets a pair send.
+/// Whether an iWARP pair may go from `from` to `to`: TCP has the attributes of the path, and only a connection
+/// allows a pair to send.
 pub fn allowed_by_iwarp(from: State, to: State, mask: i32) -> bool {
     if matches!(to, State::Reset | State::Error) {
         return mask & !IBV_QP_CUR_STATE == 0;

@@ -15,11 +15,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
-/// The engine has something to do.
+/// Signals that the engine has something to do.
 static WORK: Condvar = Condvar::new();
-/// A program has acknowledged events.
+/// Signals that a program has acknowledged events.
 static ACKNOWLEDGED: Condvar = Condvar::new();
-/// Longest that a destroying call waits for acknowledgements. An adapter's library waits for ever; a test should end.
+/// Longest time that a destroying call waits for acknowledgements. An adapter's library waits for ever, but a test
+/// should end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub struct World {
@@ -30,40 +31,40 @@ pub struct World {
     pub queues: Table<Queue>,
     pub pairs: Table<Pair>,
     pub shared: Table<Shared>,
-    /// By device.
+    /// Ports by device.
     pub ports: Vec<Port>,
-    /// What the engine does next.
+    /// Next steps of the engine.
     pub tasks: VecDeque<Task>,
-    /// Pairs that an obstacle keeps, and some that it did not long ago.
+    /// Pairs with an obstacle, and some that had one recently.
     pub blocked: BTreeSet<u32>,
-    /// When which pair has waited long enough.
+    /// Time limits of waiting pairs.
     pub timers: BTreeSet<(Instant, u32)>,
-    /// Bytes that are registered, of all regions.
+    /// Number of registered bytes, of all regions.
     pub registered: u64,
     pub requests: u64,
     pub bytes: u64,
     pub loss: Loss,
-    /// How pairs that spoil what they send do it: lots only.
+    /// Random numbers for pairs that spoil their messages.
     pub spoiler: Loss,
-    /// The engine's thread sleeps on [`WORK`].
+    /// Whether the engine's thread sleeps on [`WORK`].
     asleep: bool,
 }
 
-/// A device's port, and the device itself.
+/// State of a device and of its port.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
-    /// `IBV_PORT_…`.
+    /// State of the port, `IBV_PORT_…`.
     pub state: u32,
-    /// The device works.
+    /// Whether the device works.
     pub alive: bool,
 }
 
-/// How often messages of unreliable pairs are lost: by lot, the same way each time.
+/// Random choice of lost messages of unreliable pairs, repeatable from its seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Loss {
     per_mille: u32,
     state: u64,
-    /// So many were.
+    /// Number of lost messages.
     pub lost: u64,
 }
 
@@ -72,14 +73,14 @@ impl Loss {
         Loss { per_mille, state: seed, lost: 0 }
     }
 
-    /// Whether the next one is lost.
+    /// Whether the next message is lost.
     pub fn strikes(&mut self) -> bool {
         let strikes = self.draw() % 1000 < self.per_mille;
         self.lost += u64::from(strikes);
         strikes
     }
 
-    /// A number that is hard to foresee (SplitMix64).
+    /// Draws a pseudo-random number (SplitMix64).
     pub fn draw(&mut self) -> u32 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -88,12 +89,12 @@ impl Loss {
     }
 }
 
-/// One step of the engine.
+/// A step of the engine.
 #[derive(Clone, Copy, Debug)]
 pub enum Task {
-    /// Carry out the pair's next request, or flush.
+    /// Carries out the pair's next request, or flushes.
     Send(u32),
-    /// The pair's oldest request that was carried out is acknowledged.
+    /// Acknowledges the pair's oldest request that was carried out.
     Acknowledge(u32),
 }
 
@@ -144,7 +145,8 @@ fn lock() -> MutexGuard<'static, Option<World>> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `change` with the world, and sees to it that what it left to be done is done.
+/// Calls `change` with the world, and then ensures that the resulting work is done: here with an inline engine,
+/// otherwise by the engine's thread.
 pub fn with<R>(change: impl FnOnce(&mut World) -> R) -> R {
     let mut guard = lock();
     let world = guard.get_or_insert_with(World::new);
@@ -158,7 +160,7 @@ pub fn with<R>(change: impl FnOnce(&mut World) -> R) -> R {
     result
 }
 
-/// As [`with`], again and again while `change` says `None` and something is acknowledged in time.
+/// Repeats `change`, as [`with`] calls it, while it returns `None` and something is acknowledged in time.
 pub fn with_acknowledgements<R>(mut change: impl FnMut(&mut World) -> Option<R>) -> Option<R> {
     let until = Instant::now() + PATIENCE;
     let mut guard = lock();
@@ -171,12 +173,12 @@ pub fn with_acknowledgements<R>(mut change: impl FnMut(&mut World) -> Option<R>)
     }
 }
 
-/// Whoever waits in [`with_acknowledgements`] looks again.
+/// Wakes the waiters in [`with_acknowledgements`], which then try again.
 pub fn acknowledged() {
     ACKNOWLEDGED.notify_all();
 }
 
-/// The engine's thread: one step, then the lock is anybody's.
+/// Runs the engine's thread: after each step the lock is free for others.
 pub fn run_engine() -> ! {
     let mut guard = lock();
     loop {
@@ -207,7 +209,7 @@ impl World {
             regions: Table::new(1),
             channels: Table::new(1),
             queues: Table::new(1),
-            // 0 and 1 are the management's.
+            // The numbers 0 and 1 belong to the management.
             pairs: Table::new(17),
             shared: Table::new(1),
             ports: devices.iter().map(|device| Port { state: device.port, alive: true }).collect(),
@@ -224,7 +226,7 @@ impl World {
     }
 
     fn wake(&mut self) {
-        // Only an inline engine makes timers that its thread does not know of.
+        // Only an inline engine makes timers that its thread does not know.
         let due = !self.tasks.is_empty() || (config().inline && !self.timers.is_empty());
         if self.asleep && due {
             self.asleep = false;
@@ -232,7 +234,7 @@ impl World {
         }
     }
 
-    /// Has the engine look at the pair.
+    /// Schedules the pair for the engine.
     pub fn schedule(&mut self, pair: u32) {
         if let Some(found) = self.pairs.get_mut(pair)
             && !found.scheduled
@@ -242,7 +244,7 @@ impl World {
         }
     }
 
-    /// Has every pair look again whose first request such an obstacle keeps.
+    /// Schedules every pair whose first request has such an obstacle.
     pub fn reconsider(&mut self, gone: impl Fn(Obstacle) -> bool) {
         let mut again = Vec::new();
         let pairs = &self.pairs;
@@ -265,7 +267,8 @@ impl World {
         }
     }
 
-    /// Puts a completion into `queue`; `solicited`: receives whose sender asked for it, and failures.
+    /// Puts a completion into `queue`. `solicited` is for receives whose sender requested an event, and for
+    /// failures.
     pub fn complete(&mut self, queue: u32, entry: Entry, solicited: bool) {
         let Some(found) = self.queues.get_mut(queue).filter(|queue| !queue.failed) else { return };
         if found.entries.len() >= found.capacity {
@@ -291,21 +294,21 @@ impl World {
         }
     }
 
-    /// The completion queues of a device fail, and tell it: each poll of them is an error.
+    /// Lets the completion queues of a device fail, and reports it: each poll of them is an error.
     pub fn fail_queues(&mut self, device: usize) {
         for number in self.queues.numbers() {
             let Some(found) = self.queues.get_mut(number) else { continue };
             let (context, handle) = (found.context, found.handle);
             if self.contexts.get(context).is_some_and(|context| context.device == device) {
                 found.failed = true;
-                // So that polls look.
+                // The value makes polls take the lock.
                 found.ready.store(1, Ordering::Release);
                 self.tell(context, EventOf::Queue(number), Some(handle), IBV_EVENT_CQ_ERR);
             }
         }
     }
 
-    /// The queue has lost a completion: it and the pairs that complete there are of no use any more.
+    /// Handles a lost completion: the queue, and the pairs that complete there, become unusable.
     fn overrun(&mut self, queue: u32) {
         let Some(found) = self.queues.get(queue) else { return };
         let (context, handle) = (found.context, found.handle);
@@ -340,7 +343,7 @@ impl World {
         self.tell(shared.context, EventOf::Shared(number), Some(shared.handle), event);
     }
 
-    /// An event of the device's, at each of its contexts.
+    /// Reports a device's event to each of its contexts.
     pub fn tell_device(&mut self, device: usize, event: u32) {
         let contexts: Vec<_> =
             self.contexts.iter().filter(|(_, context)| context.device == device).map(|(n, _)| n).collect();
@@ -355,7 +358,7 @@ impl World {
         give(&context.fd);
     }
 
-    /// Drops the asynchronous events that nobody has got yet.
+    /// Drops the asynchronous events that no program has got yet.
     pub fn forget_events(&mut self, context: u32, of: EventOf) {
         let Some(context) = self.contexts.get_mut(context) else { return };
         let before = context.events.len();
@@ -363,13 +366,13 @@ impl World {
         (context.events.len()..before).for_each(|_| take(&context.fd));
     }
 
-    /// The device works.
+    /// Whether the device works.
     pub fn alive(&self, device: usize) -> bool {
         self.ports.get(device).is_some_and(|port| port.alive)
     }
 }
 
-/// A descriptor that can be read as often as something was given.
+/// A descriptor that is readable as many times as units were given.
 pub fn semaphore() -> io::Result<OwnedFd> {
     // SAFETY: The call takes numbers only.
     let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
@@ -386,7 +389,7 @@ pub fn give(fd: &OwnedFd) {
     unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
-/// Takes one back, unless a reader was faster.
+/// Takes a unit back, unless a reader was faster.
 pub fn take(fd: &OwnedFd) {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: One structure, and no waiting.
@@ -397,10 +400,10 @@ pub fn take(fd: &OwnedFd) {
     }
 }
 
-/// Waits as the descriptor's flags say, and takes one.
+/// Waits, unless the descriptor's flags forbid it, and takes a unit.
 ///
 /// # Errors
-/// The system's: `EAGAIN` if it does not block, `EINTR`.
+/// The system's error: `EAGAIN` if the descriptor does not block, `EINTR`.
 pub fn wait(fd: i32) -> io::Result<()> {
     let mut unit = [0u8; 8];
     // SAFETY: Eight bytes are written to `unit`.

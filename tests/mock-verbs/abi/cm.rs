@@ -1,4 +1,4 @@
-//! The structures of `<rdma/rdma_cma.h>`, under its own names, and its numbers that are modelled.
+//! The structures of `<rdma/rdma_cma.h>`, under its own names, and those of its numbers that are modelled.
 
 use super::{ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_srq};
 use libc::{c_int, c_void, sockaddr_storage};
@@ -16,7 +16,7 @@ pub struct rdma_ib_addr {
     pub pkey: u16,
 }
 
-/// Of the unions, the members that have the room for every family.
+/// Addresses of a connection. Each union has the member with room for every family.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addr {

@@ -22,7 +22,7 @@ pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
 pub const IBV_PORT_IP_BASED_GIDS: u32 = 1 << 26;
-/// In `ibv_port_attr::flags`.
+/// A flag in `ibv_port_attr::flags`.
 pub const IBV_QPF_GRH_REQUIRED: u8 = 1;
 
 pub const IBV_EVENT_CQ_ERR: u32 = 0;
@@ -72,7 +72,7 @@ pub const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 pub const IBV_ACCESS_REMOTE_READ: u32 = 1 << 2;
 pub const IBV_ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
 pub const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
-/// Flags that a library may ignore; only `ibv_reg_mr_iova2` takes them.
+/// Flags that a library may ignore; only `ibv_reg_mr_iova2` accepts them.
 pub const IBV_ACCESS_OPTIONAL_RANGE: u32 = 0x3ff0_0000;
 pub const IBV_ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 

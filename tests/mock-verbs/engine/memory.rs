@@ -1,4 +1,4 @@
-//! Registered memory as the device sees it: keys, bounds and rights first, then the bytes.
+//! Registered memory as the device sees it: it checks keys, bounds and rights, then accesses the bytes.
 
 use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_sge};
 use crate::meeting;
@@ -8,7 +8,8 @@ use crate::world::World;
 /// Bytes of this process that a region covers: address and length.
 pub type Span = (usize, usize);
 
-/// Where `length` bytes from `address` on of region `key` lie, if the region is in `domain` and grants all of `access`.
+/// Place of `length` bytes from `address` on in the region `key`, if the region is in `domain` and grants all of
+/// `access`.
 pub fn translate(
     world: &World,
     domain: u32,
@@ -24,7 +25,7 @@ pub fn translate(
     (inside && allowed).then(|| (region.address + offset as usize, length as usize))
 }
 
-/// The key of a region: its number, and a byte that says whether somebody made it up.
+/// Key of a region: its number, and a byte that shows whether the key was invented.
 pub fn key(number: u32) -> u32 {
     number << 8 | (number.wrapping_mul(0x9d) ^ 0x5a) & 0xff
 }
@@ -34,7 +35,7 @@ fn number(made: u32) -> Option<u32> {
     (key(number) == made).then_some(number)
 }
 
-/// The pieces of a list, each of which has to be translated; those without bytes are passed over, as adapters do.
+/// Translates the pieces of a list; empty ones are skipped, as adapters do.
 pub fn pieces(world: &World, domain: u32, list: &[ibv_sge], access: u32) -> Option<Vec<Span>> {
     let filled = list.iter().filter(|piece| piece.length > 0);
     filled
@@ -42,12 +43,12 @@ pub fn pieces(world: &World, domain: u32, list: &[ibv_sge], access: u32) -> Opti
         .collect()
 }
 
-/// What a request sends from, or reads into.
+/// Memory that a request sends from, or reads into.
 pub fn local(world: &World, domain: u32, request: &SendRequest) -> Option<Vec<Span>> {
     match &request.payload {
         Payload::Inline(bytes) => Some(vec![(bytes.as_ptr() as usize, bytes.len())]),
         Payload::Gather(list) => {
-            // What is read comes as a write of the peer's, on iWARP.
+            // On iWARP the data of a read arrive as a write of the peer.
             let remote = if is_iwarp(world, domain) { IBV_ACCESS_REMOTE_WRITE } else { 0 };
             let access = if request.is_read() { IBV_ACCESS_LOCAL_WRITE | remote } else { 0 };
             pieces(world, domain, list, access)
@@ -60,7 +61,7 @@ fn is_iwarp(world: &World, domain: u32) -> bool {
     context.and_then(|context| meeting::device(context.device)).is_some_and(|device| device.iwarp)
 }
 
-/// Copies all of `from` to the beginning of `to`, which has the room.
+/// Copies all of `from` to the beginning of `to`, which has enough room.
 pub fn copy(world: &mut World, from: &[Span], to: &[Span]) {
     let mut places = to.iter().copied().filter(|(_, length)| *length > 0);
     let mut place = (0, 0);

@@ -1,4 +1,4 @@
-//! Whether what a queue pair sends arrives at the one that it names, and how long it tries.
+//! Paths: whether a queue pair's packets arrive at the named peer, and how long the pair repeats them.
 
 use super::Outcome;
 use crate::abi::{
@@ -9,13 +9,13 @@ use crate::objects::{Kind, Obstacle, Pair};
 use crate::world::World;
 use std::time::Duration;
 
-/// The LID of every port of an InfiniBand link is its device's place in the list, plus one.
+/// LID of a port on an InfiniBand link: its device's index in the list, plus one.
 pub fn lid(device: usize) -> u16 {
     device as u16 + 1
 }
 
-/// The responder, if the pair's packets reach it and its answers the pair. The sequence number is checked too where
-/// packets are counted.
+/// The responder, if the pair's packets reach it, and its answers reach the pair. The sequence number is checked,
+/// too, if the transport counts packets.
 pub fn responder(world: &World, number: u32) -> Option<u32> {
     let pair = world.pairs.get(number)?;
     let peer_number = pair.attributes.dest_qp_num;
@@ -30,12 +30,12 @@ pub fn responder(world: &World, number: u32) -> Option<u32> {
         && peer.state.receives()
         && peer.attributes.dest_qp_num == number
         && (is_iwarp(pair) || (leads_to(pair, peer) && leads_to(peer, pair)));
-    // An unreliable responder takes any message from its first packet on.
+    // An unreliable responder accepts any message from its first packet on.
     let in_sequence = pair.kind == Kind::Unreliable || pair.sends_from == peer.expects;
     (meets && in_sequence).then_some(peer_number)
 }
 
-/// What the address of `from`'s path says of `to`.
+/// Whether the address of `from`'s path leads to `to`.
 fn leads_to(from: &Pair, to: &Pair) -> bool {
     let (Some(from_device), Some(to_device)) = (device(from), device(to)) else { return false };
     if from_device.link != to_device.link {
@@ -49,16 +49,16 @@ fn leads_to(from: &Pair, to: &Pair) -> bool {
     let (Some(source), Some(target)) = (source(from, from_device), source(to, to_device)) else {
         return false;
     };
-    // The two versions of RoCE are different packets; and a responder knows its peer by the address.
+    // The two versions of RoCE use different packets; and a responder identifies its peer by the address.
     source.1 == target.1 && path.grh.dgid == target.0
 }
 
-/// The address that the pair sends from, and its type.
+/// Address that the pair sends from, and its type.
 fn source(pair: &Pair, device: &Device) -> Option<(ibv_gid, u32)> {
     device.gids.get(usize::from(pair.path().grh.sgid_index)).copied()
 }
 
-/// Its path is a TCP connection.
+/// Whether the pair's path is a TCP connection.
 fn is_iwarp(pair: &Pair) -> bool {
     device(pair).is_some_and(|device| device.iwarp)
 }
@@ -67,32 +67,32 @@ fn device(pair: &Pair) -> Option<&'static Device> {
     config().devices.as_deref()?.get(pair.device)
 }
 
-/// Packets of a message of so many bytes.
+/// Number of packets of a message of `length` bytes.
 pub fn packets(pair: &Pair, length: u64) -> u32 {
     let mtu = 128u64 << pair.attributes.path_mtu;
     length.div_ceil(mtu).max(1) as u32
 }
 
-/// Nobody answers.
+/// Outcome of a request if nobody answers.
 pub fn silence(kind: Kind) -> Outcome {
     match kind {
         Kind::Reliable => Outcome::Blocked(Obstacle::Silence),
-        // Nobody was going to.
+        // The requester expects no answer.
         Kind::Unreliable => Outcome::Done,
     }
 }
 
-/// How long a request is tried again; `None`: for ever.
+/// Time for which a request is repeated; `None`: for ever.
 pub fn patience(world: &World, pair: &Pair, what: Obstacle) -> Option<Duration> {
     let attributes = &pair.attributes;
     match what {
-        // 4.096 µs times two to the power of `timeout`; 0 is infinite.
+        // The time-out is 4.096 µs times two to the power of `timeout`; 0 is infinite.
         Obstacle::Silence if attributes.timeout == 0 => None,
         Obstacle::Silence => {
             let once = Duration::from_nanos(4096 << attributes.timeout);
             Some(once * (u32::from(attributes.retry_cnt) + 1))
         }
-        // 7 is infinite. Between two tries the requester waits as long as the responder asks for.
+        // The count 7 is infinite. Between two attempts the requester waits as long as the responder requests.
         Obstacle::NoReceive(_) | Obstacle::NoShared(_) if attributes.rnr_retry == 7 => None,
         Obstacle::NoReceive(_) | Obstacle::NoShared(_) => {
             let asked =
@@ -102,7 +102,7 @@ pub fn patience(world: &World, pair: &Pair, what: Obstacle) -> Option<Duration> 
     }
 }
 
-/// InfiniBand Architecture Specification, volume 1, table 45: in units of 10 µs.
+/// Values of InfiniBand Architecture Specification, volume 1, table 45, in units of 10 µs.
 const RNR_TIMERS: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -112,7 +112,7 @@ fn rnr_timer(code: u8) -> Duration {
     Duration::from_micros(10) * RNR_TIMERS[usize::from(code & 31)]
 }
 
-/// The completion's status once that is over.
+/// Status of the completion after this time.
 pub fn verdict(what: Obstacle) -> u32 {
     match what {
         Obstacle::Silence => IBV_WC_RETRY_EXC_ERR,

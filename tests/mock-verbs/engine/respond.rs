@@ -1,7 +1,7 @@
-//! What happens to a request at the responder.
+//! The responder's side of a request.
 //!
-//! The errors and who learns what are those of the InfiniBand Architecture Specification, volume 1, section 9.9
-//! (release 1.4): a reliable requester learns the responder's refusal; an unreliable one nothing.
+//! The errors, and who learns them, follow the InfiniBand Architecture Specification, volume 1, section 9.9
+//! (release 1.4): a reliable requester learns the responder's refusal; an unreliable one learns nothing.
 
 use super::{Outcome, base, failure, memory, path};
 use crate::abi::{
@@ -42,13 +42,13 @@ pub fn carry_out(world: &mut World, number: u32, request: &SendRequest) -> Outco
         count_packets(world, number, peer, request.length);
     }
     match (kind, outcome) {
-        // Dropped.
+        // The message is dropped.
         (Kind::Unreliable, Outcome::Blocked(_) | Outcome::Failed(_)) => Outcome::Done,
         (_, outcome) => outcome,
     }
 }
 
-/// A packet of the message is lost: nobody hears of it. Of an RDMA write, what came before it is in place.
+/// Loses a packet of the message, which nobody learns. Of an RDMA write, the packets before it are in place.
 fn lose(world: &mut World, peer: u32, request: &SendRequest, from: &[Span]) {
     let Some(found) = world.pairs.get(peer) else { return };
     let is_write = matches!(request.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
@@ -65,7 +65,7 @@ fn lose(world: &mut World, peer: u32, request: &SendRequest, from: &[Span]) {
     }
 }
 
-/// Brings the data of a read, when it is acknowledged.
+/// Brings the data of a read when it is acknowledged.
 pub fn bring(world: &mut World, number: u32, request: &SendRequest) -> Result<(), u32> {
     let Some(pair) = world.pairs.get(number) else { return Ok(()) };
     let (domain, peer) = (pair.domain, pair.attributes.dest_qp_num);
@@ -84,7 +84,7 @@ fn refuse(world: &mut World, peer: u32, event: u32, status: u32) -> Result<(), u
     Err(status)
 }
 
-/// A pair that is ready to receive only learns that its peer has begun to send.
+/// Reports to a pair that is only ready to receive that its peer has begun to send.
 fn establish(world: &mut World, peer: u32) {
     if let Some(found) = world.pairs.get_mut(peer) {
         found.listens = false;
@@ -134,14 +134,14 @@ fn write(world: &mut World, peer: u32, request: &SendRequest, from: &[Span]) -> 
         memory::copy(world, from, &to);
         return Outcome::Done;
     }
-    // Without a receive, the last packet waits; we wait with all of it.
+    // Without a receive the last packet waits; here the whole message waits.
     let Some((receive, frees)) = take_receive(world, peer) else { return no_receive(world, peer) };
     memory::copy(world, from, &to);
     received(world, peer, &receive, frees, request, IBV_WC_RECV_RDMA_WITH_IMM);
     Outcome::Done
 }
 
-/// Whether the responder would let the requester read. The data come with [`bring`].
+/// Whether the responder allows the read. [`bring`] brings the data.
 fn may_read(world: &mut World, peer: u32, request: &SendRequest) -> Outcome {
     let Some(found) = world.pairs.get(peer) else { return Outcome::Done };
     let requester = world.pairs.get(found.attributes.dest_qp_num);
@@ -156,7 +156,7 @@ fn may_read(world: &mut World, peer: u32, request: &SendRequest) -> Outcome {
     }
 }
 
-/// The responder's side of an RDMA request; of no bytes, no key is looked at.
+/// Responder's memory of an RDMA request; for zero bytes, no key is checked.
 fn remote(world: &World, domain: u32, request: &SendRequest, access: u32) -> Option<Vec<Span>> {
     if request.length == 0 {
         return Some(Vec::new());
@@ -165,7 +165,8 @@ fn remote(world: &World, domain: u32, request: &SendRequest, access: u32) -> Opt
         .map(|span| vec![span])
 }
 
-/// The responder refuses: a reliable one fails, and says so to its program; an unreliable one drops the message.
+/// Refuses the message: a reliable responder fails, and reports this to its program; an unreliable one drops the
+/// message.
 fn refused(world: &mut World, peer: u32, event: u32, status: u32) -> Outcome {
     if world.pairs.get(peer).is_some_and(|peer| peer.kind == Kind::Reliable) {
         world.fail_pair(peer, Some(event));
@@ -173,18 +174,18 @@ fn refused(world: &mut World, peer: u32, event: u32, status: u32) -> Outcome {
     Outcome::Failed(status)
 }
 
-/// The message is longer than the receive that is its.
+/// Handles a message that is longer than its receive.
 fn too_long(world: &mut World, peer: u32, receive: ReceiveRequest, frees: Frees) -> Outcome {
     let Some(found) = world.pairs.get_mut(peer) else { return Outcome::Done };
     if found.kind == Kind::Unreliable && found.shared.is_none() {
-        // Dropped, and the receive stays where it was.
+        // The message is dropped, and the receive stays in place.
         found.receives.push_front(receive);
         return Outcome::Done;
     }
     spoilt(world, peer, &receive, frees, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR)
 }
 
-/// The receive completes with an error, and the pair fails.
+/// Completes the receive with an error, and lets the pair fail.
 fn spoilt(
     world: &mut World,
     peer: u32,
@@ -213,7 +214,7 @@ fn take_receive(world: &mut World, peer: u32) -> Option<(ReceiveRequest, Frees)>
     let shared = world.shared.get_mut(number)?;
     let receive = shared.receives.pop_front()?;
     if (shared.receives.len() as u32) < shared.limit {
-        // Once, until it is armed again.
+        // The event comes once, until the limit is armed again.
         shared.limit = 0;
         world.tell_shared(number, IBV_EVENT_SRQ_LIMIT_REACHED);
     }

@@ -1,21 +1,22 @@
-//! Pairs that send what they like: what an adapter's library, or a program past it, could say to a peer that it has met.
+//! Spoilt pairs, which send anything that an adapter's library, or a program that bypasses it, could send to a connected
+//! peer.
 //!
-//! Which pairs, `STANDIN_SPOIL` says, by the name of the thread that makes them. What they send changes in its bytes, its length, its
-//! immediate data, its address and key, is sent twice, or again later.
+//! `STANDIN_SPOIL` selects the pairs by the name of the thread that makes them. Their messages change in bytes, length, immediate
+//! data, address and key, are sent twice, or again later.
 
 use super::{memory, respond};
 use crate::config::config;
 use crate::objects::{Payload, SendRequest};
 use crate::world::World;
 
-/// Of so many requests of such a pair, one is spoilt.
+/// Average number of requests of such a pair for each spoilt one.
 const ONE_IN: u32 = 8;
-/// What is longer is not changed in its bytes.
+/// Length above which the bytes are not changed.
 const LONGEST: u64 = 1 << 14;
-/// Bytes in which headers lie.
+/// Number of bytes that contain headers.
 const FRONT: usize = 64;
 
-/// Whether a pair that this thread makes is one.
+/// Whether a pair made by this thread is spoilt.
 pub fn is_meant() -> bool {
     let Some((meant, _)) = &config().spoil else { return false };
     let mut name = [0_u8; 16];
@@ -24,7 +25,7 @@ pub fn is_meant() -> bool {
     name.split(|byte| *byte == 0).next() == Some(meant.as_bytes())
 }
 
-/// Changes it, or not.
+/// Changes the request, or leaves it.
 pub fn request(world: &mut World, number: u32, request: &mut SendRequest) {
     if !world.spoiler.draw().is_multiple_of(ONE_IN) {
         return;
@@ -35,7 +36,7 @@ pub fn request(world: &mut World, number: u32, request: &mut SendRequest) {
         2 => request.remote = request.remote.wrapping_add(value(world)),
         3 => request.rkey ^= 1 << (world.spoiler.draw() % 32),
         4 => {
-            // Once more, and what became of the first is nobody's business.
+            // The request is carried out once more, whatever became of the first time.
             let _ = respond::carry_out(world, number, request);
         }
         _ => bytes(world, number, request),
@@ -70,7 +71,7 @@ fn bytes(world: &mut World, number: u32, request: &mut SendRequest) {
     request.payload = Payload::Inline(bytes);
 }
 
-/// Small, near the end of everything, or anything.
+/// A number that is small, near the largest one, or arbitrary.
 fn value(world: &mut World) -> u64 {
     let [small, rest] = [(); 2].map(|()| u64::from(world.spoiler.draw()));
     match rest % 4 {

@@ -12,18 +12,18 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `ibv_comp_channel` is the beginning of.
+/// A completion channel; it begins with the `ibv_comp_channel` that programs see.
 #[repr(C)]
 struct OpenCompletionChannel {
     ibv: ibv_comp_channel,
     number: u32,
 }
 
-/// What `ibv_cq` is the beginning of.
+/// A completion queue; it begins with the `ibv_cq` that programs see.
 #[repr(C)]
 struct OpenQueue {
     ibv: ibv_cq,
-    /// How many completions there are: an empty queue is polled without the lock.
+    /// Number of completions: an empty queue is polled without the lock.
     ready: Arc<AtomicUsize>,
 }
 
@@ -147,7 +147,7 @@ unsafe extern "C" fn ibv_resize_cq(queue: *mut ibv_cq, entries: c_int) -> c_int 
     number(result)
 }
 
-/// Waits until all events were acknowledged that programs have got of it.
+/// Destroys a completion queue, and waits until all events about it that programs have got were acknowledged.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
     // SAFETY: handle
@@ -198,7 +198,7 @@ fn forget_completion_events(world: &mut World, queue: u32) {
     (channel.events.len()..before).for_each(|_| take(&channel.fd));
 }
 
-/// `ops.poll_cq`
+/// Implements `ops.poll_cq`.
 pub unsafe extern "C" fn poll_cq(queue: *mut ibv_cq, most: c_int, completions: *mut ibv_wc) -> c_int {
     let open = queue.cast::<OpenQueue>();
     // SAFETY: handle; it is the beginning of ours.
@@ -249,7 +249,8 @@ fn free(world: &mut World, frees: Frees) {
     }
 }
 
-/// `ops.req_notify_cq`; tells of what comes from now on, not of what is there: that is the harder reading.
+/// Implements `ops.req_notify_cq`: reports later completions, not those that are already there, which is the
+/// harder reading for programs.
 pub unsafe extern "C" fn req_notify_cq(queue: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: handle
     let handle = unsafe { (*queue).handle };
@@ -282,7 +283,7 @@ unsafe extern "C" fn ibv_get_cq_event(
             found.told += 1;
             Some(found.handle.pointer::<ibv_cq>())
         });
-        // None: its queue was destroyed in between.
+        // None: the event's queue was destroyed in between.
         if let Some(found) = found {
             // SAFETY: The caller's places, and a queue that lives until this event is acknowledged.
             unsafe {

@@ -1,4 +1,4 @@
-//! The list of devices, and contexts.
+//! Devices and contexts.
 
 use super::{null, number, post_recv, post_send, post_srq_recv, standin};
 use crate::abi::{
@@ -14,14 +14,14 @@ use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::{Once, OnceLock};
 
-/// What `ibv_context` is the beginning of.
+/// An open context; it begins with the `ibv_context` that programs see.
 #[repr(C)]
 pub struct OpenContext {
     pub ibv: ibv_context,
     pub number: u32,
 }
 
-/// The devices of this process, as long as it lives.
+/// Devices of this process, which live as long as it does.
 struct Devices(Vec<ibv_device>);
 
 // SAFETY: Nothing in a device changes, and its pointers are null.
@@ -49,7 +49,7 @@ fn make(device: &Device) -> ibv_device {
     }
 }
 
-/// `words`, cut so that a zero follows.
+/// Converts `words` to a C string, cut so that a zero fits behind.
 pub fn text<const N: usize>(words: &str) -> [c_char; N] {
     let mut text = [0; N];
     for (to, from) in text.iter_mut().take(N - 1).zip(words.bytes()) {
@@ -58,17 +58,17 @@ pub fn text<const N: usize>(words: &str) -> [c_char; N] {
     text
 }
 
-/// The device at this place of the list.
+/// Handle of the device with this index.
 pub fn handle(index: usize) -> *mut ibv_device {
     devices().0.get(index).map_or(std::ptr::null_mut(), |device| std::ptr::from_ref(device).cast_mut())
 }
 
-/// The place of a device in the list.
+/// Index of a device in the list.
 fn index(device: *mut ibv_device) -> Option<usize> {
     devices().0.iter().position(|known| std::ptr::eq(known, device))
 }
 
-/// What is configured of the context's device.
+/// Configuration of the context's device.
 ///
 /// # Safety
 /// A context that is open.
@@ -78,7 +78,7 @@ pub unsafe fn configured(context: *mut ibv_context) -> Option<&'static Device> {
     config().devices.as_deref()?.get(index(device)?)
 }
 
-/// The context's number.
+/// Number of the context.
 ///
 /// # Safety
 /// A context that is open.
@@ -140,18 +140,18 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     let ibv = ibv_context {
         device,
         ops: operations(),
-        // There is no kernel that takes commands.
+        // No kernel takes commands.
         cmd_fd: -1,
         async_fd,
         num_comp_vectors: 1,
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
-        // No extended operations: the header's inline functions then call the exported ones.
+        // There are no extended operations: the header's inline functions then call the exported ones.
         abi_compat: std::ptr::null_mut(),
     };
     Box::into_raw(Box::new(OpenContext { ibv, number })).cast()
 }
 
-/// All but what programs call through is empty.
+/// Table of operations: only those are set through which programs call.
 fn operations() -> ibv_context_ops {
     // SAFETY: Every member is an optional function, for which zero is none.
     let empty: ibv_context_ops = unsafe { std::mem::zeroed() };
@@ -177,7 +177,8 @@ fn start_engine() {
     });
 }
 
-/// As when the kernel cleans up: what is left of the context is gone for the device. Its handles are the program's leak.
+/// Closes a context as if the kernel cleaned up: its remaining objects vanish from the device. Their handles are the
+/// program's leak.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: handle
@@ -249,13 +250,13 @@ fn limits(device: &Device) -> ibv_device_attr {
     }
 }
 
-/// Nothing is pinned here that a child's write could tear away.
+/// Succeeds without work: nothing is pinned here that a child's write could separate.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// `IBV_FORK_UNNEEDED`
+/// Returns `IBV_FORK_UNNEEDED`.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_is_fork_initialized() -> c_int {
     2

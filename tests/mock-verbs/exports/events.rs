@@ -1,4 +1,4 @@
-//! Asynchronous events: got, and acknowledged.
+//! Asynchronous events: how programs get and acknowledge them.
 
 use super::device::number_of;
 use super::minus_one;
@@ -29,7 +29,7 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
             };
             Some(ibv_async_event { element, event_type: event.what })
         });
-        // None: what it was about was destroyed in between.
+        // None: the object of the event was destroyed in between.
         if let Some(found) = found {
             // SAFETY: The caller's structure.
             unsafe { event.write(found) };

@@ -1,4 +1,4 @@
-//! librdmacm's functions, as far as programs need that make their queue pairs themselves. A handle's number is behind it.
+//! Functions of librdmacm that a program needs if it makes its queue pairs itself. A handle is followed by its number.
 
 use super::device::{self, ibv_open_device};
 use super::{minus_one, null};
@@ -42,7 +42,7 @@ unsafe fn number_of(id: *mut rdma_cm_id) -> u32 {
     unsafe { (*id.cast::<OpenId>()).number }
 }
 
-/// The library opens each device once, for itself, as long as the process lives.
+/// Context of a device, which the library opens once for itself, as long as the process lives.
 fn opened(index: usize) -> *mut ibv_context {
     static OPENED: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +141,7 @@ unsafe fn address(at: *const sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Binds `number` to the device that has the address.
+/// Binds `number` to the device with this address.
 fn bind(meetings: &mut Meetings, number: u32, address: Option<SocketAddr>) -> Result<usize, c_int> {
     let mut address = address.ok_or(libc::EINVAL)?;
     let device = meeting::device_at(&address).ok_or(libc::ENODEV)?;
@@ -264,7 +264,7 @@ unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     minus_one(lock().establish(number))
 }
 
-/// What the kernel has learned of the path, by state.
+/// Returns attributes for the state, with the kernel's knowledge of the path.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
@@ -299,7 +299,7 @@ fn attributes_for(meetings: &Meetings, number: u32, state: u32) -> Result<(ibv_q
     if state == IBV_QPS_INIT {
         return Ok((attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT));
     }
-    // Before the other end is known, there is no path.
+    // There is no path before the other end is known.
     let peer = id.peer.and_then(|peer| meetings.ids.get(peer)).ok_or(libc::EINVAL)?;
     let known = matches!(id.stage, Stage::Asked | Stage::Answered | Stage::Connected);
     let to = peer.device.filter(|_| known).and_then(|at| Some((at, configured(at)?))).ok_or(libc::EINVAL)?;
@@ -314,7 +314,7 @@ fn attributes_for(meetings: &Meetings, number: u32, state: u32) -> Result<(ibv_q
     if infiniband {
         attr.ah_attr.dlid = lid(to.0);
     } else {
-        // The last of the table: of its address, by the newest version.
+        // The last entry of the table has the device's address in the newest version.
         attr.ah_attr.is_global = 1;
         attr.ah_attr.grh.dgid = to.1.gids.last().map(|gid| gid.0).unwrap_or_default();
         (attr.ah_attr.grh.sgid_index, attr.ah_attr.grh.hop_limit) = (device.gids.len() as u8 - 1, 64);

@@ -68,7 +68,7 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     unsafe { register(domain, address, length, iova, access as c_uint) }
 }
 
-/// The one that may pass over optional flags.
+/// Registers memory, with optional flags that may be ignored.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_mr_iova2(
     domain: *mut ibv_pd,
@@ -99,7 +99,7 @@ unsafe fn register(
         return null(error);
     }
     let iova = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    // The device's pages are the processor's: an address keeps its place in its page.
+    // The device's pages are the processor's: an address keeps its offset in the page.
     if (iova ^ address as u64) & 4095 != 0 {
         return null(libc::EINVAL);
     }
@@ -124,7 +124,7 @@ unsafe fn register(
     Box::into_raw(Box::new(ibv_mr { context, pd: domain, addr: address, length, handle, lkey, rkey }))
 }
 
-/// What the kernel checks: rights that go together, and pages that are there.
+/// Checks as the kernel does: rights that go together, and pages that exist.
 fn check(address: *mut c_void, length: usize, access: u32) -> Result<(), c_int> {
     let written_from_afar = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     if access & !KNOWN != 0 || (written_from_afar && access & IBV_ACCESS_LOCAL_WRITE == 0) {
@@ -133,7 +133,7 @@ fn check(address: *mut c_void, length: usize, access: u32) -> Result<(), c_int> 
     let end = (address as usize).checked_add(length).filter(|_| length > 0).ok_or(libc::EINVAL)?;
     // SAFETY: The call takes a number only.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-    // In pieces, so that the answer needs little room.
+    // The query is made in pieces, so that the answer needs little room.
     let mut answer = [0u8; 4096];
     let mut at = address as usize / page * page;
     while at < end {

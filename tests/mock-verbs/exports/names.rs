@@ -1,4 +1,4 @@
-//! Numbers in words.
+//! Names of numbers.
 
 use libc::{c_char, c_int, c_uint};
 use std::ffi::CStr;

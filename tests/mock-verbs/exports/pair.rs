@@ -1,4 +1,4 @@
-//! Queue pairs: made, moved through their states, asked, destroyed.
+//! Queue pairs: made, moved through their states, queried, destroyed.
 
 use super::device::{configured, number_of};
 use super::{null, number};
@@ -107,7 +107,7 @@ fn fits(device: &Device, asked: &ibv_qp_init_attr) -> bool {
         && !asked.recv_cq.is_null()
 }
 
-/// Puts the pair into the world, and counts it with what it uses.
+/// Adds the pair to the world, and counts it as a user of its objects.
 fn enlist(world: &mut World, pair: Pair, device: &Device) -> Result<u32, c_int> {
     if !world.alive(pair.device) {
         return Err(libc::EIO);
@@ -176,7 +176,7 @@ fn modify(
         return Err(libc::EINVAL);
     }
     take_over(pair, given, mask);
-    // iWARP has no such state: it waits for the connection.
+    // iWARP has no such state: the pair waits for the connection.
     let to = if device.iwarp && to == State::ReadyToReceive { State::Init } else { to };
     pair.state = to;
     match to {
@@ -184,12 +184,12 @@ fn modify(
         State::Error => world.fail_pair(number, None),
         _ => world.schedule(number),
     }
-    // Whoever sends to it, or was waiting for its state, tries again.
+    // Pairs that send to this one, or waited for its state, try again.
     world.reconsider(|what| what == Obstacle::Silence);
     Ok(to)
 }
 
-/// What the kernel and the adapter check of values.
+/// Checks values as the kernel and the adapter do.
 fn sensible(given: &ibv_qp_attr, mask: i32, device: &Device) -> bool {
     let not = |bit: i32, wrong: bool| mask & bit == 0 || !wrong;
     let path = &given.ah_attr;
@@ -243,7 +243,7 @@ fn take_over(pair: &mut Pair, given: &ibv_qp_attr, mask: i32) {
     }
 }
 
-/// As new: what was posted is forgotten, completions that were not polled too.
+/// Resets the pair: its requests are forgotten, and so are completions that were not polled.
 fn reset(world: &mut World, number: u32) {
     let Some(pair) = world.pairs.get_mut(number) else { return };
     pair.attributes = ibv_qp_attr::default();
@@ -309,14 +309,14 @@ unsafe extern "C" fn ibv_query_qp(
     0
 }
 
-/// Waits until all asynchronous events were acknowledged that programs have got of it.
+/// Destroys a pair, and waits until all asynchronous events about it that programs have got were acknowledged.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     // SAFETY: handle
     let qp = unsafe { (*pair).qp_num };
     let begun = with(|world| {
         let found = world.pairs.get_mut(qp).ok_or(libc::EINVAL)?;
-        // From now on it takes and sends nothing.
+        // From now on the pair neither receives nor sends.
         found.state = State::Reset;
         let (context, queues) = (found.context, [found.send_queue, found.receive_queue]);
         queues.into_iter().for_each(|queue| forget_completions(world, queue, qp));

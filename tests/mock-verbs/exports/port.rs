@@ -11,9 +11,9 @@ use crate::engine::lid;
 use crate::world::with;
 use libc::{c_int, ssize_t};
 
-/// Entries of the table of GIDs, most of them empty.
+/// Number of entries in the table of GIDs, most of them empty.
 pub const GIDS: usize = 16;
-/// What `ibv_query_port` writes: the structure as it was before its last field.
+/// Bytes that `ibv_query_port` writes: the structure without its last field, as it was before.
 const OLD_PORT: usize = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
 /// The device, if `port` is its port.
@@ -26,7 +26,7 @@ unsafe fn of(context: *mut ibv_context, port: u32) -> Result<&'static Device, c_
     if port == 1 { Ok(device) } else { Err(libc::EINVAL) }
 }
 
-/// As programs that were built before the structure grew know it: its last field is not written.
+/// Queries a port for programs that were built before the structure grew: its last field is not written.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -55,10 +55,10 @@ unsafe extern "C" fn ibv_query_port(
         lid,
         sm_lid: lid,
         max_vl_num: 1,
-        // 4 lanes of 10 Gbit/s.
+        // The value stands for 4 lanes of 10 Gbit/s.
         active_width: 2,
         active_speed: 4,
-        // Link up, or polling.
+        // The value is link up, or polling.
         phys_state: if now.state == IBV_PORT_ACTIVE { 5 } else { 2 },
         link_layer: device.link,
         flags: if infiniband { 0 } else { IBV_QPF_GRH_REQUIRED },
@@ -71,7 +71,7 @@ unsafe extern "C" fn ibv_query_port(
     0
 }
 
-/// Of an empty entry it tells zeros, as kernels do.
+/// Queries a GID. For an empty entry it writes zeros, as kernels do.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,

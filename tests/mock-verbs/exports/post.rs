@@ -1,4 +1,4 @@
-//! Posting work requests: checked and queued, nothing else. (But see `STANDIN_ENGINE`.)
+//! Posts of work requests: they are checked and queued, nothing else. (But see `STANDIN_ENGINE`.)
 
 use crate::abi::{
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -9,7 +9,7 @@ use crate::objects::{Kind, Obstacle, Pair, Payload, ReceiveRequest, SendRequest,
 use crate::world::{World, with};
 use libc::c_int;
 
-/// `ops.post_send`
+/// Implements `ops.post_send`.
 pub unsafe extern "C" fn post_send(
     pair: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -73,7 +73,7 @@ unsafe fn queue_send(world: &mut World, number: u32, wr: &ibv_send_wr) -> Result
         length,
     });
     pair.posted += 1;
-    // While the first request waits, those behind it do.
+    // While the first request waits, those behind it wait, too.
     if pair.waiting.is_none() {
         world.schedule(number);
     }
@@ -91,7 +91,8 @@ fn check_send(pair: &Pair, wr: &ibv_send_wr) -> Result<(), c_int> {
     if known && pieces && (!iwarp || iwarp_takes(pair, wr)) { Ok(()) } else { Err(libc::EINVAL) }
 }
 
-/// No immediate data; a read into one piece; nothing from who was asked, before it has heard the other.
+/// Whether iWARP accepts the request: no immediate data; a read into one piece only; nothing from the accepting
+/// side before it has heard the other.
 fn iwarp_takes(pair: &Pair, wr: &ibv_send_wr) -> bool {
     let immediate = matches!(wr.opcode, IBV_WR_RDMA_WRITE_WITH_IMM | IBV_WR_SEND_WITH_IMM);
     let pieces = wr.opcode != IBV_WR_RDMA_READ || wr.num_sge <= 1;
@@ -121,7 +122,7 @@ unsafe fn gather(list: &[ibv_sge]) -> Vec<u8> {
     bytes
 }
 
-/// `ops.post_recv`
+/// Implements `ops.post_recv`.
 pub unsafe extern "C" fn post_recv(
     pair: *mut ibv_qp,
     first: *mut ibv_recv_wr,
@@ -148,7 +149,7 @@ pub unsafe extern "C" fn post_recv(
     result
 }
 
-/// `ops.post_srq_recv`
+/// Implements `ops.post_srq_recv`.
 pub unsafe extern "C" fn post_srq_recv(
     shared: *mut ibv_srq,
     first: *mut ibv_recv_wr,

@@ -94,7 +94,8 @@ unsafe extern "C" fn ibv_query_srq(shared: *mut ibv_srq, attributes: *mut ibv_sr
     }))
 }
 
-/// Waits until all asynchronous events were acknowledged that programs have got of it.
+/// Destroys a shared receive queue, and waits until all asynchronous events about it that programs have got
+/// were acknowledged.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_srq(shared: *mut ibv_srq) -> c_int {
     // SAFETY: handle

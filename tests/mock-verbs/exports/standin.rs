@@ -1,4 +1,4 @@
-//! What no libibverbs has: strokes of fate on demand, and a look inside.
+//! Functions that no libibverbs has: they cause failures on demand, and give a view inside.
 
 use crate::abi::{
     IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL,
@@ -10,7 +10,7 @@ use crate::objects::{Obstacle, State};
 use crate::world::{Loss, World, with};
 use libc::{c_int, c_uint, c_void};
 
-/// What there is in this process, and what was done. A program that has cleaned up has no objects.
+/// Counts of this process's objects and of the work done. A program that has cleaned up has no objects.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -22,9 +22,9 @@ pub struct StandinCounters {
     pub queues: u64,
     pub pairs: u64,
     pub shared: u64,
-    /// Bytes that are registered.
+    /// Number of registered bytes.
     pub registered: u64,
-    /// Send requests that were carried out, and bytes that were moved by them.
+    /// Number of send requests that were carried out, and of bytes that they moved.
     pub requests: u64,
     pub bytes: u64,
 }
@@ -47,10 +47,11 @@ unsafe extern "C" fn standin_counters(counters: *mut StandinCounters) {
     unsafe { counters.write(now) };
 }
 
-/// Lets `event` (`IBV_EVENT_…`) happen, with its consequences, to queue pair `number` (`QP_FATAL`, `QP_REQ_ERR`,
-/// `QP_ACCESS_ERR`: the pair fails; `COMM_EST`: none), or to the device of that place in the list: `DEVICE_FATAL` (nothing works nor completes any more), `CQ_ERR`
-/// (each of its completion queues fails: to poll it is an error), `PORT_ERR` (packets are lost), `PORT_ACTIVE` (after it), `LID_CHANGE`, `PKEY_CHANGE`, `SM_CHANGE`, `GID_CHANGE`,
-/// `CLIENT_REREGISTER` (told only). Returns 0 or an error's number.
+/// Causes `event` (`IBV_EVENT_…`), with its consequences. To queue pair `number`: `QP_FATAL`, `QP_REQ_ERR`, `QP_ACCESS_ERR` (the
+/// pair fails), `COMM_EST` (no consequences). To the device with this index: `DEVICE_FATAL` (nothing works or completes any
+/// more), `CQ_ERR` (each of its completion queues fails: polling it is an error), `PORT_ERR` (packets are lost), `PORT_ACTIVE`
+/// (ends it), `LID_CHANGE`, `PKEY_CHANGE`, `SM_CHANGE`, `GID_CHANGE`, `CLIENT_REREGISTER` (these are only reported). Returns 0 or
+/// an error's number.
 #[unsafe(no_mangle)]
 extern "C" fn standin_inject(event: c_uint, number: u32) -> c_int {
     with(|world| match event {
@@ -70,8 +71,8 @@ extern "C" fn standin_inject(event: c_uint, number: u32) -> c_int {
     })
 }
 
-/// From now on, of a thousand messages of unreliable pairs `per_mille` are lost, by lots drawn from `seed`: `STANDIN_LOSS`,
-/// while it runs. Returns how many were lost since this was called last.
+/// Loses, from now on, `per_mille` of a thousand messages of unreliable pairs, chosen at random from `seed`, as
+/// `STANDIN_LOSS` does from the start. Returns the number of lost messages since the last call.
 #[unsafe(no_mangle)]
 extern "C" fn standin_lose(per_mille: u32, seed: u64) -> u64 {
     with(|world| std::mem::replace(&mut world.loss, Loss::new(per_mille, seed)).lost)

@@ -1,4 +1,4 @@
-//! Objects, limits, states and events.
+//! Tests of objects, limits, states and events.
 
 #![allow(unsafe_code, reason = "it calls the C interface")]
 
@@ -18,7 +18,7 @@ fn the_device_and_its_port_say_what_they_are() {
         let mut device: ibv_device_attr = std::mem::zeroed();
         assert_eq!((library.ibv_query_device)(context, &mut device), 0);
         assert_eq!((device.phys_port_cnt, device.max_sge, device.max_pkeys), (1, 16, 1));
-        // What programs know of before the structure grew.
+        // The program knows the structure as it was before it grew.
         let mut port = ibv_port_attr { port_cap_flags2: 0xabcd, ..Default::default() };
         assert_eq!((library.ibv_query_port)(context, 1, &mut port), 0);
         assert_eq!((port.state, port.link_layer, port.active_mtu), (IBV_PORT_ACTIVE, 2, 3));
@@ -98,7 +98,7 @@ fn queues_have_as_many_places_as_were_asked_for_and_a_poll_frees_them() {
     assert_eq!(b.poll().wr_id, 0);
     assert_eq!(b.receive(2, &mut []), 0);
     while a.poll_once().is_none() {
-        // Carried out and completed is not yet polled.
+        // A request that was carried out and completed was not yet polled.
         std::thread::yield_now();
     }
     assert_eq!((a.post(send), a.post(send)), (0, 0), "both places, the unsignalled one's too");

@@ -10,10 +10,10 @@ use udeck_mock_verbs::abi::*;
 
 const PAIRS: u8 = 6;
 const MESSAGES: u64 = 3000;
-/// Receives that a pair has posted at a time, and sends.
+/// Number of receives, and of sends, that a pair has posted at a time.
 const WINDOW: usize = 8;
 
-/// A side and its memory go to a thread of their own.
+/// A side that moves, with its memory, to a thread of its own.
 struct Moved(Side);
 
 // SAFETY: Handles may be used by any thread.

@@ -1,4 +1,4 @@
-//! What fails, and who learns it how.
+//! Tests of failures: which side learns them, and how.
 
 #![allow(unsafe_code, reason = "it calls the C interface")]
 
@@ -10,7 +10,7 @@ use udeck_mock_verbs::abi::*;
 
 const IMPATIENT: Wish = Wish { timeout: 8, rnr_retries: 1, ..Wish::USUAL };
 
-/// Posts a write of four bytes to `address` of `key`, and tells how it ended.
+/// Posts a write of four bytes to `address` of `key`, and returns its status.
 fn write(a: &mut Side, address: u64, key: u32) -> u32 {
     let out = Box::leak(Box::new([9u8; 4]));
     let ours = a.register(out, 0);
@@ -119,7 +119,7 @@ fn without_a_receive_a_send_waits_for_ever_or_until_it_has_tried_enough() {
     let (ours, theirs) = (a.register(&mut out, 0), b.register(&mut place, WRITABLE));
     let mut gather = [piece(&out, ours)];
     assert_eq!(a.post(request(1, IBV_WR_SEND, &mut gather)), 0);
-    // Far longer than the timer of its responder: 0.64 ms.
+    // The sleep is far longer than the responder's timer: 0.64 ms.
     std::thread::sleep(Duration::from_millis(30));
     assert!(a.poll_once().is_none());
     assert_eq!(b.receive(1, &mut [piece(&place, theirs)]), 0);
@@ -205,7 +205,8 @@ fn an_unreliable_pair_loses_what_finds_no_place_and_never_learns_it() {
     let mut gather = [piece(&out, ours)];
     let mut read = [piece(&place, theirs)];
     assert_eq!(a.post(rdma(0, IBV_WR_RDMA_READ, &mut read, 0, 0)), libc::EINVAL);
-    // No receive; no such key; a receive that is too short, and stays.
+    // The first message finds no receive; the second no such key; the third a receive that is too short, and
+    // stays.
     assert_eq!(a.post(request(1, IBV_WR_SEND, &mut gather)), 0);
     assert_eq!(a.poll().status, IBV_WC_SUCCESS);
     assert_eq!(a.post(rdma(2, IBV_WR_RDMA_WRITE, &mut gather, 0, 77)), 0);

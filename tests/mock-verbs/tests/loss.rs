@@ -1,4 +1,5 @@
-//! Unreliable pairs lose what the lots say, and nothing else. (In a process of its own: the lots are everybody's.)
+//! Unreliable pairs lose the messages that the random choice says, and no others. (The test runs in a process of
+//! its own, because all share the random numbers.)
 
 #![allow(unsafe_code, reason = "it calls the C interface")]
 
@@ -25,7 +26,7 @@ fn what_is_lost_is_lost_as_a_whole_or_but_for_its_beginning_and_nobody_hears_of_
         assert_eq!(b.receive(number.into(), &mut [piece(&place, theirs)]), 0);
         assert_eq!(a.post(request(1, IBV_WR_SEND, &mut [piece(&out, ours)])), 0);
         assert_eq!(a.poll().status, IBV_WC_SUCCESS, "sent, for all it knows");
-        // Where it did not come, the buffer waits for the next.
+        // If the message did not arrive, the buffer waits for the next.
         match b.poll_once() {
             Some(wc) => {
                 assert_eq!((wc.status, place[7]), (IBV_WC_SUCCESS, number));

@@ -1,4 +1,4 @@
-//! The connection manager, and iWARP, whose queue pairs only it connects.
+//! The connection manager, and iWARP, whose queue pairs are connected only by it.
 
 #![allow(unsafe_code, reason = "it calls the C interface")]
 
@@ -10,7 +10,7 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 use udeck_mock_verbs::abi::*;
 
-/// Before the library reads them.
+/// Sets the devices before the library reads them.
 fn devices() {
     static ONCE: Once = Once::new();
     // SAFETY: Every test calls this first, and nothing else in this process reads or writes variables meanwhile.
@@ -20,7 +20,7 @@ fn devices() {
 const ROCE: u8 = 1;
 const IWARP: u8 = 2;
 
-/// Of the device of this number, from 1.
+/// Address of the device with this number, from 1.
 fn address(device: u8, port: u16) -> sockaddr_in {
     // SAFETY: Numbers only.
     let mut address: sockaddr_in = unsafe { std::mem::zeroed() };
@@ -34,7 +34,7 @@ fn at(address: &mut sockaddr_in) -> *mut libc::sockaddr {
     (address as *mut sockaddr_in).cast()
 }
 
-/// A channel, and identifiers on it.
+/// An event channel, and identifiers on it.
 struct Manager(*mut rdma_event_channel);
 
 impl Manager {
@@ -56,7 +56,7 @@ impl Manager {
         id
     }
 
-    /// The next event, which has to be of this kind. It is not acknowledged.
+    /// Waits for the next event, which must be of this kind. It is not acknowledged.
     fn event(&self, kind: u32) -> *mut rdma_cm_event {
         let (until, mut event) = (Instant::now() + LIMIT, std::ptr::null_mut());
         // SAFETY: As the header says.
@@ -70,7 +70,7 @@ impl Manager {
         event
     }
 
-    /// The same, acknowledged: its status.
+    /// Waits for an event, acknowledges it, and returns its status.
     fn told(&self, kind: u32) -> c_int {
         let event = self.event(kind);
         // SAFETY: As the header says.
@@ -91,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// Somebody who asks at that port, with a queue pair.
+    /// Connects to the port, with a queue pair.
     fn asks(&self, device: u8, port: u16, pair: u32, private: &[u8]) -> *mut rdma_cm_id {
         let id = self.id();
         let mut from = address(device, 0);
@@ -148,7 +148,7 @@ fn two_roce_pairs_meet_and_part() {
         let event = manager.event(RDMA_CM_EVENT_CONNECT_REQUEST);
         let (accepting, conn) = ((*event).id, (*event).param.conn);
         assert!(std::ptr::eq((*event).listen_id, listener) && !(*accepting).verbs.is_null());
-        // As InfiniBand carries them: always so many, zeros behind.
+        // InfiniBand carries the data in a fixed length, padded with zeros.
         let private = std::slice::from_raw_parts(conn.private_data.cast::<u8>(), 56);
         assert_eq!((conn.private_data_len, &private[..6]), (56, &b"words\0"[..]));
         assert_eq!((conn.responder_resources, conn.initiator_depth), (2, 4), "as the other side sees it");
@@ -181,7 +181,7 @@ fn who_is_not_wanted_and_who_finds_nobody_are_told_apart() {
         (library.rdma_ack_cm_event)(event);
         assert_eq!((library.rdma_reject)(request, std::ptr::null(), 0), 0);
         assert_eq!(manager.told(RDMA_CM_EVENT_REJECTED), 28);
-        // Somebody who is asked and goes refuses.
+        // A listener that leaves refuses its open requests.
         let other = manager.asks(ROCE, port, 99, b"");
         assert_eq!((library.rdma_destroy_id)(listener), 0);
         assert_eq!(manager.told(RDMA_CM_EVENT_REJECTED), 28);
@@ -214,7 +214,7 @@ fn an_identifier_waits_for_its_events_to_be_acknowledged() {
     }
 }
 
-/// What iWARP has not, and who speaks first.
+/// Properties that iWARP lacks, and the order in which its sides may send.
 #[test]
 fn iwarps_pairs_are_connected_by_the_manager_only() {
     let manager = Manager::new();
@@ -267,7 +267,7 @@ fn iwarps_pairs_are_connected_by_the_manager_only() {
         assert_eq!(right.post(plain(IBV_WR_SEND, &mut from_right)), 0, "now it may");
         assert_eq!((right.poll().status, left.poll().opcode), (IBV_WC_SUCCESS, IBV_WC_RECV));
 
-        // A read fills memory only that peers may write.
+        // A read fills only memory that peers may write.
         let mut read = plain(IBV_WR_RDMA_READ, &mut piece);
         read.wr.rdma.remote_addr = there.as_ptr() as u64;
         read.wr.rdma.rkey = remote;

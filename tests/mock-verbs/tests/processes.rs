@@ -1,4 +1,4 @@
-//! What needs a process of its own: other devices, another engine, and a count of what is left.
+//! Tests that need a process of their own: for other devices, another engine, and a count of leftovers.
 
 #![allow(unsafe_code, reason = "it calls the C interface")]
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use udeck_mock_verbs::StandinCounters;
 use udeck_mock_verbs::abi::*;
 
-/// Runs the ignored test of that name in a process of its own, with these variables.
+/// Runs the ignored test of this name in a process of its own, with these variables.
 fn run(test: &str, variables: &[(&str, &str)]) {
     let program = std::env::current_exe().expect("this program");
     let mut command = Command::new(program);

@@ -1,4 +1,4 @@
-//! What is moved, and what completes.
+//! Tests of transfers and their completions.
 
 #![allow(unsafe_code, reason = "it calls the C interface")]
 

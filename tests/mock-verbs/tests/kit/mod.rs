@@ -1,4 +1,4 @@
-//! Loads the library as a program does, by its path, and calls it through its own interface.
+//! Loads the library by its path, as a program does, and calls it through its own interface.
 
 #![allow(dead_code)]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use udeck_mock_verbs::StandinCounters;
 use udeck_mock_verbs::abi::*;
 
-/// Longest that anything may take here; only a hang does.
+/// Longest time of any operation here; only a hang takes so long.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 macro_rules! functions {
@@ -94,7 +94,7 @@ fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
     found
 }
 
-/// Beside this test's program, where cargo puts what it builds.
+/// Path of the library: cargo puts it beside this test's program.
 fn path() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let name = "libudeck_mock_verbs.so";
@@ -113,7 +113,7 @@ pub fn library() -> &'static Library {
     })
 }
 
-/// The device of that name, opened.
+/// Opens the device of this name.
 pub fn open(name: &str) -> *mut ibv_context {
     let library = library();
     let mut count = 0;
@@ -170,7 +170,7 @@ impl Wish {
             max_inline_data: 64,
         },
         shared: false,
-        // 4.096 µs times 2^12: 17 ms, twice.
+        // The time-out is 4.096 µs times 2^12: 17 ms, twice.
         timeout: 12,
         retries: 1,
         rnr_retries: 7,
@@ -184,7 +184,7 @@ impl Default for Wish {
     }
 }
 
-/// The RoCE v2 address of loopback.
+/// Index of the RoCE v2 address of loopback.
 pub const V2: u8 = 3;
 
 impl Side {
@@ -229,7 +229,7 @@ impl Side {
         unsafe { (*self.pair).qp_num }
     }
 
-    /// The address at that place of the table.
+    /// Address at this index of the table.
     pub fn gid(&self, index: u8) -> ibv_gid {
         let mut gid = ibv_gid::default();
         // SAFETY: As the header says.
@@ -295,7 +295,7 @@ impl Side {
         assert_eq!(self.modify(attributes, IBV_QP_STATE), 0, "to ERR");
     }
 
-    /// The pair's state, as the device has it.
+    /// State of the pair, as the device reports it.
     pub fn state(&self) -> u32 {
         let mut attributes = ibv_qp_attr::default();
         // SAFETY: All its members may be zero.
@@ -306,7 +306,7 @@ impl Side {
         attributes.qp_state
     }
 
-    /// Its keys are the same.
+    /// Registers memory, and returns its key. (Both keys are the same.)
     pub fn register(&mut self, memory: &mut [u8], access: u32) -> u32 {
         let (address, length) = (memory.as_mut_ptr().cast(), memory.len());
         // SAFETY: As the header says; the memory outlives the test's pairs.
@@ -376,7 +376,7 @@ impl Side {
         assert_eq!(result, 0);
     }
 
-    /// The next asynchronous event, acknowledged, if one comes within `limit`.
+    /// Waits at most `limit` for an asynchronous event, and acknowledges it.
     pub fn event_within(&self, limit: Duration) -> Option<ibv_async_event> {
         // SAFETY: The context is open.
         if !readable(unsafe { (*self.context).async_fd }, limit) {
@@ -391,7 +391,7 @@ impl Side {
         }
     }
 
-    /// The next asynchronous event.
+    /// Waits for an asynchronous event.
     pub fn event(&self) -> ibv_async_event {
         self.event_within(LIMIT).expect("an asynchronous event")
     }
@@ -424,7 +424,7 @@ impl Drop for Side {
     }
 }
 
-/// Two sides whose pairs are connected.
+/// Makes two sides whose pairs are connected.
 pub fn connected(wish: Wish) -> (Side, Side) {
     let (a, b) = (Side::new(wish), Side::new(wish));
     connect(&a, &b, &wish);
@@ -444,14 +444,14 @@ pub fn piece(memory: &[u8], key: u32) -> ibv_sge {
     ibv_sge { addr: memory.as_ptr() as u64, length: memory.len() as u32, lkey: key }
 }
 
-/// A request without flags; `pieces` have to live until it is posted.
+/// Makes a request without flags; `pieces` must live until it is posted.
 pub fn request(id: u64, opcode: u32, pieces: &mut [ibv_sge]) -> ibv_send_wr {
     // SAFETY: All members may be zero.
     let zero: ibv_send_wr = unsafe { std::mem::zeroed() };
     ibv_send_wr { wr_id: id, opcode, sg_list: pieces.as_mut_ptr(), num_sge: pieces.len() as c_int, ..zero }
 }
 
-/// As [`request`], to `[address..]` of region `key` at the peer.
+/// Makes a request as [`request`] does, to `[address..]` of region `key` at the peer.
 pub fn rdma(id: u64, opcode: u32, pieces: &mut [ibv_sge], address: u64, key: u32) -> ibv_send_wr {
     let mut request = request(id, opcode, pieces);
     request.wr.rdma = ibv_wr_rdma { remote_addr: address, rkey: key };
