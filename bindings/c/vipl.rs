@@ -7,7 +7,7 @@
 //! | `handle.rs`, `memory.rs` | handles, and memory that the library may touch: nothing of C's is followed unchecked |
 //! | `order.rs` | a descriptor, read once |
 //! | `vi.rs`, `cq.rs` | work queues and completion queues |
-//! | `wire.rs` | what the two ends of a connection say |
+//! | `wire.rs` | what the two ends of a connection say while it is made |
 //! | `engine.rs` | a NIC, waiting, and the threads |
 //! | `connect.rs` | connections; `udeck-directory` knows how VIs find each other |
 

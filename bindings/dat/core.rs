@@ -10,7 +10,7 @@
 //! | `memory.rs` | registered memory, by its contexts |
 //! | `srq.rs`, `ring.rs` | receives, shared or not; the queue that posts and events go through |
 //! | `qos.rs` | qualities of service, and their levels |
-//! | `wire.rs` | what the two ends of a connection say |
+//! | `wire.rs` | what the two ends of a connection say while it is made |
 //! | `slot.rs`, `code.rs`, `address.rs` | handles, error codes, addresses |
 
 pub mod address;

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 use udeck::via::{self, Caps, Ptag, Reliability, ServiceLevel, Vi, ViAttributes as Below};
 
+use udeck_rdma::frame::Reason;
+
 use super::cq::CqState;
 use super::engine::{Job, NicState, Notify, Visits};
 use super::error::{self, Event};
@@ -373,10 +375,10 @@ impl ViObject {
         self.tell_of_completions();
     }
 
-    /// An error on this side ends a reliable connection. The peer is told; `told`: what its oldest send ends by.
+    /// An error on this side ends a reliable connection. The peer is told; `reason`: what its oldest send ends by.
     #[cold]
-    fn break_connection(&mut self, error: ErrorCode, told: u32, op_code: u32, why: &str) {
-        self.say_broken(told);
+    fn break_connection(&mut self, error: ErrorCode, reason: Reason, op_code: u32, why: &str) {
+        self.say_broken(reason);
         if let Some(below) = &mut self.below {
             below.disconnect();
         }

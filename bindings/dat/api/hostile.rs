@@ -12,10 +12,11 @@ use udeck::via::auth::Keys;
 use udeck::via::mem::Fill;
 use udeck::via::transport::Inline;
 use udeck::via::{Cq, Deadline, Error as ViaError, NetAddress, Nic, Receive, Vi, ViAttributes};
+use udeck_rdma::frame::{self, Head};
 
 use super::*;
 use crate::core::memory::{self as table, ALL_RIGHTS, Piece, Right};
-use crate::core::wire::{self, Greeting, Head};
+use crate::core::wire::Greeting;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
@@ -144,7 +145,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         6 => (target(), offset(), prop_oneof![5 => 0..5000_u64, 1 => any::<u64>()])
             .prop_map(|(target, at, len)| Frame::Read(target, at, len)),
         2 => (0..2_u32, prop_oneof![Just(16_usize), len()]).prop_map(|(word, len)| Frame::Data(word, len)),
-        1 => any::<u32>().prop_map(Frame::Broken),
+        1 => prop_oneof![0..4_u32, any::<u32>()].prop_map(Frame::Broken),
         6 => (0..3_u8, target(), len()).prop_map(|(flags, invalidates, len)| Frame::Send { flags, invalidates, len }),
         1 => (any::<[u8; 8]>(), len()).prop_map(|(head, len)| Frame::Any(head, len)),
         1 => Just(Frame::Again),
@@ -164,22 +165,22 @@ impl Frame {
         match self {
             Frame::Write(target, at, len) => {
                 let (address, context) = memory.place(*target, *at);
-                framed(Head::plain(wire::WRITE), &[&wire::write_head(address, context), &vec![0xee; *len]])
+                framed(Head::plain(frame::WRITE), &[&frame::write_head(address, context), &vec![0xee; *len]])
             }
             Frame::Read(target, at, len) => {
                 let (address, context) = memory.place(*target, *at);
-                let mut request = wire::read_request(address, context, 0);
+                let mut request = frame::read_request(address, context, 0);
                 request[16..].copy_from_slice(&len.to_le_bytes());
-                framed(Head::plain(wire::READ), &[&request])
+                framed(Head::plain(frame::READ), &[&request])
             }
             Frame::Data(word, len) => {
-                framed(Head::plain(wire::DATA), &[&word.to_le_bytes(), &[0; 4], &vec![0xdd; *len]])
+                framed(Head::plain(frame::DATA), &[&word.to_le_bytes(), &[0; 4], &vec![0xdd; *len]])
             }
-            Frame::Broken(word) => framed(Head::plain(wire::BROKEN), &[&word.to_le_bytes()]),
+            Frame::Broken(word) => framed(Head::plain(frame::BROKEN), &[&word.to_le_bytes()]),
             Frame::Send { flags, invalidates, len } => {
                 // Without the flag, a word is nonsense, as are other flags.
                 let word = if *flags == 0 { 0 } else { memory.place(*invalidates, 0).1 };
-                framed(Head { kind: wire::SEND, flags: *flags, word }, &[&vec![0xcc; *len]])
+                framed(Head { kind: frame::SEND, flags: *flags, word }, &[&vec![0xcc; *len]])
             }
             Frame::Any(head, len) => [&head[..], &vec![0xbb; *len]].concat(),
             Frame::Cut(len, frame) => {
@@ -231,7 +232,7 @@ impl Peer {
             let said = if bytes.len() <= Inline::CAPACITY {
                 self.vi.send_inline(Some(0), bytes, &[])
             } else {
-                let (head, body) = bytes.split_at(wire::HEAD);
+                let (head, body) = bytes.split_at(frame::HEAD);
                 self.nic.reclaim();
                 let Ok(mut block) = self.nic.outbox().block(body.len(), Fill::Keep) else { continue };
                 block.bytes_mut().copy_from_slice(body);
@@ -442,9 +443,9 @@ fn a_flood_of_reads_leaves_room_for_others() {
         let large = 16 << 20;
         let place = SharedLmr::new(&honest.pz, large, Rights::READ).unwrap();
         let (address, context) = (place.remote().address, place.remote().context);
-        let mut request = wire::read_request(address, context, large);
+        let mut request = frame::read_request(address, context, large);
         request[16..].copy_from_slice(&(large as u64).to_le_bytes());
-        let frame = [&Head::plain(wire::READ).bytes()[..], &request].concat();
+        let frame = [&Head::plain(frame::READ).bytes()[..], &request].concat();
         for _ in 0..2000 {
             if peer.vi.send_inline(Some(0), &frame, &[]).is_err() {
                 std::thread::sleep(Duration::from_micros(100));
@@ -491,7 +492,7 @@ fn a_peer_that_empties_a_shared_queue_ends_no_other_connection() {
         for nth in 0..4 {
             srq.post_receive(honest.lmr(16), nth).map_err(|(error, _)| error).unwrap();
         }
-        let message = [&Head::plain(wire::SEND).bytes()[..], &[7; 16]].concat();
+        let message = [&Head::plain(frame::SEND).bytes()[..], &[7; 16]].concat();
         for _ in 0..6 {
             assert!(greedy.say(&message));
         }

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use udeck::via::{Vi, Withdrawal};
+use udeck_rdma::frame::Reason;
 
 use super::address::SharedSockAddr;
 use super::code::{Code, Result, Sub};
@@ -29,7 +30,7 @@ use super::state::{EpCall, EpEvent, EpState};
 use arrivals::Held;
 pub use connection::{Attempt, Peer};
 pub use sends::Operation;
-use sends::{Answer, Posted};
+use sends::Posted;
 
 /// `DAT_HANDLE_TYPE_EP` + 1.
 pub static EPS: Pool<Ep> = Pool::new(2);
@@ -92,8 +93,8 @@ pub struct Ep {
     unsent: usize,
     /// RDMA reads that were sent and are not answered.
     reads: usize,
-    /// What the peer has yet to be told.
-    answers: VecDeque<Answer>,
+    /// Reads of the peer's that are to be answered; `None`: refused.
+    answers: VecDeque<Option<Triplet>>,
     /// A message that has found no receive yet, and what came behind it.
     held: VecDeque<Held>,
     is_stuck: bool,
@@ -309,8 +310,8 @@ impl Ep {
 
     /// This side breaks the connection, and tells the peer why.
     #[cold]
-    fn break_connection(&mut self, told: Status) {
-        self.say_broken(told);
+    fn break_connection(&mut self, reason: Reason) {
+        self.say_broken(reason);
         self.end(Status::Flushed, number::BROKEN);
     }
 

@@ -1,5 +1,7 @@
 //! Events, as the program gets them.
 
+use udeck_rdma::frame::Reason;
+
 use super::memory::Triplet;
 
 /// A `DAT_EVENT` without what its event dispatcher adds. `data` is the union `DAT_EVENT_DATA`, as a little-endian machine has it.
@@ -42,14 +44,13 @@ pub enum Status {
 }
 
 impl Status {
-    /// What a peer says.
-    pub fn of(word: u32) -> Status {
-        match word {
-            1 => Status::Flushed,
-            2 => Status::LocalLength,
-            6 => Status::RemoteAccess,
-            9 => Status::ReceiverNotReady,
-            _ => Status::RemoteResponder,
+    /// What the oldest request ends by when the peer breaks the connection.
+    pub fn of(reason: Reason) -> Status {
+        match reason {
+            Reason::Own => Status::Flushed,
+            Reason::NoReceive => Status::ReceiverNotReady,
+            Reason::BadReceive => Status::RemoteResponder,
+            Reason::BadKey => Status::RemoteAccess,
         }
     }
 }

@@ -1,116 +1,13 @@
-//! What the two ends of a connection say to each other: one message of the virtual interface below for each frame.
-//!
-//! ```text
-//!   head             0 kind   1 flags   2..4 zero   4..8 word: the RMR context that SEND invalidates
-//!   body             by kind:
-//!     SEND           the program's bytes
-//!     WRITE          0..8 address   8..12 RMR context   12..16 zero   16.. the bytes
-//!     READ           0..8 address   8..12 RMR context   12..16 zero   16..24 how many bytes
-//!     DATA           answers the oldest READ: 0..4 1: refused   4..8 zero   8.. the bytes
-//!     BROKEN         0..4 why: the status that the sender's oldest request may end by; the connection ends
-//! ```
-//!
-//! The connection request and its answer carry [`Greeting`]. Numbers are little-endian. Anything else breaks the connection.
+//! What the two ends of a connection say to each other while it is made: the connection request and its answer carry [`Greeting`], a
+//! refusal carries private data. The frames of a connection are `udeck-rdma`'s.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use udeck_directory::address::{HOST, Host};
 
-pub const SEND: u8 = 1;
-pub const WRITE: u8 = 2;
-pub const READ: u8 = 3;
-pub const DATA: u8 = 4;
-pub const BROKEN: u8 = 5;
-
 /// Private data of a connection request or its answer.
 pub const MAX_PRIVATE: usize = 256;
-
-/// A SEND invalidates the RMR of the word.
-pub const INVALIDATES: u8 = 1;
-
-/// Bytes of a head.
-pub const HEAD: usize = 8;
-/// What stands before the data of a write, and of an answer to a read.
-pub const WRITE_HEAD: usize = 16;
-pub const DATA_HEAD: usize = 8;
-
-/// A frame's head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
-    pub kind: u8,
-    pub flags: u8,
-    pub word: u32,
-}
-
-impl Head {
-    #[inline]
-    pub fn plain(kind: u8) -> Head {
-        Head { kind, flags: 0, word: 0 }
-    }
-
-    #[inline]
-    pub fn bytes(self) -> [u8; HEAD] {
-        let word = self.word.to_le_bytes();
-        [self.kind, self.flags, 0, 0, word[0], word[1], word[2], word[3]]
-    }
-
-    /// `None`: that is no head.
-    #[inline]
-    pub fn read(bytes: &[u8]) -> Option<Head> {
-        let head: &[u8; HEAD] = bytes.first_chunk()?;
-        let [kind, rest @ ..] = head;
-        if *rest == [0; HEAD - 1] { Some(Head::plain(*kind)) } else { Head::read_flags(*head) }
-    }
-
-    /// One that is not plain: there is only one kind.
-    #[cold]
-    fn read_flags(head: [u8; HEAD]) -> Option<Head> {
-        match head {
-            [SEND, INVALIDATES, 0, 0, word @ ..] => {
-                Some(Head { kind: SEND, flags: INVALIDATES, word: u32::from_le_bytes(word) })
-            }
-            _ => None,
-        }
-    }
-}
-
-pub fn write_head(address: u64, context: u32) -> [u8; WRITE_HEAD] {
-    let mut bytes = [0; WRITE_HEAD];
-    bytes[..8].copy_from_slice(&address.to_le_bytes());
-    bytes[8..12].copy_from_slice(&context.to_le_bytes());
-    bytes
-}
-
-/// A place in the memory of who reads this: address and RMR context.
-pub fn read_place(bytes: &[u8]) -> Option<(u64, u32)> {
-    // The upper half is zero.
-    Some((number(bytes, 0)?, u32::try_from(number(bytes, 8)?).ok()?))
-}
-
-pub fn read_request(address: u64, context: u32, len: usize) -> [u8; 24] {
-    let mut bytes = [0; 24];
-    bytes[..WRITE_HEAD].copy_from_slice(&write_head(address, context));
-    bytes[16..].copy_from_slice(&(len as u64).to_le_bytes());
-    bytes
-}
-
-pub fn number(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-pub fn word(bytes: &[u8]) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.first_chunk()?))
-}
-
-/// Whether an answer to a read refuses it.
-pub fn answer(bytes: &[u8]) -> Option<bool> {
-    match number(bytes, 0)? {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
-    }
-}
 
 /// What each side says of itself when a connection is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,25 +104,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn what_no_head_has_is_none() {
-        let plain = Head::plain(SEND).bytes();
-        for at in 1..HEAD {
-            let mut head = plain;
-            head[at] = 1;
-            let is_one = Head::read(&head).is_some();
-            assert_eq!(is_one, at == 1, "byte {at}: only the first flag of a SEND is known");
-            head[0] = WRITE;
-            assert_eq!(Head::read(&head), None, "byte {at} of a WRITE");
-        }
-        assert_eq!(Head::read(&[SEND, 2, 0, 0, 0, 0, 0, 0]), None, "an unknown flag");
-        assert_eq!(Head::read(&[SEND, INVALIDATES | 2, 0, 0, 7, 0, 0, 0]), None, "and a known one with it");
-        assert_eq!(Head::read(&[SEND, INVALIDATES, 1, 0, 7, 0, 0, 0]), None, "what shall be zero");
-        let mut place = write_head(7, 8);
-        place[15] = 1;
-        assert_eq!(read_place(&place), None);
-    }
-
     /// Two processes with one address may have one process id, each in a namespace of its own.
     #[test]
     fn a_process_is_not_told_by_its_id() {
@@ -248,20 +126,6 @@ mod tests {
         fn any_bytes_are_read_within_their_bounds(bytes in prop::collection::vec(any::<u8>(), 0..64), words: String) {
             let _ = Greeting::decode(&bytes);
             let _ = refused(&words);
-            prop_assert!(Head::read(&bytes).is_none_or(|head| head.bytes() == bytes[..HEAD]));
-            prop_assert!(read_place(&bytes).is_none_or(|(at, context)| write_head(at, context) == bytes[..WRITE_HEAD]));
-            prop_assert_eq!(word(&bytes).is_some(), bytes.len() >= 4);
-        }
-
-        #[test]
-        fn a_head_and_a_place_are_read_as_written(kind: u8, word: u32, address: u64, context: u32, len: usize) {
-            let invalidates = Head { kind: SEND, flags: INVALIDATES, word };
-            for head in [Head::plain(kind), invalidates] {
-                prop_assert_eq!(Head::read(&head.bytes()), Some(head));
-            }
-            let bytes = read_request(address, context, len);
-            prop_assert_eq!(read_place(&bytes), Some((address, context)));
-            prop_assert_eq!(number(&bytes, 16), Some(len as u64));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! What comes from the peer.
 
 use udeck::via::transport::{Body, Found, Inline};
-use udeck::via::{Arrival, Error, Reliability};
+use udeck::via::{Arrival, Error, Lent, Reliability};
+use udeck_rdma::frame::{self, Head, IMMEDIATE, Reason};
 
 use super::sends::Answer;
 use super::{Until, ViObject};
 use crate::vipl::memory::{self, Right};
 use crate::vipl::order::Scattered;
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
-use crate::vipl::wire;
 
 /// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
 const BOUND: usize = 64;
@@ -23,9 +23,7 @@ impl ViObject {
         {
             let mut short = Inline::EMPTY;
             match below.arrival_short(&mut short) {
-                Found::Short(word) => {
-                    return self.take_plain(word, &short).or_else(|| self.take_first(word, &short));
-                }
+                Found::Short(_) => return self.take_plain(&short).or_else(|| self.take_first(&short)),
                 Found::Nothing if self.unsent + self.answers.len() == 0 => return None,
                 Found::Nothing | Found::Other => {}
             }
@@ -42,17 +40,18 @@ impl ViObject {
 
     /// A short message into the one segment of the oldest receive. `None`: it is not as simple, and nothing was done.
     #[inline(always)]
-    fn take_plain(&mut self, word: Option<u32>, bytes: &Inline) -> Option<*mut Descriptor> {
-        let (head, body) = bytes.bytes().split_first_chunk::<{ wire::HEAD }>()?;
+    fn take_plain(&mut self, bytes: &Inline) -> Option<*mut Descriptor> {
+        let head = Head::read(bytes.bytes(), IMMEDIATE)?;
+        let body = bytes.bytes().get(frame::HEAD..)?;
         let receive = self.receives.front()?;
         let (place, segment) = (receive.place, receive.segment);
-        if head[0] != wire::SEND || receive.other.is_some() || body.len() > segment.last as usize {
+        if head.kind != frame::SEND || receive.other.is_some() || body.len() > segment.last as usize {
             return None;
         }
         let to = memory::find(segment.handle, self.ptag, segment.data, body.len(), Right::Local)?;
         // SAFETY: registered for so many bytes, and we have the VI's lock; `body` is memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
-        let immediate = if wire::has_immediate(head) { word } else { None };
+        let immediate = head.immediate();
         let bits = status::OP_RECEIVE | if immediate.is_some() { status::IMMEDIATE } else { 0 };
         place.write(self.ptag, bits, body.len(), immediate);
         std::mem::forget(self.receives.pop_front()); // it has no `other` to be dropped
@@ -61,8 +60,8 @@ impl ViObject {
     }
 
     #[inline(never)]
-    fn take_first(&mut self, word: Option<u32>, bytes: &Inline) -> Option<*mut Descriptor> {
-        self.take_inline(word, bytes);
+    fn take_first(&mut self, bytes: &Inline) -> Option<*mut Descriptor> {
+        self.take_inline(bytes);
         self.tell_of_completions();
         self.receive_slowly()
     }
@@ -80,7 +79,7 @@ impl ViObject {
             }
             let Some(below) = &mut self.below else { break };
             match below.arrival_short(&mut short) {
-                Found::Short(immediate) => self.take_inline(immediate, &short),
+                Found::Short(_) => self.take_inline(&short),
                 Found::Nothing => break,
                 Found::Other => match below.arrival() {
                     Ok(Some(arrival)) => self.take_arrival(arrival),
@@ -98,34 +97,22 @@ impl ViObject {
     }
 
     #[inline]
-    fn take_inline(&mut self, immediate: Option<u32>, bytes: &Inline) {
-        if !self.take_bytes(immediate, bytes) {
-            self.hold(Arrival { immediate, body: Body::Inline(*bytes) });
-        }
-    }
-
-    #[inline]
-    fn take_bytes(&mut self, immediate: Option<u32>, bytes: &Inline) -> bool {
-        let bytes = bytes.bytes();
-        match wire::read_head(bytes, immediate) {
-            Some((kind, immediate)) => self.take(kind, immediate, &[&bytes[wire::HEAD..]]),
-            None => self.nonsense(),
+    fn take_inline(&mut self, bytes: &Inline) {
+        if !self.take_frame(bytes.bytes(), &[]) {
+            self.hold(Arrival { immediate: None, body: Body::Inline(*bytes) });
         }
     }
 
     pub(super) fn take_arrival(&mut self, arrival: Arrival) {
         let is_taken = match &arrival.body {
-            Body::Inline(bytes) => self.take_bytes(arrival.immediate, bytes),
-            Body::Lent(head, lent) => match wire::read_head(head.bytes(), arrival.immediate) {
-                Some((kind, immediate)) => {
-                    let mut parts: [&[u8]; 3] = [&[]; 3];
-                    for (place, part) in parts.iter_mut().zip(lent.parts()) {
-                        *place = part;
-                    }
-                    self.take(kind, immediate, &parts)
+            Body::Inline(bytes) => self.take_frame(bytes.bytes(), &[]),
+            Body::Lent(head, lent) => {
+                let mut parts: [&[u8]; Lent::MAX_PARTS] = [&[]; Lent::MAX_PARTS];
+                for (place, part) in parts.iter_mut().zip(lent.parts()) {
+                    *place = part;
                 }
-                None => self.nonsense(),
-            },
+                self.take_frame(head.bytes(), &parts)
+            }
             // No window is exposed to anybody, and a confirmation has no bytes.
             Body::Written(_) => self.nonsense(),
         };
@@ -134,25 +121,29 @@ impl ViObject {
         }
     }
 
+    /// Takes a frame: its head and what of its body lies behind it, and the rest of the body.
     /// `false`: a message without a receive, which may be early.
     #[inline]
-    fn take(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) -> bool {
-        if kind == wire::SEND {
-            self.take_send(immediate, body)
+    fn take_frame(&mut self, first: &[u8], rest: &[&[u8]]) -> bool {
+        let Some(head) = Head::read(first, IMMEDIATE) else { return self.nonsense() };
+        let body = &first[frame::HEAD..];
+        if head.kind == frame::SEND {
+            self.take_send(head.immediate(), body, rest)
         } else {
-            self.take_other(kind, immediate, body)
+            self.take_other(head, body, rest)
         }
     }
 
     #[inline]
-    fn take_send(&mut self, immediate: Option<u32>, body: &[&[u8]]) -> bool {
+    fn take_send(&mut self, immediate: Option<u32>, body: &[u8], rest: &[&[u8]]) -> bool {
         let Some(receive) = self.receives.pop_front() else { return self.no_descriptor() };
         let order = receive.order();
-        let length: usize = body.iter().map(|part| part.len()).sum();
+        let pieces = std::iter::once(body).chain(rest.iter().copied());
+        let length = body.len() + rest.iter().map(|part| part.len()).sum::<usize>();
         let mut bits = status::OP_RECEIVE | order.error;
         let mut placed = length;
         if order.error == 0 {
-            match order.scatter(self.ptag, body.iter().copied()) {
+            match order.scatter(self.ptag, pieces) {
                 Scattered::All => {}
                 Scattered::TooLong(left_over) => {
                     bits |= status::LENGTH_ERROR;
@@ -170,7 +161,7 @@ impl ViObject {
         if bits & status::ERROR_MASK != 0 {
             let why =
                 "a message came that its receive descriptor could not take: too long, or a wrong descriptor";
-            self.arrival_failed(ErrorCode::RECVQ_EMPTY, status::REMOTE_DESC_ERROR, why);
+            self.arrival_failed(ErrorCode::RECVQ_EMPTY, Reason::BadReceive, why);
         } else {
             self.count_taken();
         }
@@ -192,38 +183,38 @@ impl ViObject {
             return false;
         }
         let why = "a message came and no receive descriptor was posted";
-        self.arrival_failed(ErrorCode::RECVQ_EMPTY, status::REMOTE_DESC_ERROR, why);
+        self.arrival_failed(ErrorCode::RECVQ_EMPTY, Reason::NoReceive, why);
         true
     }
 
     /// What came found no place. An unreliable connection stands.
     #[cold]
-    fn arrival_failed(&mut self, error: ErrorCode, told: u32, why: &str) {
+    fn arrival_failed(&mut self, error: ErrorCode, reason: Reason, why: &str) {
         if self.level != Reliability::Unreliable {
-            self.break_connection(error, told, 0, why);
+            self.break_connection(error, reason, 0, why);
         }
     }
 
     #[cold]
-    fn take_other(&mut self, kind: u8, immediate: Option<u32>, body: &[&[u8]]) -> bool {
-        // A transport decides how many pieces a body comes in.
+    fn take_other(&mut self, head: Head, body: &[u8], rest: &[&[u8]]) -> bool {
+        let immediate = head.immediate();
         let bytes: Vec<u8>;
-        let flat: &[u8] = match body {
-            [one, rest @ ..] if rest.iter().all(|part| part.is_empty()) => one,
-            several => {
-                bytes = several.concat();
-                &bytes
-            }
+        // A transport decides how many pieces a body comes in.
+        let flat: &[u8] = if rest.iter().all(|part| part.is_empty()) {
+            body
+        } else {
+            bytes = [&[body], rest].concat().concat();
+            &bytes
         };
-        let understood = match kind {
-            wire::WRITE if immediate.is_some() && self.receives.is_empty() && self.early.may_wait() => {
+        let understood = match head.kind {
+            frame::WRITE if immediate.is_some() && self.receives.is_empty() && self.early.may_wait() => {
                 return false; // its data come with it
             }
-            wire::WRITE => self.take_write(immediate, flat),
-            wire::READ => self.take_read(flat),
-            wire::DATA => self.take_data(flat),
-            wire::TAKEN => wire::word(flat).is_some_and(|count| self.were_taken(count)),
-            wire::BROKEN => wire::word(flat).map(|told| self.peer_broke(told)).is_some(),
+            frame::WRITE => self.take_write(immediate, flat),
+            frame::READ => self.take_read(flat),
+            frame::DATA => self.take_data(flat),
+            frame::TAKEN => frame::word(flat).is_some_and(|count| self.were_taken(count)),
+            frame::BROKEN => Reason::read(flat).map(|reason| self.peer_broke(reason)).is_some(),
             _ => false,
         };
         understood || self.nonsense()
@@ -231,10 +222,7 @@ impl ViObject {
 
     /// The peer writes our memory.
     fn take_write(&mut self, immediate: Option<u32>, body: &[u8]) -> bool {
-        let (Some((address, handle)), Some(data)) = (wire::read_place(body), body.get(wire::WRITE_HEAD..))
-        else {
-            return false;
-        };
+        let Some((address, handle, data)) = frame::read_write(body) else { return false };
         let written = self.attributes.rdma_write != 0
             && memory::access(handle, self.ptag, address, data.len(), Right::RemoteWrite, |at| {
                 // SAFETY: registered for so many bytes, and to be written by peers; `data` is not the program's memory.
@@ -246,7 +234,7 @@ impl ViObject {
             if self.level == Reliability::Unreliable {
                 self.raise_refusal(ErrorCode::RDMAW_PROT, control::OP_RDMAWRITE, why);
             }
-            self.arrival_failed(ErrorCode::RDMAW_PROT, status::RDMA_PROT_ERROR, why); // tells, on a reliable connection
+            self.arrival_failed(ErrorCode::RDMAW_PROT, Reason::BadKey, why); // tells, on a reliable connection
             return true;
         }
         if immediate.is_none() {
@@ -272,9 +260,7 @@ impl ViObject {
 
     /// The peer reads our memory.
     fn take_read(&mut self, body: &[u8]) -> bool {
-        let (Some((address, handle)), Some(len)) = (wire::read_place(body), wire::number(body, 16)) else {
-            return false;
-        };
+        let Some((address, handle, len)) = frame::read_read(body) else { return false };
         let is_allowed = self.attributes.rdma_read != 0
             && usize::try_from(len).is_ok_and(|len| {
                 len <= self.nic.max_transfer()
@@ -296,9 +282,9 @@ impl ViObject {
 
     /// Our oldest read is answered.
     fn take_data(&mut self, body: &[u8]) -> bool {
-        let (Some(bits), Some(data)) = (wire::word(body), body.get(wire::DATA_HEAD..)) else { return false };
+        let Some(answer) = frame::read_data(body) else { return false };
         let Some(read) = self.oldest_read() else { return false };
-        if bits != 0 {
+        let Some(data) = answer else {
             self.raise(
                 ErrorCode::CONN_LOST,
                 control::OP_RDMAREAD.into(),
@@ -310,7 +296,7 @@ impl ViObject {
             self.read_over(read, status::RDMA_PROT_ERROR, 0);
             self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
             return true;
-        }
+        };
         let (mut error, mut length) = (0, data.len());
         match self.scatter_read(read, data) {
             Scattered::All => {}
@@ -320,20 +306,22 @@ impl ViObject {
         self.read_over(read, error, length);
         if error != 0 {
             let why = "memory that an RDMA read was to fill was deregistered";
-            self.break_connection(ErrorCode::COMP_PROT, 0, control::OP_RDMAREAD.into(), why);
+            self.break_connection(ErrorCode::COMP_PROT, Reason::Own, control::OP_RDMAREAD.into(), why);
         }
         true
     }
 
     /// The peer has met an error, and ends the connection.
-    fn peer_broke(&mut self, told: u32) {
+    fn peer_broke(&mut self, reason: Reason) {
         let why = "the peer ended the connection by an error: it had no place for a message, or refused an RDMA operation";
         if let Some(below) = &mut self.below {
             below.disconnect();
         }
         self.raise(ErrorCode::CONN_LOST, 0, why);
-        if told & status::ERROR_MASK == told && told != 0 {
-            self.untaken_failed(told);
+        match reason {
+            Reason::Own => {}
+            Reason::NoReceive | Reason::BadReceive => self.untaken_failed(status::REMOTE_DESC_ERROR),
+            Reason::BadKey => self.untaken_failed(status::RDMA_PROT_ERROR),
         }
         self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
     }
@@ -353,7 +341,7 @@ impl ViObject {
     #[cold]
     fn nonsense(&mut self) -> bool {
         let why = "the peer says what this VIPL does not understand: is it a program of another version?";
-        self.break_connection(ErrorCode::CONN_LOST, 0, 0, why);
+        self.break_connection(ErrorCode::CONN_LOST, Reason::Own, 0, why);
         true
     }
 }

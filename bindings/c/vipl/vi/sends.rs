@@ -3,15 +3,15 @@
 use udeck::via::mem::Fill;
 use udeck::via::transport::Inline;
 use udeck::via::{Block, Error, Reliability};
+use udeck_rdma::frame::{self, Head, Reason};
 
 use super::{MAX_DESCRIPTORS, ViObject};
 use crate::vipl::memory::{self, Right};
 use crate::vipl::order::{Operation, Order, Place, Queue, Scattered, Short};
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, VipReturn, status};
-use crate::vipl::wire;
 
 /// What fits into a message of the interface below beside the head.
-const INLINE: usize = Inline::CAPACITY - wire::HEAD;
+const INLINE: usize = Inline::CAPACITY - frame::HEAD;
 
 /// Bytes of answers to a peer's reads in one go; the last may be as long as a message.
 const ANSWER_BOUND: usize = 64 << 20;
@@ -89,8 +89,8 @@ impl ViObject {
         let (Some(at), Some(below)) = (found, &mut self.below) else { return false };
         // SAFETY: registered for so many bytes, which are copied before this VI's lock is released.
         let body = unsafe { std::slice::from_raw_parts(at, len) };
-        let head = wire::head(wire::SEND, short.immediate);
-        let sent = below.send_short(short.immediate.unwrap_or(0), head, body);
+        let head = Head::with_immediate(frame::SEND, short.immediate);
+        let sent = below.send_short(0, head.bytes(), body);
         if sent {
             short.finish(status::OP_SEND);
         }
@@ -187,7 +187,7 @@ impl ViObject {
             answered += len.unwrap_or(0);
         }
         if self.taken > 0 {
-            self.send_small(wire::TAKEN, None, &self.taken.to_le_bytes())?;
+            self.send_small(Head::plain(frame::TAKEN), &self.taken.to_le_bytes())?;
             self.taken = 0;
         }
         while self.unsent > 0 {
@@ -228,7 +228,7 @@ impl ViObject {
                 self.send_over(at, kind | bits, 0);
                 if self.level != Reliability::Unreliable {
                     let why = "a send descriptor is wrong, or names memory that is not registered with the VI's tag";
-                    self.break_connection(ErrorCode::POST_DESC, 0, kind, why);
+                    self.break_connection(ErrorCode::POST_DESC, Reason::Own, kind, why);
                 }
                 Err(Stop::Bad(bits))
             }
@@ -244,17 +244,18 @@ impl ViObject {
             return Err(Stop::Bad(order.error));
         }
         match order.operation {
-            Operation::Send => self.send_gathered(wire::SEND, order, &[]),
+            Operation::Send => self.send_gathered(frame::SEND, order, &[]),
             Operation::Write(address, handle) => {
-                self.send_gathered(wire::WRITE, order, &wire::write_head(address, handle))
+                self.send_gathered(frame::WRITE, order, &frame::write_head(address, handle))
             }
             Operation::Read(address, handle) => {
-                self.send_small(wire::READ, None, &wire::read_request(address, handle, order.total))
+                self.send_small(Head::plain(frame::READ), &frame::read_request(address, handle, order.total))
             }
         }
     }
 
     fn send_gathered(&mut self, kind: u8, order: &Order, prefix: &[u8]) -> Result<(), Stop> {
+        let head = Head::with_immediate(kind, order.immediate);
         let len = prefix.len() + order.total;
         if len <= INLINE {
             let mut body = [0; INLINE];
@@ -262,7 +263,7 @@ impl ViObject {
             if !order.gather(self.ptag, &mut body[prefix.len()..len]) {
                 return Err(Stop::Bad(status::PROTECTION_ERROR));
             }
-            return self.send_small(kind, order.immediate, &body[..len]);
+            return self.send_small(head, &body[..len]);
         }
         let mut block = self.block(len)?;
         let bytes = block.bytes_mut();
@@ -270,23 +271,23 @@ impl ViObject {
         if !order.gather(self.ptag, &mut bytes[prefix.len()..]) {
             return Err(Stop::Bad(status::PROTECTION_ERROR));
         }
-        self.hand_off(kind, order.immediate, block)
+        self.hand_off(head, block)
     }
 
     /// What the peer reads, as it is now.
     fn send_data(&mut self, address: u64, handle: u32, len: Option<usize>) -> Result<(), Stop> {
-        let refused = [status::RDMA_PROT_ERROR.to_le_bytes(), [0; 4]].concat();
-        let Some(len) = len else { return self.send_small(wire::DATA, None, &refused) };
-        let mut block = self.block(wire::DATA_HEAD + len)?;
-        let (head, data) = block.bytes_mut().split_at_mut(wire::DATA_HEAD);
-        head.fill(0);
+        let refusal = frame::data_head(true);
+        let Some(len) = len else { return self.send_small(Head::plain(frame::DATA), &refusal) };
+        let mut block = self.block(frame::DATA_HEAD + len)?;
+        let (head, data) = block.bytes_mut().split_at_mut(frame::DATA_HEAD);
+        head.copy_from_slice(&frame::data_head(false));
         let copied = memory::access(handle, self.ptag, address, len, Right::RemoteRead, |at| {
             // SAFETY: registered for so many bytes, and to be read by peers; `data` is memory of ours.
             unsafe { std::ptr::copy_nonoverlapping(at, data.as_mut_ptr(), len) }
         });
         match copied {
-            Some(()) => self.hand_off(wire::DATA, None, block),
-            None => self.send_small(wire::DATA, None, &refused),
+            Some(()) => self.hand_off(Head::plain(frame::DATA), block),
+            None => self.send_small(Head::plain(frame::DATA), &refusal),
         }
     }
 
@@ -303,26 +304,24 @@ impl ViObject {
         }
     }
 
-    fn send_small(&mut self, kind: u8, immediate: Option<u32>, body: &[u8]) -> Result<(), Stop> {
+    fn send_small(&mut self, head: Head, body: &[u8]) -> Result<(), Stop> {
         let Some(below) = &mut self.below else { return Err(Stop::Busy) };
-        let word = Some(immediate.unwrap_or(0));
-        below.send_inline(word, &wire::head(kind, immediate), body).map_err(stop)
+        below.send_inline(Some(0), &head.bytes(), body).map_err(stop)
     }
 
-    fn hand_off(&mut self, kind: u8, immediate: Option<u32>, block: Block) -> Result<(), Stop> {
+    fn hand_off(&mut self, head: Head, block: Block) -> Result<(), Stop> {
         let Some(below) = &mut self.below else { return Err(Stop::Busy) };
-        let word = Some(immediate.unwrap_or(0));
-        below.hand_off(word, &wire::head(kind, immediate), block).map_err(|(error, _)| stop(error))
+        below.hand_off(Some(0), &head.bytes(), block).map_err(|(error, _)| stop(error))
     }
 
     /// Tells the peer that an error ends the connection, if there is room for that.
-    pub(super) fn say_broken(&mut self, told: u32) {
+    pub(super) fn say_broken(&mut self, reason: Reason) {
         if self.state == ViState::CONNECTED {
             if self.taken > 0 {
-                let _ = self.send_small(wire::TAKEN, None, &self.taken.to_le_bytes());
+                let _ = self.send_small(Head::plain(frame::TAKEN), &self.taken.to_le_bytes());
             }
             // Otherwise it sees the end of the connection.
-            let _ = self.send_small(wire::BROKEN, None, &told.to_le_bytes());
+            let _ = self.send_small(Head::plain(frame::BROKEN), &reason.bytes());
         }
     }
 

@@ -16,8 +16,8 @@ use crate::vipl::address::Host;
 use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
-use crate::vipl::wire;
 use udeck_directory::Names;
+use udeck_rdma::frame::{self, Head};
 
 /// Nobody is looked for by name here.
 struct NoNames;
@@ -196,7 +196,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     let len = prop_oneof![0..100_u64, any::<u64>()];
     prop_oneof![
         1 => bytes(Inline::CAPACITY + 1).prop_map(Frame::Any),
-        4 => (wire::WRITE..=wire::READ, any::<u8>(), offset, handle, len, bytes(16))
+        4 => (frame::WRITE..=frame::READ, any::<u8>(), offset, handle, len, bytes(16))
             .prop_map(|(kind, flags, offset, handle, len, bytes)| Frame::Rdma { kind, flags, offset, handle, len, bytes }),
         4 => (0..8_u8, prop_oneof![0..3_u32, any::<u32>()], bytes(24))
             .prop_map(|(kind, word, bytes)| Frame::Word(kind, word, bytes)),
@@ -209,8 +209,8 @@ impl Frame {
             Frame::Any(bytes) => bytes.clone(),
             Frame::Rdma { kind, flags, offset, handle, len, bytes } => {
                 let address = (scene.address() + PAGE as u64).wrapping_add_signed(*offset);
-                let place = wire::write_head(address, scene.open ^ handle);
-                let tail = if *kind == wire::READ { len.to_le_bytes().to_vec() } else { bytes.clone() };
+                let place = frame::write_head(address, scene.open ^ handle);
+                let tail = if *kind == frame::READ { len.to_le_bytes().to_vec() } else { bytes.clone() };
                 [&[*kind, *flags, 0, 0, 0, 0, 0, 0][..], &place, &tail].concat()
             }
             Frame::Word(kind, word, bytes) => {
@@ -313,7 +313,7 @@ fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
         if has_asked {
             assert!(locked.receive_done().is_none(), "nothing has come");
         }
-        peer.send_inline(None, &wire::head(wire::SEND, None), b"early").unwrap();
+        peer.send_inline(None, &Head::plain(frame::SEND).bytes(), b"early").unwrap();
         // Not by a look for messages: as the engine looks, or who sends.
         locked.move_on(Until::Bound);
         let state = if has_asked { ViState::ERROR } else { ViState::CONNECTED };

@@ -5,10 +5,11 @@ use std::thread::{Scope, ScopedJoinHandle};
 
 use parking_lot::Mutex;
 use udeck_faults::{Call, Trace, Who, wrapped};
+use udeck_rdma::frame::{self, Head};
 
 use super::super::hostile::Peer;
 use super::*;
-use crate::core::wire::{self, Greeting, Head};
+use crate::core::wire::Greeting;
 
 /// What holds up the first accept: the transport has answered the peer, and does not return.
 struct Gate {
@@ -87,7 +88,7 @@ fn asks<'scope>(
     scope.spawn(move || {
         let greeting = Greeting { host: [0; 16], port: process << 32 | 1, private_data: words.to_vec() };
         if peer.connect(to, &greeting.encode()).is_ok() {
-            assert!(peer.say(&[&Head::plain(wire::SEND).bytes()[..], b"hi"].concat()));
+            assert!(peer.say(&[&Head::plain(frame::SEND).bytes()[..], b"hi"].concat()));
         }
         peer
     })

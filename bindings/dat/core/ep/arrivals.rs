@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use udeck::via::transport::{Body, Found, Inline};
 use udeck::via::{Arrival, Error, Lent};
+use udeck_rdma::frame::{self, Head, INVALIDATES, Reason};
 
 use super::Ep;
 use crate::core::event::{Dto, Status, number};
 use crate::core::ia::HeldBytes;
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::srq::Receive;
-use crate::core::wire::{self, Head};
 
 /// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
 const BOUND: usize = 64;
@@ -55,7 +55,7 @@ impl Message {
 
     fn is_answer(&self) -> bool {
         let (Message::Short(first) | Message::Lent(first, _)) = self else { return false };
-        Head::read(first.bytes()).is_some_and(|head| head.kind == wire::DATA)
+        Head::read(first.bytes(), INVALIDATES).is_some_and(|head| head.kind == frame::DATA)
     }
 }
 
@@ -111,12 +111,12 @@ impl Ep {
     /// is not taken.
     #[inline]
     fn take(&mut self, first: &[u8], rest: &[&[u8]]) -> bool {
-        let Some(head) = Head::read(first) else {
+        let Some(head) = Head::read(first, INVALIDATES) else {
             self.nonsense();
             return true;
         };
-        let body = &first[wire::HEAD..];
-        if head.kind == wire::SEND {
+        let body = &first[frame::HEAD..];
+        if head.kind == frame::SEND {
             let Some(receive) = self.next_receive() else { return false };
             self.take_send(head, &receive, body, rest);
         } else {
@@ -165,16 +165,16 @@ impl Ep {
             Ok(_) => Status::LocalLength,
             Err(_) => Status::LocalProtection,
         };
-        let invalidates = head.flags & wire::INVALIDATES != 0;
+        let invalidates = head.flags & INVALIDATES != 0;
         let dto = if invalidates { Dto::ReceiveWithInvalidate } else { Dto::Receive };
         if invalidates && !memory::invalidate(head.word, self.pz) {
             self.receive_over(receive.cookie, Status::LocalProtection, 0, dto, head.word);
-            return self.break_connection(Status::RemoteAccess);
+            return self.break_connection(Reason::BadKey);
         }
         let taken = if status == Status::Success { len } else { 0 };
         self.receive_over(receive.cookie, status, taken, dto, head.word);
         if status != Status::Success {
-            self.break_connection(Status::RemoteResponder);
+            self.break_connection(Reason::BadReceive);
         }
     }
 
@@ -189,7 +189,7 @@ impl Ep {
         match self.ia.hold(what.len()) {
             Some(bytes) => self.held.push_back(Held { what, since: None, _bytes: bytes }),
             // Others wait already: peers that send without receives get so much memory and no more.
-            None => self.break_connection(Status::ReceiverNotReady),
+            None => self.break_connection(Reason::NoReceive),
         }
     }
 
@@ -212,7 +212,7 @@ impl Ep {
                 continue;
             }
             if held.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                self.break_connection(Status::ReceiverNotReady);
+                self.break_connection(Reason::NoReceive);
                 return true;
             }
             self.held.push_front(held);
@@ -235,10 +235,12 @@ impl Ep {
             }
         };
         let understood = match head.kind {
-            wire::WRITE => self.take_write(flat),
-            wire::READ => self.take_read(flat),
-            wire::DATA => self.take_data(flat),
-            wire::BROKEN => wire::word(flat).map(|told| self.end(Status::of(told), number::BROKEN)).is_some(),
+            frame::WRITE => self.take_write(flat),
+            frame::READ => self.take_read(flat),
+            frame::DATA => self.take_data(flat),
+            frame::BROKEN => {
+                Reason::read(flat).map(|reason| self.end(Status::of(reason), number::BROKEN)).is_some()
+            }
             _ => false,
         };
         if !understood {
@@ -248,26 +250,19 @@ impl Ep {
 
     /// The peer writes our memory.
     fn take_write(&mut self, body: &[u8]) -> bool {
-        let (Some((address, context)), Some(data)) = (wire::read_place(body), body.get(wire::WRITE_HEAD..))
-        else {
-            return false;
-        };
+        let Some((address, context, data)) = frame::read_write(body) else { return false };
         let Ok(len) = u32::try_from(data.len()) else { return false };
         if memory::write(Triplet { address, len, context }, self.pz, Right::RemoteWrite, data).is_err() {
-            self.break_connection(Status::RemoteAccess);
+            self.break_connection(Reason::BadKey);
         }
         true
     }
 
     /// The peer reads our memory.
     fn take_read(&mut self, body: &[u8]) -> bool {
-        let (Some((address, context)), Some(len)) = (wire::read_place(body), wire::number(body, 16)) else {
-            return false;
-        };
-        let Some(len) = u32::try_from(len).ok().filter(|len| *len as usize <= self.ia.max_transfer()) else {
-            return false;
-        };
-        self.answer_read(Triplet { address, len, context })
+        let Some((address, context, len)) = frame::read_read(body) else { return false };
+        let len = u32::try_from(len).ok().filter(|len| *len as usize <= self.ia.max_transfer());
+        self.answer_read(len.map(|len| Triplet { address, len, context }))
     }
 
     /// The interface below says that the connection is over.
@@ -284,6 +279,6 @@ impl Ep {
         udeck::via::say!(
             "uDAPL: the peer says what this provider does not understand: is it of another version?"
         );
-        self.break_connection(Status::RemoteResponder);
+        self.break_connection(Reason::BadReceive);
     }
 }

@@ -4,16 +4,16 @@ use smallvec::SmallVec;
 use udeck::via::mem::Fill;
 use udeck::via::transport::Inline;
 use udeck::via::{Block, Error};
+use udeck_rdma::frame::{self, Head, INVALIDATES, Reason};
 
 use super::{Ep, MAX_DTOS, is_told};
 use crate::core::code::{Code, Result, Sub};
 use crate::core::event::{Dto, Event, Status, flags, total};
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::state::{EpCall, EpState};
-use crate::core::wire::{self, Head};
 
 /// What fits into a message of the interface below beside the head.
-const INLINE: usize = Inline::CAPACITY - wire::HEAD;
+const INLINE: usize = Inline::CAPACITY - frame::HEAD;
 /// Bytes of answers to a peer's reads in one go; the last may be as long as a message.
 const ANSWER_BOUND: usize = 64 << 20;
 
@@ -50,12 +50,6 @@ enum Stage {
     Over(Status),
 }
 
-/// What the peer is told.
-pub struct Answer {
-    from: Triplet,
-    refused: bool,
-}
-
 /// Why something was not sent.
 enum Stop {
     /// No room: later.
@@ -90,7 +84,7 @@ impl Ep {
             && self.sends.is_empty()
             && let Some(vi) = &mut self.vi
         {
-            let head = Head::plain(wire::SEND).bytes();
+            let head = Head::plain(frame::SEND).bytes();
             let mut bytes = [0; INLINE];
             let bytes = &mut bytes[..segment.len as usize];
             memory::read(segment, self.pz, Right::LocalRead, bytes)?;
@@ -187,15 +181,14 @@ impl Ep {
 
     fn send_all(&mut self) -> Result<(), Stop> {
         let mut answered = 0;
-        while let Some(Answer { from, refused }) = self.answers.front() {
+        while let Some(from) = self.answers.front().copied() {
             // Otherwise a peer that reads as fast as we copy keeps whoever looks here.
             if answered >= ANSWER_BOUND {
                 return Err(Stop::Busy);
             }
-            let (from, refused) = (*from, *refused);
-            self.send_data(from, refused)?;
+            self.send_data(from)?;
             self.answers.pop_front();
-            answered += from.len as usize;
+            answered += from.map_or(0, |from| from.len as usize);
         }
         while self.unsent > 0 {
             let at = self.sends.len() - self.unsent;
@@ -221,7 +214,7 @@ impl Ep {
                     self.unsent -= 1;
                     self.sends[at].stage = Stage::Over(status);
                     self.tell_of_requests();
-                    self.break_connection(Status::RemoteResponder);
+                    self.break_connection(Reason::BadReceive);
                     return Err(Stop::Bad(status));
                 }
                 Err(other) => {
@@ -245,19 +238,19 @@ impl Ep {
 
     fn send(&mut self, operation: Operation, segments: &[Triplet], len: usize) -> Result<(), Stop> {
         match operation {
-            Operation::Send => self.send_gathered(Head::plain(wire::SEND), segments, len, &[]),
+            Operation::Send => self.send_gathered(Head::plain(frame::SEND), segments, len, &[]),
             Operation::SendAndInvalidate(word) => {
-                let head = Head { kind: wire::SEND, flags: wire::INVALIDATES, word };
+                let head = Head { kind: frame::SEND, flags: INVALIDATES, word };
                 self.send_gathered(head, segments, len, &[])
             }
             Operation::Write(address, context) => self.send_gathered(
-                Head::plain(wire::WRITE),
+                Head::plain(frame::WRITE),
                 segments,
                 len,
-                &wire::write_head(address, context),
+                &frame::write_head(address, context),
             ),
             Operation::Read(address, context) => {
-                self.send_small(Head::plain(wire::READ), &wire::read_request(address, context, len))
+                self.send_small(Head::plain(frame::READ), &frame::read_request(address, context, len))
             }
             Operation::Bind { old, new, .. } => {
                 memory::remove(old);
@@ -289,24 +282,22 @@ impl Ep {
     }
 
     /// What the peer reads, as it is now.
-    fn send_data(&mut self, from: Triplet, refused: bool) -> Result<(), Stop> {
-        let refusal = [1_u32.to_le_bytes(), [0; 4]].concat();
-        if refused {
-            return self.send_small(Head::plain(wire::DATA), &refusal);
-        }
-        let mut block = self.block(wire::DATA_HEAD + from.len as usize)?;
-        let (head, data) = block.bytes_mut().split_at_mut(wire::DATA_HEAD);
-        head.fill(0);
+    fn send_data(&mut self, from: Option<Triplet>) -> Result<(), Stop> {
+        let refusal = frame::data_head(true);
+        let Some(from) = from else { return self.send_small(Head::plain(frame::DATA), &refusal) };
+        let mut block = self.block(frame::DATA_HEAD + from.len as usize)?;
+        let (head, data) = block.bytes_mut().split_at_mut(frame::DATA_HEAD);
+        head.copy_from_slice(&frame::data_head(false));
         match memory::read(from, self.pz, Right::RemoteRead, data) {
-            Ok(()) => self.hand_off(Head::plain(wire::DATA), block),
-            Err(_) => self.send_small(Head::plain(wire::DATA), &refusal),
+            Ok(()) => self.hand_off(Head::plain(frame::DATA), block),
+            Err(_) => self.send_small(Head::plain(frame::DATA), &refusal),
         }
     }
 
-    /// The peer reads our memory. `false`: it asks for more than any queue holds.
-    pub(super) fn answer_read(&mut self, from: Triplet) -> bool {
-        let refused = memory::access(from, self.pz, Right::RemoteRead, |_| ()).is_err();
-        self.answers.push_back(Answer { from, refused });
+    /// The peer reads our memory; `None`: more than any message has. `false`: it asks for more than any queue holds.
+    pub(super) fn answer_read(&mut self, from: Option<Triplet>) -> bool {
+        let may = |from: &Triplet| memory::access(*from, self.pz, Right::RemoteRead, |_| ()).is_ok();
+        self.answers.push_back(from.filter(may));
         self.answers.len() <= MAX_DTOS
     }
 
@@ -335,8 +326,8 @@ impl Ep {
 
     /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end, as if that were in order:
     /// nobody waits here for a peer that takes nothing.
-    pub(super) fn say_broken(&mut self, told: Status) {
-        let (head, body) = (Head::plain(wire::BROKEN), (told as u32).to_le_bytes());
+    pub(super) fn say_broken(&mut self, reason: Reason) {
+        let (head, body) = (Head::plain(frame::BROKEN), reason.bytes());
         if let Err(Stop::Busy) = self.send_small(head, &body)
             && let Some(vi) = &mut self.vi
         {
@@ -347,9 +338,7 @@ impl Ep {
 
     /// Our oldest read is answered. `false`: that is no answer.
     pub(super) fn take_data(&mut self, body: &[u8]) -> bool {
-        let (Some(refused), Some(data)) = (wire::answer(body), body.get(wire::DATA_HEAD..)) else {
-            return false;
-        };
+        let Some(answer) = frame::read_data(body) else { return false };
         let is_read = |posted: &Posted| matches!(posted.stage, Stage::Reading(_));
         let Some(at) = self.sends.iter().position(is_read) else { return false };
         let Stage::Reading(segments) =
@@ -358,11 +347,11 @@ impl Ep {
             return false;
         };
         self.reads -= 1;
-        if refused {
+        let Some(data) = answer else {
             self.tell_of_requests();
-            self.break_connection(Status::Flushed); // none of the peer's requests is at fault
+            self.break_connection(Reason::Own); // none of the peer's requests is at fault
             return true;
-        }
+        };
         if data.len() != self.sends[at].len {
             return false;
         }
@@ -371,7 +360,7 @@ impl Ep {
             Err(_) => {
                 self.sends[at].stage = Stage::Over(Status::LocalProtection);
                 self.tell_of_requests();
-                self.break_connection(Status::RemoteResponder);
+                self.break_connection(Reason::BadReceive);
                 return true;
             }
         }
