@@ -1,5 +1,5 @@
-//! Makes a NIC look like one of another transport, so that what chooses between transports can be tried out on a host
-//! that has only one.
+//! Makes a NIC look like one of another transport, so that the choice between transports can be tested on a host that
+//! has only one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use udeck_via::Result;
 use udeck_via::transport::{Armed, Notifier, Ready, ViEndpoint, Waiter};
 use udeck_via::{Caps, NetAddress, NicAttributes};
 
-/// An [`Interpose`] that changes what a NIC says of itself and whom it reaches; what it carries passes untouched.
+/// An [`Interpose`] that changes a NIC's attributes and reachable peers; its traffic passes unchanged.
 pub struct Disguise {
     name: String,
     lacks: Caps,
@@ -20,42 +20,42 @@ pub struct Disguise {
     reach: Box<Reach>,
 }
 
-/// Why a peer is not reached.
+/// Decides whether a peer is reached, or why not.
 type Reach = dyn Fn(&NetAddress) -> Result + Send + Sync;
 
 impl Disguise {
-    /// A NIC of that name ([`NicAttributes::name`]).
+    /// A NIC with this name ([`NicAttributes::name`]).
     pub fn named(name: impl Into<String>) -> Self {
         let reach = Box::new(|_: &NetAddress| Ok(()));
         let (name, lacks) = (name.into(), Caps::default());
         Disguise { name, lacks, host_only: None, connections: None, sleeps_alone: false, reach }
     }
 
-    /// Without these abilities.
+    /// Removes these abilities.
     #[must_use]
     pub fn without(self, lacks: Caps) -> Self {
         Disguise { lacks, ..self }
     }
 
-    /// One that reaches processes of this host only, or others too, as it says ([`NicAttributes::host_only`]).
+    /// Sets whether the NIC reaches processes of this host only ([`NicAttributes::host_only`]).
     #[must_use]
     pub fn host_only(self, host_only: bool) -> Self {
         Disguise { host_only: Some(host_only), ..self }
     }
 
-    /// One that takes fewer connections of peers ([`NicAttributes::max_connections`]).
+    /// Sets a smaller number of connections of peers ([`NicAttributes::max_connections`]).
     #[must_use]
     pub fn taking(self, connections: usize) -> Self {
         Disguise { connections: Some(connections), ..self }
     }
 
-    /// Whose completion queues sleep on no word of memory ([`Armed::Never`]).
+    /// Makes its completion queues sleep on no word of memory ([`Armed::Never`]).
     #[must_use]
     pub fn sleeping_alone(self) -> Self {
         Disguise { sleeps_alone: true, ..self }
     }
 
-    /// One whose requests for connections meet with what `reach` says of their addresses.
+    /// Sets `reach`, which decides about requests for connections by their addresses.
     #[must_use]
     pub fn reaching(self, reach: impl Fn(&NetAddress) -> Result + Send + Sync + 'static) -> Self {
         Disguise { reach: Box::new(reach), ..self }

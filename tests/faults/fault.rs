@@ -1,17 +1,17 @@
-//! Lets a transport be unlucky, or lie, as a seed decides.
+//! Makes a transport be unlucky, or lie, as a seed decides.
 //!
-//! *Unlucky* ([`Fault::honest`]) is what a correct transport may be at any time, and programs must stand: it refuses a
-//! post because it is busy, names a queue that has nothing, loses the connection and says so; and at the unreliable
-//! level, where VIA promises neither arrival nor order, loses and reorders messages.
+//! *Unlucky* ([`Fault::honest`]) means behaviour that a correct transport may show at any time, and that programs must
+//! tolerate: it refuses a post because it is busy, names a queue that has nothing, loses the connection and reports
+//! this; and at the unreliable level, where VIA promises neither arrival nor order, it loses and reorders messages.
 //!
-//! *Lying* ([`Fault::lying`]) breaks a promise in silence, which no transport may. It exists to prove that a test suite
-//! notices. No lie is unsound: what a completion gives back early has been copied before.
+//! *Lying* ([`Fault::lying`]) breaks a promise silently, which no transport may do. Its purpose is to prove that a test
+//! suite notices. No lie is unsound: a buffer that a completion gives back early has been copied before.
 //!
-//! Messages are dropped, doubled, repeated, held back and altered where they *arrive*, at the wrapped NIC; posts are refused,
-//! split, and completed too early, where they are posted. Wrap both NICs of a connection for both directions.
+//! Messages are dropped, doubled, repeated, held back and altered where they *arrive*, at the wrapped NIC. Posts are refused,
+//! split, and completed too early where they are posted. Wrap both NICs of a connection for both directions.
 //!
-//! Each connection has a stream of decisions of its own, from the seed and its number: for the same order of
-//! connections, and of calls to an endpoint, the same things go wrong. The seed is in `Debug` and in the words of a loss.
+//! Each connection has a random stream of its own, from the seed and its number: for the same order of connections, and
+//! of calls to an endpoint, the same things go wrong. The seed is in `Debug` and in the text of a loss.
 
 mod arrivals;
 mod desk;
@@ -35,11 +35,11 @@ pub struct Fault {
     seed: u64,
     trouble: Trouble,
     desks: Desks,
-    /// About windows.
+    /// Random decisions about windows.
     dice: Mutex<Dice>,
 }
 
-/// The stream of decisions about windows: no connection and no waiter has this number.
+/// Number of the random stream for windows: no connection and no waiter has this number.
 const WINDOWS: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -48,49 +48,49 @@ enum Trouble {
     Lying(Lies),
 }
 
-/// What goes wrong without a promise being broken. The default is nothing.
+/// Faults that break no promise. The default is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Luck {
-    /// Posts, the refused ones counted, that are refused as [`udeck_via::transport::Refused::Busy`]. Who then asks for room
-    /// ([`ViEndpoint::request_send_notify`]) is told of it at once.
+    /// Posts, including refused ones, that are refused as [`udeck_via::transport::Refused::Busy`]. A caller that then asks
+    /// for room ([`ViEndpoint::request_send_notify`]) is notified at once.
     pub busy: When,
-    /// Looks for news that find none, and name the queue again that was named last. At 1 a queue is never empty.
+    /// Polls for news that find none, and name the last named queue again. At 1 a queue is never empty.
     pub spurious_news: When,
-    /// Messages of a connection, posted and arrived together, after which it is lost.
+    /// Number of messages of a connection, posted and arrived together, after which it is lost.
     pub lose_after: Option<u64>,
-    /// Posts, the refused ones counted, that find the connection lost.
+    /// Posts, including refused ones, that find the connection lost.
     pub lose_at: When,
-    /// Attempts to take a window back that fail, as if a peer stayed in the middle of an access (the deadline is not
-    /// waited for). At 1 none ever succeeds.
+    /// Attempts to revoke a window that fail, as if a peer stayed in the middle of an access (without a wait for the
+    /// deadline). At 1 none ever succeeds.
     pub linger: When,
-    /// Arrivals of unreliable connections that get lost.
+    /// Arrivals of unreliable connections that are lost.
     pub lose: When,
-    /// Arrivals of unreliable connections that the next one overtakes, if it is there when they are taken.
+    /// Arrivals of unreliable connections that the next one overtakes, if it has arrived when they are taken.
     pub reorder: When,
 }
 
-/// Promises that are broken, in silence, at every reliability level. The default is none.
+/// Promises that are broken silently, at every reliability level. The default is none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lies {
     /// Arrivals that vanish; their senders are told that they arrived.
     pub drop: When,
-    /// Arrivals that come twice.
+    /// Arrivals that are delivered twice.
     pub duplicate: When,
-    /// Arrivals that the next one overtakes, if it is there when they are taken.
+    /// Arrivals that the next one overtakes, if it has arrived when they are taken.
     pub reorder: When,
-    /// Arrivals one of whose bits is another (those without a byte are spared).
+    /// Arrivals in which one bit is changed (those without a byte are spared).
     pub corrupt: When,
-    /// Arrivals that come again and again, without end: a peer that floods. Nothing else of its connection comes any more.
+    /// Arrivals that are repeated without end: a peer that floods. Nothing else arrives on this connection any more.
     pub repeat: When,
-    /// Lent messages that go out in two pieces, although they lie in one: the header says what it always says.
+    /// Lent messages that leave in two pieces, although they lie in one: the header stays the same.
     pub split: When,
-    /// Posts that are reported done at once, if they are of those that the receiver ends.
+    /// Posts that are reported done at once, if the receiver ends them.
     pub complete_early: When,
-    /// News, counted per waiter, that nobody is told: their queue is not named again before it has been empty.
+    /// News, counted per waiter, that are withheld: their queue is not named again before it has been empty.
     pub forget_wakeup: When,
 }
 
-/// Either, as an endpoint and a waiter need it.
+/// Luck or lies, in the form that an endpoint and a waiter need.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     busy: When,
@@ -113,7 +113,7 @@ impl Fault {
         Fault::new(Trouble::Honest(luck), seed)
     }
 
-    /// A transport that does not keep its promises. For tests of tests.
+    /// A transport that breaks its promises. For tests of tests.
     pub fn lying(lies: Lies, seed: u64) -> Self {
         Fault::new(Trouble::Lying(lies), seed)
     }
@@ -124,7 +124,7 @@ impl Fault {
 }
 
 impl Trouble {
-    /// For a connection of this level, or for a waiter.
+    /// Plan for a connection of this level, or for a waiter.
     fn plan(&self, level: Option<Reliability>) -> Plan {
         match self {
             Trouble::Honest(luck) => {

@@ -1,5 +1,5 @@
-//! What stands between the VI layer and a transport, for the sake of who looks for a mistake: [`Trace`] writes down
-//! what is done, [`Fault`] makes it go wrong, [`Disguise`] makes it look like another transport. They go around any
+//! Wrappers between the VI layer and a transport, for the search for mistakes: [`Trace`] records the operations,
+//! [`Fault`] makes them go wrong, [`Disguise`] makes a NIC look like one of another transport. They wrap any
 //! transport, and the program above does not change:
 //!
 //! ```
@@ -12,14 +12,15 @@
 //! ```
 //!
 //! From then on the program uses the new NIC only: the old one's completion queues are not wrapped, and both draw
-//! protection tags of their own. What is not wrapped costs nothing; wrappers nest.
+//! protection tags of their own. Unwrapped NICs have no extra cost; wrappers nest.
 //!
-//! One mechanism for all: `Wrapped` is a device that calls another one, and passes each connected endpoint and each
-//! waiter through its [`Interpose`]. Memory, windows and connection requests go straight through. The inner device
-//! sees its own notifiers ([`Queues`]), because transports look for their own type behind them.
+//! All wrappers share one mechanism: `Wrapped` is a device that calls another one, and passes each connected
+//! endpoint and each waiter through its [`Interpose`]. Memory, windows and connection requests go straight through.
+//! The inner device sees its own notifiers ([`Queues`]), because transports look for their own type behind them.
 //!
-//! Every method of the contract is passed on by name, those with a default body too: one forgotten, and the wrapped
-//! NIC would silently lack what its attributes promise. Clippy's `missing_trait_methods` holds each `impl` to that.
+//! Every method of the contract is passed on by name, including those with a default body: if one were forgotten,
+//! the wrapped NIC would silently lack what its attributes promise. Clippy's `missing_trait_methods` checks this
+//! for each `impl`.
 //!
 //! The idea is smoltcp's (`phy::Tracer`, `phy::FaultInjector`).
 
@@ -51,27 +52,29 @@ pub use fault::{Fault, Lies, Luck};
 pub use random::{SplitMix64, When};
 pub use trace::{Call, Event, Log, Outcome, Trace, Who};
 
-/// Puts something of its own around the endpoints and waiters of a [`wrapped`] device.
+/// Puts wrappers around the endpoints and waiters of a [`wrapped`] device.
 ///
 /// # Safety
-/// It hands the inner endpoint to nobody, and its own endpoint keeps the contract of [`ViEndpoint`]: what it calls on the inner one is
-/// what was called on itself, or what keeps the caller's part of that contract as well.
+/// It hands the inner endpoint to nobody, and its own endpoint keeps the contract of [`ViEndpoint`]: a call on the inner one is a
+/// call that was made on itself, or one that keeps the caller's part of that contract as well.
 pub unsafe trait Interpose: Send + Sync + Debug {
-    /// Around an endpoint, as soon as it is connected; perhaps on the transport's own thread: it must not block.
+    /// Wraps an endpoint as soon as it is connected; perhaps on the transport's own thread, so it must not
+    /// block.
     fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, connection: &Connection<'_>) -> Box<dyn ViEndpoint>;
-    /// Around a waiter, whose [`Waiter::notifier`] must stay the inner one. They are counted from 0.
+    /// Wraps a waiter, whose [`Waiter::notifier`] must stay the inner one. Waiters are counted from 0.
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter>;
-    /// Before a window is taken back.
+    /// Decides about an attempt to revoke a window.
     ///
     /// # Errors
-    /// Why it stays, for example a peer that is still inside.
+    /// The reason why the window stays, for example a peer that is still inside.
     fn revokes(&self) -> Result {
         Ok(())
     }
-    /// Around the registration of so many bytes.
+    /// Wraps the registration of `bytes` bytes.
     ///
     /// # Errors
-    /// What `register` says, which registers the memory with the device, or why it was not asked.
+    /// The error of `register`, which registers the memory with the device, or the reason why it was not
+    /// called.
     fn registration(
         &self,
         bytes: usize,
@@ -80,34 +83,35 @@ pub unsafe trait Interpose: Send + Sync + Debug {
         let _ = bytes;
         register()
     }
-    /// What the NIC says of itself; asked once, when it is wrapped. No ability may be added.
+    /// Changes the NIC's attributes; called once, when it is wrapped. No ability may be added.
     fn attributes(&self, inner: NicAttributes) -> NicAttributes {
         inner
     }
-    /// Whether a connection may be asked for there.
+    /// Whether a connection to this address may be requested.
     ///
     /// # Errors
-    /// Why not: what the request meets with.
+    /// The reason why not, which becomes the result of the request.
     fn reaches(&self, to: &NetAddress) -> Result {
         let _ = to;
         Ok(())
     }
 }
 
-/// What an [`Interpose`] is told of an endpoint's connection.
+/// Facts about an endpoint's connection, for an [`Interpose`].
 #[derive(Clone, Copy)]
 pub struct Connection<'a> {
-    /// Connections of the device are counted from 0, in the order in which they were made.
+    /// Number of the connection: connections of the device are counted from 0, in the order in which they were
+    /// made.
     pub number: u64,
-    /// Its reliability level.
+    /// Reliability level of the connection.
     pub reliability: Reliability,
-    /// Where its queues report.
+    /// Waiters to which its queues report.
     pub queues: Queues<'a>,
-    /// The device's outbox arena.
+    /// Outbox arena of the device.
     pub outbox: &'a Arc<Arena>,
 }
 
-/// `nic` with `interpose` around its endpoints and waiters: a NIC of its own, over the same device.
+/// Wraps `nic` with `interpose` around its endpoints and waiters: a NIC of its own, over the same device.
 pub fn wrapped(nic: &Nic, interpose: impl Interpose + 'static) -> Nic {
     // SAFETY: `Wrapped` passes on to the device what the VI layer calls, and an `Interpose` keeps the caller's part.
     let device = unsafe { nic.raw_device() };
@@ -122,7 +126,7 @@ struct Wrapped {
     layer: Arc<Layer>,
 }
 
-/// What listeners keep: not the device itself, which keeps them.
+/// The part that listeners keep: not the device itself, which keeps them.
 #[derive(Debug)]
 struct Layer {
     interpose: Box<dyn Interpose>,

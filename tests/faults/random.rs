@@ -1,19 +1,19 @@
-//! Dice, and the generator of all random numbers that a seed has to bring back.
+//! Dice, and the generator of all random numbers that must be repeatable from a seed.
 
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// The generator SplitMix64 (Steele, Lea, Flood, 2014): the same everywhere for a seed, which a crate's default generator does
-/// not promise across its versions. Not for secrets.
+/// The generator SplitMix64 (Steele, Lea, Flood, 2014). It gives the same numbers everywhere for a seed, which a crate's
+/// default generator does not promise across its versions. Not for secrets.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(rand_xoshiro::SplitMix64);
 
 impl SplitMix64 {
-    /// Every seed is a good one.
+    /// Starts from a seed; every seed is suitable.
     pub fn new(seed: u64) -> Self {
         SplitMix64(rand_xoshiro::SplitMix64::from_seed(seed.to_le_bytes()))
     }
 
-    /// The next number.
+    /// Next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -24,19 +24,19 @@ impl SplitMix64 {
     }
 }
 
-/// Which of a connection's operations something happens to.
+/// Selects operations of a connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum When {
     /// None.
     #[default]
     Never,
-    /// Each with this probability, 0 to 1.
+    /// Each operation with this probability, 0 to 1.
     Chance(f64),
-    /// These, counted from 0.
+    /// The operations with these numbers, counted from 0.
     Numbers(Vec<u64>),
 }
 
-/// The decisions about one thing after another.
+/// Random decisions about a sequence of operations.
 #[derive(Debug)]
 pub struct Dice {
     random: SplitMix64,
@@ -44,14 +44,14 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// A stream of its own for each `stream` of a seed.
+    /// An independent random stream for each `stream` of a seed.
     pub fn new(seed: u64, stream: u64) -> Self {
         let random = SplitMix64::new(SplitMix64::new(seed).next_u64() ^ stream);
         Dice { random, thrown: 0 }
     }
 
-    /// Decides about the next operation. Each setting takes one number from the stream whatever it is: so that one
-    /// does not shift what another one hits.
+    /// Decides about the next operation. Each setting takes one number from the stream, whatever it is, so that
+    /// one setting does not change the effect of another.
     pub fn throw<const N: usize>(&mut self, settings: [&When; N]) -> [bool; N] {
         let number = self.thrown;
         self.thrown += 1;
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn the_generator_is_splitmix64() {
         let mut random = SplitMix64::new(1_234_567);
-        // The reference implementation's first outputs for this seed.
+        // The expected numbers are the reference implementation's first outputs for this seed.
         assert_eq!(random.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(random.next_u64(), 3_203_168_211_198_807_973);
     }

@@ -1,4 +1,4 @@
-//! What is wrapped does what the inner device does; and what the wrappers add.
+//! Tests: a wrapped device does what the inner one does, and each wrapper adds its effects.
 
 mod delegation;
 mod faults;
@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use udeck_via::ServiceLevel;
 use udeck_via::transport::{Notifier, Queues, Reporter};
 
-/// A connection's queues at these waiters; nobody is told of its end.
+/// Queues of a connection at these waiters; nobody is told of its end.
 fn queues<'a>(send: &'a Arc<dyn Notifier>, receive: &'a Arc<dyn Notifier>, context: u64) -> Queues<'a> {
     static NOBODY: LazyLock<Arc<Reporter>> = LazyLock::new(Reporter::nobody);
     Queues { send, receive, context, level: ServiceLevel::default(), reporter: &NOBODY }

@@ -1,7 +1,7 @@
-//! Writes down every operation of a NIC's endpoints and waiters, with what came of it.
+//! Records every operation of a NIC's endpoints and waiters, with its outcome.
 //!
-//! A look that finds nothing (`receive`, `ended`, `receipt` and `poll` without a result) is no event: programs look
-//! millions of times a second, and a record would hold nothing else.
+//! A poll that finds nothing (`receive`, `ended`, `receipt` and `poll` without a result) is no event: programs poll
+//! millions of times a second, and a record would contain nothing else.
 
 mod endpoint;
 mod event;
@@ -20,19 +20,19 @@ use udeck_via::transport::{ViEndpoint, Waiter};
 use endpoint::{TracedEndpoint, TracedWaiter};
 pub use event::{Call, Event, Outcome, Who};
 
-/// An [`Interpose`] that writes down what is done. Events of one endpoint or waiter come in order; those of different
-/// threads as they reach the sink.
+/// An [`Interpose`] that records operations. Events of one endpoint or waiter come in order; those of different
+/// threads in the order in which they reach the sink.
 pub struct Trace {
     sink: Arc<Sink>,
 }
 
-/// Where events go.
+/// Destination of events.
 struct Sink {
     start: Instant,
     take: Box<dyn Fn(Event) + Send + Sync>,
 }
 
-/// The last events, as many as it has room for.
+/// The last events, up to its capacity.
 #[derive(Debug)]
 pub struct Log {
     capacity: usize,
@@ -46,13 +46,14 @@ struct Kept {
 }
 
 impl Trace {
-    /// Calls `take` for each event, on the thread that did it and inside its call to the endpoint: it must not block, nor
-    /// call what it is told of.
+    /// Calls `take` for each event, on the thread of the operation and inside its call to the endpoint: it must not
+    /// block, nor call the endpoint or waiter of the event.
     pub fn new(take: impl Fn(Event) + Send + Sync + 'static) -> Self {
         Trace { sink: Arc::new(Sink { start: Instant::now(), take: Box::new(take) }) }
     }
 
-    /// Prints each event as a line, in one write. What cannot be written is lost: a full disk must not stop the program.
+    /// Prints each event as a line, in one write. An event that cannot be written is lost: a full disk must not stop the
+    /// program.
     pub fn printing(to: impl io::Write + Send + 'static) -> Self {
         let to = Mutex::new(to);
         Trace::new(move |event| drop(to.lock().write_all(format!("{event}\n").as_bytes())))
@@ -76,18 +77,18 @@ impl Log {
         }
     }
 
-    /// The events, oldest first.
+    /// Recorded events, oldest first.
     pub fn events(&self) -> Vec<Event> {
         self.kept.lock().events.iter().cloned().collect()
     }
 
-    /// How many older ones had to make room.
+    /// Number of older events that had to make room.
     pub fn forgotten(&self) -> u64 {
         self.kept.lock().forgotten
     }
 }
 
-/// A line per event.
+/// Formats the log, with a line for each event.
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.kept.lock();

@@ -1,4 +1,4 @@
-//! What becomes of arrivals before the program gets them.
+//! Treatment of arrivals before the program gets them.
 
 use std::collections::VecDeque;
 
@@ -14,14 +14,15 @@ pub struct Taken {
     pub receipt: Option<Lent>,
 }
 
-/// Taken from the transport, and not by the program yet: one that is late, its successor, and their doubles.
+/// Arrivals that were taken from the transport, and not by the program yet: a late one, its successor, and
+/// their doubles.
 #[derive(Debug)]
 pub struct Arrivals {
     dice: Dice,
     repeats: Dice,
     due: VecDeque<Taken>,
     late: Option<Taken>,
-    /// What comes for ever, once nothing else is due.
+    /// The arrival that is repeated for ever, once nothing else is due.
     endless: Option<Taken>,
 }
 
@@ -30,7 +31,7 @@ impl Arrivals {
         Arrivals { dice, repeats, due: VecDeque::new(), late: None, endless: None }
     }
 
-    /// One more came. A message that is dropped ends for its sender as if it had been received.
+    /// Adds an arrival. A dropped message ends for its sender as if it had been received.
     pub fn add(&mut self, taken: Taken, plan: &Plan) {
         let [drop, twice, late, corrupt] =
             self.dice.throw([&plan.drop, &plan.duplicate, &plan.reorder, &plan.corrupt]);
@@ -52,27 +53,27 @@ impl Arrivals {
         self.due.extend(twin);
     }
 
-    /// Whether one waits for the next to overtake it.
+    /// Whether an arrival waits for the next one to overtake it.
     pub fn hold_one_back(&self) -> bool {
         self.late.is_some()
     }
 
-    /// Nothing is there that could overtake it: it waits no longer, for its sender may wait for it.
+    /// Releases a late arrival that nothing has overtaken, because its sender may wait for it.
     pub fn release(&mut self) {
         self.due.extend(self.late.take());
     }
 
-    /// The next for the program.
+    /// Next arrival for the program.
     pub fn next(&mut self) -> Option<Taken> {
         self.due.pop_front().or_else(|| self.endless.as_ref().map(Taken::twin))
     }
 
-    /// Whether there is one.
+    /// Whether there is an arrival for the program.
     pub fn has_next(&self) -> bool {
         !self.due.is_empty() || self.endless.is_some()
     }
 
-    /// Nobody takes them any more.
+    /// Drops all arrivals: they will not be taken.
     pub fn clear(&mut self) {
         self.due.clear();
         (self.late, self.endless) = (None, None);
@@ -80,7 +81,7 @@ impl Arrivals {
 }
 
 impl Taken {
-    /// The same once more. Its sender waits for one of them only.
+    /// A double of the arrival. The sender waits for only one of the two.
     fn twin(&self) -> Taken {
         let body = match &self.arrival.body {
             Body::Inline(bytes) => Body::Inline(*bytes),
@@ -90,7 +91,7 @@ impl Taken {
         Taken { arrival: Arrival { immediate: self.arrival.immediate, body }, receipt: None }
     }
 
-    /// With one bit changed: of the message, or of its head if it has no other byte.
+    /// Changes one bit of the message, or of its header if it has no other byte.
     fn corrupted(self, dice: &mut Dice) -> Taken {
         let Taken { arrival: Arrival { immediate, body }, receipt } = self;
         let body = match body {
@@ -99,7 +100,7 @@ impl Taken {
             Body::Lent(head, lent) => {
                 Body::Lent(head, PrivateCopy::altered(lent, |bytes| flip_a_bit(bytes, dice)).into())
             }
-            // Its bytes are in place, out of our reach.
+            // The bytes are in place, and cannot be changed here.
             Body::Written(len) => Body::Written(len),
         };
         Taken { arrival: Arrival { immediate, body }, receipt }

@@ -1,4 +1,4 @@
-//! Waiters that name queues without news, or say nothing of those that have some.
+//! Waiters that name queues without news, or omit queues that have some.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -12,34 +12,34 @@ use crate::Connection;
 use crate::random::Dice;
 use udeck_via::transport::{Armed, Notifier, Queue, Queues, Ready, Waiter};
 
-/// Looks in a row that do not name a forgotten queue, before it counts as empty: a transport with several queues need
-/// not look at each of them each time.
+/// Number of polls in a row that do not name a forgotten queue, after which it counts as empty: a transport with
+/// several queues need not check each of them each time.
 const EMPTY_LOOKS: u32 = 64;
 
-/// Queues that endpoints have left here, named in a row before the transport is asked.
+/// Largest number of queues left here by endpoints that are named in a row before the transport is polled.
 const DUE_IN_A_ROW: u32 = 16;
 
-/// The desks of a device's waiters.
+/// Desks of a device's waiters.
 #[derive(Debug, Default)]
 pub struct Desks(Mutex<Vec<Weak<Desk>>>);
 
-/// Where endpoints leave news of their own making for a waiter.
+/// Place where endpoints leave news of their own making for a waiter.
 #[derive(Debug)]
 pub struct Desk {
-    /// Not kept alive: its transport counts on its end.
+    /// Notifier of the waiter; not kept alive, because its transport relies on its end.
     notifier: Weak<dyn Notifier>,
     sheet: Mutex<Sheet>,
 }
 
 #[derive(Debug, Default)]
 struct Sheet {
-    /// To be named, with the number of the connection: each queue at most once.
+    /// Queues to be named, with the number of the connection: each queue at most once.
     due: VecDeque<(u64, Ready)>,
-    /// What the transport named last, unless that has been left.
+    /// Queue that the transport named last, unless its connection has been left.
     last_named: Option<Ready>,
 }
 
-/// One queue's way to its waiter's desk.
+/// Connection of a queue to the desk of its waiter.
 #[derive(Debug)]
 pub struct News {
     desk: Arc<Desk>,
@@ -56,14 +56,14 @@ impl Desks {
         desk
     }
 
-    /// The desk of the waiter behind `notifier`; one that nobody looks at, if that waiter is not wrapped.
+    /// The desk of the waiter behind `notifier`; a desk that nobody reads, if this waiter is not wrapped.
     fn of(&self, notifier: &Arc<dyn Notifier>) -> Arc<Desk> {
         let is_its = |desk: &Arc<Desk>| std::ptr::addr_eq(desk.notifier.as_ptr(), Arc::as_ptr(notifier));
         let found = self.0.lock().iter().filter_map(Weak::upgrade).find(is_its);
         found.unwrap_or_else(|| self.open(notifier))
     }
 
-    /// The ways of a connection's send and receive queue.
+    /// Connections to the desks for a connection's send and receive queue.
     pub fn news(&self, connection: &Connection<'_>) -> [News; 2] {
         let Queues { send, receive, context, .. } = connection.queues;
         [(send, Queue::Send), (receive, Queue::Receive)].map(|(notifier, queue)| News {
@@ -75,7 +75,7 @@ impl Desks {
 }
 
 impl News {
-    /// The waiter names the queue once more, and wakes if it sleeps.
+    /// Makes the waiter name the queue once more, and wake if it sleeps.
     pub fn name(&self) {
         let mut sheet = self.desk.sheet.lock();
         let entry = (self.connection, self.ready);
@@ -88,7 +88,7 @@ impl News {
         }
     }
 
-    /// The connection is left: nothing names it any more.
+    /// Forgets the connection: nothing names it any more.
     pub fn forget(&self) {
         let mut sheet = self.desk.sheet.lock();
         sheet.due.retain(|(connection, _)| *connection != self.connection);
@@ -102,18 +102,18 @@ pub struct FaultyWaiter {
     inner: Box<dyn Waiter>,
     desk: Arc<Desk>,
     plan: Plan,
-    /// About news, and about looks that find none.
+    /// Random decisions about news, and about polls that find none.
     news: Dice,
     looks: Dice,
     forgotten: Vec<Forgotten>,
-    /// Queues named in a row that endpoints had left here.
+    /// Number of queues left here by endpoints that were named in a row.
     due_in_a_row: u32,
 }
 
 #[derive(Debug)]
 struct Forgotten {
     ready: Ready,
-    /// Looks in a row that did not find it.
+    /// Number of polls in a row that did not find it.
     empty_looks: u32,
 }
 
@@ -130,7 +130,7 @@ impl FaultyWaiter {
         }
     }
 
-    /// Whether nobody is told of what the inner waiter found.
+    /// Whether the inner waiter's news are withheld.
     fn keeps_quiet_about(&mut self, ready: Ready) -> bool {
         if self.forgotten.iter().any(|forgotten| forgotten.ready == ready) {
             return true;
@@ -142,14 +142,14 @@ impl FaultyWaiter {
         forget
     }
 
-    /// The next queue that an endpoint has left here.
+    /// Next queue that an endpoint has left here.
     fn due(&mut self) -> Option<Ready> {
         let (_, ready) = self.desk.sheet.lock().due.pop_front()?;
         self.due_in_a_row += 1;
         Some(ready)
     }
 
-    /// What the transport names, or is made to.
+    /// The queue that the transport names, or a spurious one.
     fn poll_inner(&mut self) -> Option<Ready> {
         let found = self.inner.poll();
         self.note_look(found);
@@ -178,7 +178,7 @@ impl FaultyWaiter {
 #[deny(clippy::missing_trait_methods)]
 impl Waiter for FaultyWaiter {
     fn poll(&mut self) -> Option<Ready> {
-        // An endpoint that always leaves something does not keep the transport from being asked.
+        // An endpoint that always leaves something does not keep the transport from being polled.
         if self.due_in_a_row < DUE_IN_A_ROW
             && let Some(ready) = self.due()
         {
@@ -198,7 +198,7 @@ impl Waiter for FaultyWaiter {
 
     fn park(&mut self, limit: Duration) {
         if self.desk.sheet.lock().due.is_empty() {
-            // What is named from now on wakes: `News::name` does.
+            // A queue named from now on wakes the waiter: `News::name` does.
             self.inner.park(limit);
         }
     }

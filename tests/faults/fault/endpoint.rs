@@ -27,16 +27,16 @@ pub struct FaultyEndpoint {
     losses: Dice,
     splits: Dice,
     arrivals: Arrivals,
-    /// Of the arrival that was given out last.
+    /// Receipt of the last arrival given to the program.
     receipt: Option<Lent>,
-    /// Sends that were reported too early, for the caller to hear.
+    /// Sends that were reported too early and that the caller has not polled yet.
     ended_early: VecDeque<u64>,
-    /// Posted and arrived.
+    /// Number of messages posted and arrived.
     messages: u64,
     lost: Option<String>,
-    /// The last post was refused for no reason of the transport's.
+    /// Whether the last post was refused without a reason of the transport.
     feigned_busy: bool,
-    /// Room was asked for since the last post that was taken.
+    /// Whether room was requested since the last accepted post.
     wants_room: bool,
     send_news: News,
     receive_news: News,
@@ -76,7 +76,7 @@ impl FaultyEndpoint {
         }
     }
 
-    /// Whether the connection still stands. If its time has come it is lost here, and both sides learn it.
+    /// Whether the connection is alive. If its time has come, it is lost here, and both sides learn it.
     fn stands(&mut self) -> Result<(), Refused> {
         if self.lost.is_none() && self.plan.lose_after.is_some_and(|most| self.messages >= most) {
             let FaultyEndpoint { seed, number, messages, .. } = self;
@@ -94,7 +94,7 @@ impl FaultyEndpoint {
         }
     }
 
-    /// Decides about a post: refused, or whether it is to be reported too early.
+    /// Decides about a post: it is refused, or whether it is to be reported too early.
     fn before_post(&mut self) -> Result<bool, Refused> {
         if let [true] = self.losses.throw([&self.plan.lose_at]) {
             self.plan.lose_after = Some(self.messages);
@@ -109,7 +109,7 @@ impl FaultyEndpoint {
         Ok(early)
     }
 
-    /// A post was taken or not, by the transport.
+    /// Records whether the transport accepted a post.
     fn after_post<T, E>(&mut self, posted: Result<T, E>) -> Result<T, E> {
         self.feigned_busy = false;
         if posted.is_ok() {
@@ -121,18 +121,18 @@ impl FaultyEndpoint {
 
     fn count_message(&mut self) {
         self.messages += 1;
-        // Who sleeps is told of a loss now; who posts or receives hears of it the next time.
+        // A sleeping caller is told of a loss now; a caller that posts or receives learns of it the next time.
         let _ = self.stands();
     }
 
-    /// The transport has room, and will not say so of itself.
+    /// Reports room after a feigned refusal: the transport has room, and will not report it itself.
     fn tell_of_feigned_room(&self) {
         if self.feigned_busy && self.wants_room {
             self.send_news.name();
         }
     }
 
-    /// Sends `copy` in the place of what the caller posted, who has that back at once.
+    /// Lends `copy` instead of the posted buffer, which the caller gets back at once.
     fn lend_copy(
         &mut self,
         immediate: Option<u32>,
@@ -149,7 +149,7 @@ impl FaultyEndpoint {
         Ok(())
     }
 
-    /// Writes `copy` in the place of what the caller posted, who has that back at once.
+    /// Writes `copy` instead of the posted buffer, which the caller gets back at once.
     fn write_copy(&mut self, copy: Block, to: RemoteBuffer, immediate: Option<u32>) -> Result<(), Refused> {
         let segment = [(copy.offset(), copy.len())];
         let written = self.inner.rdma_write(&segment, to, immediate, PostedBuffer::Block(copy));
@@ -160,7 +160,7 @@ impl FaultyEndpoint {
     fn take(&mut self) -> Result<(), Refused> {
         self.take_one()?;
         if self.arrivals.hold_one_back() {
-            // If this is the end, it is so at the next look, too.
+            // If this is the end, the next poll reports it, too.
             let _ = self.take_one();
             self.arrivals.release();
         }
@@ -181,7 +181,7 @@ impl FaultyEndpoint {
     }
 }
 
-/// The two halves of a single segment.
+/// Splits a single segment into halves.
 fn in_two(segments: &[(u64, usize)]) -> Option<[(u64, usize); 2]> {
     let &[(offset, len)] = segments else { return None };
     let half = len / 2;
@@ -217,7 +217,7 @@ unsafe impl ViEndpoint for FaultyEndpoint {
             Ok(early) => early,
             Err(refused) => return Err((refused, held)),
         };
-        // Without memory for a copy, the truth has to do.
+        // Without memory for a copy, the post stays honest.
         let copy = if early { self.outbox.gather(segments).ok() } else { None };
         let [split] = self.splits.throw([&self.plan.split]);
         let halves = if split { in_two(segments) } else { None };
@@ -242,7 +242,7 @@ unsafe impl ViEndpoint for FaultyEndpoint {
             Ok(early) => early,
             Err(refused) => return Err((refused, held)),
         };
-        // Without memory for a copy, the truth has to do.
+        // Without memory for a copy, the post stays honest.
         let copy = if early { self.outbox.gather(segments).ok() } else { None };
         let written = match (held, copy) {
             (PostedBuffer::Caller(number), Some(copy)) => self
@@ -254,7 +254,7 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         self.after_post(written)
     }
 
-    /// (That a read is over is no lie that can be told: what it reads is written later.)
+    /// (An early end of a read is no possible lie: the data are written later.)
     fn rdma_read(
         &mut self,
         segments: &[(u64, usize)],
@@ -279,7 +279,7 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         }
         let next = self.arrivals.next();
         if self.arrivals.has_next() {
-            // The transport knows no more of these.
+            // The transport does not know about these arrivals.
             self.receive_news.name();
         }
         Ok(next.map(|Taken { arrival, receipt }| {
@@ -288,22 +288,22 @@ unsafe impl ViEndpoint for FaultyEndpoint {
         }))
     }
 
-    /// What arrives has to pass through our hands.
+    /// Declines: each arrival must pass through this endpoint's hands.
     fn receive_into(&mut self, _: &mut [u8]) -> Result<Option<Landed>, Refused> {
         Ok(self.receive()?.map(Landed::Arrival))
     }
 
-    /// Likewise.
+    /// Declines, as [`receive_into`](Self::receive_into) does.
     fn receive_short(&mut self, _: &mut Inline) -> Found {
         Found::Other
     }
 
-    /// Likewise.
+    /// Declines, as [`receive_into`](Self::receive_into) does.
     fn receive_short_run(&mut self, _: u8, _: &mut [ShortArrival]) -> usize {
         0
     }
 
-    /// Likewise.
+    /// Declines, as [`receive_into`](Self::receive_into) does.
     fn receive_lent(&mut self, _: &mut Inline) -> Option<(Option<u32>, LentSlice)> {
         None
     }

@@ -1,5 +1,5 @@
-//! What a wrapper does not mean to change reaches the inner device, and its answers the caller. Each test asks
-//! everything twice, of the bare device and of a wrapped one, and compares.
+//! Tests of delegation: calls that a wrapper does not mean to change reach the inner device, and its answers
+//! reach the caller. Each test makes all calls twice, on the bare device and on a wrapped one, and compares.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -56,8 +56,8 @@ unsafe impl Interpose for Box<dyn Interpose> {
     }
 }
 
-/// Does `ask` with a bare device and with wrapped ones; what was asked of the inner one, and what it answered, is the
-/// same.
+/// Makes the calls of `ask` on a bare device and on wrapped ones; the inner device must see the same calls and give
+/// the same answers.
 fn same(ask: impl Fn(&dyn Device, &Script, &dyn Fn()) -> Vec<String>) {
     let with = |interpose: Option<Box<dyn Interpose>>| {
         let script = Script::default();

@@ -1,4 +1,4 @@
-//! What goes wrong, and what must not.
+//! Tests of faults: what goes wrong, and what must not.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ fn lying(lies: Lies) -> Rig {
     rig(Fault::lying(lies, 7), Reliability::Delivery)
 }
 
-/// One message after another, as text, until there is none.
+/// Receives one message after another, as text, until there is none.
 fn received(endpoint: &mut dyn ViEndpoint) -> Vec<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     std::iter::from_fn(|| endpoint.receive().unwrap())
@@ -73,7 +73,7 @@ fn busy_is_no_more_than_a_refusal_and_room_is_named() {
     endpoint.request_send_notify();
     assert!(woken(&notifier) > 0);
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
-    // The last look, after asking: its refusal has to be followed by news, too.
+    // The last poll comes after the request for room: the refusal must be followed by news, too.
     let refused = endpoint.lend(None, b"", &[(64, 5)], PostedBuffer::Caller(3));
     assert!(matches!(refused, Err((Refused::Busy, PostedBuffer::Caller(3)))), "{refused:?}");
     assert_eq!(waiter.poll(), Some(ready(Queue::Send)));
@@ -149,7 +149,7 @@ fn dropped_and_doubled_messages_go_home_once() {
         lying(Lies { drop: When::Numbers(vec![0]), duplicate: When::Numbers(vec![1]), ..Lies::default() });
     script.arrives_lent(b"first");
     script.arrives_lent(b"second");
-    // A scripted receipt goes home with each of them.
+    // A scripted receipt returns with each of them.
     let home = || script.home.load(Ordering::Relaxed);
     assert!(endpoint.receive().unwrap().is_none());
     assert_eq!(home(), 2);

@@ -1,4 +1,4 @@
-//! What a trace says.
+//! Tests of the contents of a trace.
 
 use std::io;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn each_operation_is_a_line() {
     waiter.poll();
     endpoint.receive().unwrap();
     endpoint.poll_completion();
-    // These find nothing.
+    // These calls find nothing.
     waiter.poll();
     endpoint.receive().unwrap();
     endpoint.poll_completion();

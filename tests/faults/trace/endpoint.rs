@@ -1,4 +1,4 @@
-//! An endpoint and a waiter that are written down.
+//! An endpoint and a waiter whose operations are recorded.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,7 +22,7 @@ impl TracedEndpoint {
         self.sink.note(self.who, call, outcome);
     }
 
-    /// A look that found nothing is no event.
+    /// Records a receive. A poll that found nothing is no event.
     fn note_look<T>(&self, received: &Result<Option<T>, Refused>, outcome: impl FnOnce(&T) -> Outcome) {
         match received {
             Ok(Some(arrival)) => self.note(Call::Receive, outcome(arrival)),
@@ -36,7 +36,7 @@ fn total(segments: &[(u64, usize)]) -> usize {
     segments.iter().map(|segment| segment.1).sum()
 }
 
-/// The number that the caller is told, if he is.
+/// The number by which the caller is told of the end, if it is told.
 fn number_of(held: &PostedBuffer) -> Option<u64> {
     match held {
         PostedBuffer::Caller(number) => Some(*number),

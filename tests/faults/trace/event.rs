@@ -1,4 +1,4 @@
-//! What a trace consists of.
+//! Events of a trace.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
@@ -10,20 +10,20 @@ use udeck_via::transport::{
     Armed, Arrival, Body, Landed, PostedBuffer, Queue, Ready, Refused, TransferStatus,
 };
 
-/// One operation. Displayed as a line: seconds since the trace began, who, what, and what came of it.
+/// An operation. Displayed as a line: seconds since the trace began, endpoint or waiter, call, and outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Since the trace began, when the operation was over.
+    /// Time since the trace began, at the end of the operation.
     pub at: Duration,
-    /// Whose operation.
+    /// The endpoint or waiter of the operation.
     pub who: Who,
-    /// What was asked.
+    /// The call.
     pub call: Call,
-    /// What came of it.
+    /// Outcome of the call.
     pub outcome: Outcome,
 }
 
-/// A part of the NIC.
+/// An endpoint or waiter of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Who {
     /// An endpoint, by the number of its connection ([`crate::Connection::number`]).
@@ -32,12 +32,12 @@ pub enum Who {
     Waiter(u64),
 }
 
-/// What was asked: a method of [`udeck_via::transport::ViEndpoint`] or [`udeck_via::transport::Waiter`]. Lengths in bytes; of `segments`,
-/// how many there are.
+/// A call: a method of [`udeck_via::transport::ViEndpoint`] or [`udeck_via::transport::Waiter`]. Lengths are in bytes; `segments`
+/// is their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are the methods' arguments")]
 pub enum Call {
-    /// Two VIs were connected, and this is one end.
+    /// Two VIs were connected; this is one end.
     Connect {
         reliability: Reliability,
         context: u64,
@@ -47,7 +47,7 @@ pub enum Call {
         head: usize,
         body: usize,
     },
-    /// `number`: whom to tell when it is over.
+    /// `number`: identifies the post when it is over.
     Lend {
         immediate: Option<u32>,
         head: usize,
@@ -90,13 +90,13 @@ pub enum Call {
     Arm,
 }
 
-/// What came of it.
+/// Outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "they are the contract's own fields")]
 pub enum Outcome {
-    /// It was done, or is under way.
+    /// The operation was done, or is under way.
     Done,
-    /// [`Refused`], in words.
+    /// The operation was refused: [`Refused`], in words.
     Refused(Cow<'static, str>),
     /// [`udeck_via::transport::ViEndpoint::keep`] knows no such buffer.
     Unknown,
@@ -110,7 +110,7 @@ pub enum Outcome {
         number: u64,
         status: TransferStatus,
     },
-    /// Over when the call returned.
+    /// The operation was over when the call returned.
     Over(TransferStatus),
     Messages(u32),
     News(Ready),

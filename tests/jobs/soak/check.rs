@@ -1,4 +1,4 @@
-//! The verdict on a run: what must hold, whatever went wrong.
+//! The verdict on a run: the requirements that hold whatever went wrong.
 
 use crate::Ended;
 
@@ -6,7 +6,7 @@ use crate::soak::facts::{COMPLETE, Fact};
 use crate::soak::folder::Folder;
 use crate::soak::plan::{Fault, Place, Plan};
 
-/// Everything that no fault explains; empty: the run is as it should be.
+/// Problems that no fault explains; empty: the run is as it should be.
 #[must_use]
 pub fn problems(plan: &Plan, folder: &Folder, ended: &Ended) -> Vec<String> {
     let mut found = process(plan, ended);
@@ -28,7 +28,7 @@ pub fn problems(plan: &Plan, folder: &Folder, ended: &Ended) -> Vec<String> {
     found
 }
 
-/// The job as a whole.
+/// Checks the job as a whole.
 fn process(plan: &Plan, ended: &Ended) -> Vec<String> {
     let mut found = Vec::new();
     if ended.status.is_none() {
@@ -47,9 +47,9 @@ fn process(plan: &Plan, ended: &Ended) -> Vec<String> {
     found
 }
 
-/// A panic; or a sanitizer that has found something, or that could not say what.
+/// Whether the line reports a panic, or a sanitizer that has found something, or that could not say what.
 fn is_fault_of_ours(plan: &Plan, line: &str) -> bool {
-    // The standard library ends a process in which a thread that starts finds no memory for its signal stack.
+    // The standard library ends a process if a starting thread finds no memory for its signal stack.
     let is_of_famine = line.contains("/stack_overflow.rs:")
         && plan.faults.iter().any(|fault| matches!(fault, Fault::Famine { .. }));
     (line.contains("panicked at") && !is_of_famine) || line.contains("Sanitizer")
@@ -76,7 +76,7 @@ fn stream_problem(plan: &Plan, stream: usize, facts: &[&Fact]) -> Option<String>
     if messages > tried {
         return Some(format!("stream {stream}: {messages} messages came of {tried}"));
     }
-    // Who lives was told of what was lost, or nothing was.
+    // If both ranks live, either the poster was told of the loss, or nothing was lost.
     let both_live = !plan.is_doomed(from) && !plan.is_doomed(to);
     (both_live && messages < accepted && end == COMPLETE)
         .then(|| format!("stream {stream}: {messages} messages came of {accepted} that were accepted"))

@@ -1,17 +1,17 @@
-//! The bytes of each message, which say which message it is.
+//! Contents of messages: the bytes identify the message.
 //!
 //! ```text
 //!   0..4   stream + 1 (12 bits), number (20 bits), little-endian: also the message's tag
 //!   4..    a pattern that follows from the seed, the round, the stream and the number
 //! ```
 //!
-//! A message shorter than four bytes has the beginning of that, and its tag.
+//! A message shorter than four bytes has the beginning of this, and its tag.
 
 use crate::soak::plan::{HEAD, Plan, Round, mixed};
 
 const NUMBER_BITS: u32 = 20;
 
-/// The tag of a message. Never 0, which is what a posted slice has.
+/// Tag of a message. It is never 0, the tag of a posted slice.
 #[must_use]
 pub fn tag(stream: usize, number: u32) -> u32 {
     (stream as u32 + 1) << NUMBER_BITS | number
@@ -42,10 +42,10 @@ fn pattern(state: u64, at: usize) -> u64 {
     state ^ (at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Which message this is, if it is one of the plan's, with every byte as it should be.
+/// Identifies a message of the plan, and checks every byte.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The fault of the message, in words.
 pub fn check(bytes: &[u8], told: u32, plan: &Plan, round: Round) -> Result<(usize, u32), String> {
     let inside = bytes.first_chunk::<HEAD>().map(|head| u32::from_le_bytes(*head));
     let tag = match (told, inside) {

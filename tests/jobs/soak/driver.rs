@@ -1,4 +1,5 @@
-//! The driver: one run after another until the time is up. `cargo xtask soak` builds the programs and starts it.
+//! The driver: makes one run after another until the time is up. `cargo xtask soak` builds the programs and
+//! starts it.
 
 use std::env;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use udeck_jobs::soak::run::{SANITIZER, Tools, Verdict, run};
 /// Random jobs under random faults, judged by an oracle.
 #[derive(Parser)]
 struct Options {
-    /// So long; the last run is played to its end
+    /// Play runs for this long; the last one is played to its end
     #[arg(long, value_name = "MINUTES", default_value_t = 1.0)]
     minutes: f64,
 
@@ -23,15 +24,15 @@ struct Options {
     #[arg(long = "seed", value_name = "SEED")]
     seeds: Vec<u64>,
 
-    /// Play them so many times
+    /// Play them this many times
     #[arg(long, value_name = "N", default_value_t = 1, requires = "seeds")]
     times: u32,
 
-    /// Where the logs of failed runs stay
+    /// Folder for the logs of failed runs
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 
-    /// Leads each line, where several drivers run side by side
+    /// Name at the beginning of each line, if several drivers run side by side
     #[arg(long, value_name = "NAME", default_value = "soak")]
     name: String,
 }
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     let tools = tools(options.folder.clone());
     let mut soak = Soak { options, tools, passed: 0, skipped: 0, failed: Vec::new() };
-    // As cargo's own tests say it, for those who count them.
+    // The line is in the format of cargo's own tests, for programs that count them.
     println!("\nrunning random jobs");
     soak.all();
     let Soak { passed, skipped, failed, .. } = &soak;
@@ -66,7 +67,7 @@ impl Soak {
             let seeds = self.options.seeds.clone();
             return (0..self.options.times).for_each(|_| seeds.iter().for_each(|seed| self.one(*seed)));
         }
-        // Another one each time, so that many short runs see as much as a long one; each run prints its own seed.
+        // The seeds differ each time, so that many short runs cover as much as a long one; each run prints its own seed.
         let mut seeds = XorShiftRng::seed_from_u64(random_seed());
         let end = Instant::now() + Duration::from_secs_f64(self.options.minutes * 60.0);
         while Instant::now() < end {
@@ -102,7 +103,7 @@ impl Soak {
     }
 }
 
-/// The programs lie beside this one.
+/// Finds the programs, which lie beside this one.
 fn tools(folder: Option<PathBuf>) -> Tools {
     let here = env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned())).unwrap_or_default();
     let standin = here.join("libudeck_mock_verbs.so");
@@ -114,7 +115,7 @@ fn tools(folder: Option<PathBuf>) -> Tools {
     }
 }
 
-/// From the clock and the process: nobody has to guess it.
+/// Seed from the clock and the process; it need not be hard to guess.
 fn random_seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     now.as_nanos() as u64 ^ u64::from(std::process::id()) << 32

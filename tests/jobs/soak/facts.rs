@@ -1,34 +1,36 @@
-//! The lines that ranks write, each by one system call, so that what a killed rank has seen is not lost with it.
+//! Lines that ranks write, each by one system call, so that the facts that a killed rank has seen are not lost
+//! with it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One line of a rank's log.
+/// A line of a rank's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// The number of the rank's process.
+    /// Number of the rank's process.
     Pid(i32),
-    /// It is in the second round.
+    /// The rank is in the second round.
     Ready,
-    /// A postbox's messages of the second round: so many were accepted, of so many that it tried to post, and why it ended.
+    /// The end of a postbox's stream in the second round: number of accepted messages, number of attempts, and why it
+    /// ended.
     Sent { stream: usize, accepted: u32, tried: u32, end: String },
-    /// A stream's messages that were retrieved in the second round, and why reading ended.
+    /// The end of a stream at its reader in the second round: number of messages, and why reading ended.
     Got { stream: usize, messages: u32, end: String },
-    /// Something that must not be: bytes, order, an error that nothing explains.
+    /// A fault: bytes, order, or an error that nothing explains.
     Wrong(String),
     /// A call that did not return by its deadline.
     Late(String),
-    /// What the rank holds and did not hold before.
+    /// Resources that the rank holds and did not hold before.
     Leak(String),
-    /// For whoever reads the log.
+    /// Information for the reader of the log.
     Note(String),
-    /// It is about to finish.
+    /// The rank is about to finish.
     Finishing,
-    /// It has finished.
+    /// The rank has finished.
     Done,
 }
 
-/// Why a stream ended that has lost nothing.
+/// Reason for the end of a stream that has lost nothing.
 pub const COMPLETE: &str = "complete";
 
 impl fmt::Display for Fact {

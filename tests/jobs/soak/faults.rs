@@ -1,4 +1,4 @@
-//! Does to a running job what the plan says.
+//! Inflicts the plan's faults on a running job.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::soak::plan::{Fault, Plan};
 
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// One thing to do, at a time.
+/// An act at a certain time.
 #[derive(Clone, Debug)]
 enum Act {
     Kill(usize),
@@ -24,15 +24,15 @@ enum Act {
     Cut(usize),
 }
 
-/// Lets the network lose packets, before the job begins. Says how.
+/// Makes the network lose packets, before the job begins. Returns how.
 ///
 /// # Errors
-/// Why the kernel cannot.
+/// The reason why the kernel cannot.
 pub fn lose(plan: &Plan, network: &Network) -> Result<Option<&'static str>, String> {
     let mut how = None;
     for fault in &plan.faults {
         let Fault::Loss { host } = fault else { continue };
-        // A queue that is too short for bursts loses some of each, where the kernel cannot lose any at random.
+        // If the kernel cannot lose packets at random, a queue that is too short for bursts loses some of each.
         let ways: [(&str, &[&str]); 2] = [
             ("netem", &["netem", "loss", "3%"]),
             ("tbf", &["tbf", "rate", "200mbit", "burst", "16k", "limit", "64k"]),
@@ -51,7 +51,8 @@ pub fn lose(plan: &Plan, network: &Network) -> Result<Option<&'static str>, Stri
     Ok(how)
 }
 
-/// Does all of it, and then waits until the job has ended or `deadline` is near. Every stopped process goes on.
+/// Inflicts all faults, and then waits until the job has ended or `deadline` is near. Every stopped process is
+/// continued.
 pub fn inflict(plan: &Plan, folder: &Folder, network: Option<&Network>, job: &Running, deadline: Instant) {
     let is_over = || has_ended(job.pid()) || Instant::now() > deadline;
     let all_are_ready =
@@ -65,7 +66,7 @@ pub fn inflict(plan: &Plan, folder: &Folder, network: Option<&Network>, job: &Ru
     let begin = Instant::now();
     for (at, act) in timeline(plan) {
         let wait = at.saturating_sub(begin.elapsed());
-        // A job may end before its fault; a stopped rank keeps it from ending.
+        // A job may end before its fault, but a stopped rank keeps it from ending.
         let end = Instant::now() + wait;
         while Instant::now() < end && !has_ended(job.pid()) {
             thread::sleep(PAUSE.min(end.saturating_duration_since(Instant::now())));
@@ -91,7 +92,7 @@ fn timeline(plan: &Plan) -> Vec<(Duration, Act)> {
                 acts.push((after + pause, Act::Link { host, at_switch, up: true }));
             }
             Fault::Cut { host, after } => acts.push((after, Act::Cut(host))),
-            // Ranks do that themselves, or the network does from the beginning.
+            // Ranks inflict these by themselves, or the network does from the beginning.
             Fault::Suicide { .. } | Fault::Cramp { .. } | Fault::Famine { .. } | Fault::Loss { .. } => {}
         }
     }
@@ -119,7 +120,8 @@ fn perform(act: &Act, plan: &Plan, folder: &Folder, network: Option<&Network>) {
     }
 }
 
-/// One that has ended by itself is left alone: its number may be another's.
+/// Sends a signal to a rank. A rank that has ended by itself is left alone, because its number may be another
+/// process's.
 fn signal(folder: &Folder, rank: usize, signal: Signal) {
     let facts = folder.facts(rank);
     if folder.is_dead(rank) || facts.contains(&Fact::Done) {
@@ -134,7 +136,7 @@ fn signal(folder: &Folder, rank: usize, signal: Signal) {
     }
 }
 
-/// Whether the job's first process has ended. Nobody has waited for it yet.
+/// Whether the job's first process has ended. It was not reaped yet.
 fn has_ended(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))

@@ -1,14 +1,16 @@
-//! The files of one run: a log for each rank, and what ranks must know of each other without the library's help.
+//! Files of a run: a log for each rank, and facts that ranks must share without the library's help.
 //!
 //! | file | meaning |
 //! |---|---|
 //! | `rank-N.log` | the facts of rank N |
 //! | `dead-N` | rank N was killed, or its host was cut off |
-//! | `doubt-R-S-N` | nobody told the poster of stream S what became of message N of round R |
-//! | `ended-R-S` | stream S of round R ended early; in it, how many messages its poster tried to post |
-//! | `sanitizer.PID` | what AddressSanitizer found in that process |
+//! | `doubt-R-S-N` | the poster of stream S was not told what became of message N of round R |
+//! | `ended-R-S` | stream S of round R ended early; it contains the number of messages that its poster tried to
+//! post |
+//! | `sanitizer.PID` | AddressSanitizer's findings in this process |
 //!
-//! What ranks tell each other is in links that lead nowhere: to make or read a link takes no descriptor, and a rank may have none.
+//! Ranks leave facts for each other in links that lead nowhere: making or reading a link takes no descriptor, and a rank may have
+//! none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -18,9 +20,9 @@ use std::path::{Path, PathBuf};
 use crate::soak::facts::Fact;
 use crate::soak::plan::Round;
 
-/// Names the folder to the ranks.
+/// Variable that gives the folder to the ranks.
 pub const VARIABLE: &str = "SOAK_FOLDER";
-/// Leads the names of sanitizers' reports; a dot and a process's number follow.
+/// Prefix of the names of sanitizers' reports; a dot and a process's number follow.
 pub const REPORT: &str = "sanitizer";
 
 /// The folder of a run.
@@ -38,10 +40,10 @@ impl Folder {
         &self.0
     }
 
-    /// A rank's log, to be written to.
+    /// Opens a rank's log for writing.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// The log cannot be opened.
     pub fn log(&self, rank: usize) -> io::Result<Log> {
         let file = OpenOptions::new().create(true).append(true).open(self.log_path(rank))?;
         Ok(Log(file))
@@ -51,16 +53,16 @@ impl Folder {
         self.0.join(format!("rank-{rank}.log"))
     }
 
-    /// What a rank has written so far. A line that is no fact is something wrong.
+    /// Facts that a rank has written up to now. A line that is no fact counts as a fault.
     #[must_use]
     pub fn facts(&self, rank: usize) -> Vec<Fact> {
         let text = fs::read_to_string(self.log_path(rank)).unwrap_or_default();
         text.lines().map(|line| line.parse().unwrap_or_else(Fact::Wrong)).collect()
     }
 
-    /// Says that a rank is dead.
+    /// Records that a rank is dead.
     pub fn bury(&self, rank: usize) {
-        // One that cannot be written makes a reader wait longer.
+        // If the link cannot be made, a reader waits longer.
         let _ = symlink("dead", self.dead_path(rank));
     }
 
@@ -69,18 +71,18 @@ impl Folder {
         self.dead_path(rank).is_symlink()
     }
 
-    /// Says that a stream ended early.
+    /// Records that a stream ended early.
     pub fn end_stream(&self, round: Round, stream: usize, tried: u32) {
         let _ = symlink(tried.to_string(), self.ended_path(round, stream));
     }
 
-    /// How many messages the poster of a stream that ended early tried to post.
+    /// Number of messages that the poster of a stream tried to post, if the stream ended early.
     #[must_use]
     pub fn ended(&self, round: Round, stream: usize) -> Option<u32> {
         fs::read_link(self.ended_path(round, stream)).ok()?.to_str()?.parse().ok()
     }
 
-    /// Says that a message may have come, or may not.
+    /// Records that a message may have arrived or not.
     pub fn doubt(&self, round: Round, stream: usize, number: u32) {
         let _ = symlink("in doubt", self.doubt_path(round, stream, number));
     }
@@ -90,7 +92,7 @@ impl Folder {
         self.doubt_path(round, stream, number).is_symlink()
     }
 
-    /// The first words of what a sanitizer has found, of each process, with the file's name.
+    /// First words of the sanitizers' findings, of each process, with the file's name.
     #[must_use]
     pub fn reports(&self) -> Vec<String> {
         let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
@@ -125,7 +127,7 @@ pub struct Log(File);
 
 impl Log {
     pub fn tell(&self, fact: &Fact) {
-        // Without its log a run fails for want of facts.
+        // Without its log a run fails for lack of facts.
         let _ = (&self.0).write_all(format!("{fact}\n").as_bytes());
     }
 }

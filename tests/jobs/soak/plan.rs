@@ -1,7 +1,7 @@
-//! What a seed means: the whole of a random job, and what is to go wrong in it.
+//! The plan that a seed determines: the whole of a random job, and its faults.
 //!
-//! Every process derives the plan from the seed, so none has to be told anything else. What a machine cannot do
-//! ([`Plan::needs`]) is no part of the decision: the run of that seed is skipped there.
+//! Every process derives the plan from the seed, so none needs further information. The abilities of the
+//! machine ([`Plan::needs`]) do not influence it: where one is missing, the run of this seed is skipped.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use rand::{RngExt, SeedableRng};
 use rand_xorshift::XorShiftRng;
 use udeck::Protocol;
 
-/// Ranks of a job, at most.
+/// Largest number of ranks in a job.
 const MAX_RANKS: usize = 6;
-/// Bytes of a message that say which one it is.
+/// Number of bytes that identify a message.
 pub const HEAD: usize = 4;
-/// Bytes of one stream, about: long streams have short messages.
+/// Approximate number of bytes in a stream: long streams have short messages.
 const STREAM_BYTES: usize = 24 << 20;
-/// Messages of one stream, at most.
+/// Largest number of messages in a stream.
 const MAX_MESSAGES: u32 = 1500;
 
 /// A random job.
@@ -26,7 +26,7 @@ pub struct Plan {
     pub seed: u64,
     pub place: Place,
     pub ranks: usize,
-    /// `DECK_TRANSPORT`; empty: whatever the library chooses.
+    /// Value of `DECK_TRANSPORT`; empty: the library's choice.
     pub transport: &'static str,
     /// Other settings of the library.
     pub settings: Vec<(&'static str, &'static str)>,
@@ -39,11 +39,11 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// Whether deckrun ends the others when a rank fails.
     pub aborts: bool,
-    /// What all ranks do together when the streams are over; nothing where something goes wrong.
+    /// Joint action of all ranks after the streams; `None` if the plan has faults.
     pub together: Option<Together>,
 }
 
-/// What ranks do together.
+/// A joint action of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Together {
     /// All-reduces of NaN, infinities and zeros of both signs.
@@ -54,32 +54,33 @@ pub enum Together {
     Sharing,
 }
 
-/// Where the ranks run.
+/// Place where the ranks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// All in one process, as `udeck::run_local` has it: the only place where the stand-in for libibverbs works.
+    /// All ranks run in one process, as with `udeck::run_local`: the only place where the stand-in for
+    /// libibverbs works.
     OneProcess,
     OneHost,
-    /// So many network namespaces.
+    /// The ranks run in this number of network namespaces.
     Hosts(usize),
 }
 
-/// One mailbox.
+/// A mailbox.
 #[derive(Clone, Debug)]
 pub struct MailboxPlan {
     pub owner: usize,
     /// Mailboxes of one owner with the same number are read by one thread: several by `select`.
     pub thread: usize,
     pub style: Style,
-    /// So many messages are held while others are retrieved.
+    /// Number of messages that are held while others are retrieved.
     pub keeps: usize,
-    /// The thread rests so long after each message.
+    /// Pause of the thread after each message.
     pub rest: Duration,
-    /// How long a call waits.
+    /// Time limit of a call.
     pub limit: Duration,
 }
 
-/// How messages are retrieved.
+/// Way to retrieve messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Retrieve,
@@ -87,26 +88,26 @@ pub enum Style {
     Into,
 }
 
-/// One postbox and what is posted through it.
+/// A postbox and its messages.
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
     pub from: usize,
-    /// A place in [`Plan::mailboxes`].
+    /// Index in [`Plan::mailboxes`].
     pub to: usize,
     /// Streams of one rank with the same number are posted by one thread, in turn.
     pub thread: usize,
     pub count: u32,
-    /// Longest message.
+    /// Length of the longest message in bytes.
     pub longest: usize,
-    /// What its messages travel by, in random order.
+    /// Protocols of its messages, in random order.
     pub protocols: Vec<Protocol>,
     pub hows: Vec<How>,
     pub limit: Duration,
-    /// Whether the poster waits now and then until everything was read.
+    /// Whether the poster waits now and then until all messages were read.
     pub flushes: bool,
 }
 
-/// How a message is made and posted.
+/// Way to make and post a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
     Buf,
@@ -117,7 +118,7 @@ pub enum How {
     Shared,
 }
 
-/// One message.
+/// A message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePlan {
     pub len: usize,
@@ -125,28 +126,28 @@ pub struct MessagePlan {
     pub how: How,
 }
 
-/// What goes wrong. Times count from the moment at which all ranks are in the second round.
+/// A fault of the plan. Times count from the moment when all ranks are in the second round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// SIGKILL from outside.
     Kill { rank: usize, after: Duration },
-    /// A rank kills itself when it has posted or retrieved so many messages.
+    /// A rank kills itself when it has posted or retrieved this number of messages.
     Suicide { rank: usize, messages: u64 },
     /// SIGSTOP, and SIGCONT.
     Stop { rank: usize, after: Duration, pause: Duration },
-    /// The cable of a host is pulled and put in again, too soon for anybody to be lost.
+    /// A host's cable is disconnected and connected again, too soon for a loss.
     Blink { host: usize, after: Duration, pause: Duration, at_switch: bool },
-    /// The cable of a host is pulled for good.
+    /// A host's cable is disconnected for good.
     Cut { host: usize, after: Duration },
     /// The network of a host loses packets.
     Loss { host: usize },
-    /// A rank may open so many more descriptors only.
+    /// A rank may open only this number of further descriptors.
     Cramp { rank: usize, spare: u64 },
-    /// A rank may map so many more MiB only.
+    /// A rank may map only this number of further MiB.
     Famine { rank: usize, spare: u64 },
 }
 
-/// Two rounds: a short one after which is measured what a rank holds, and the one in which things go wrong.
+/// Round of a run: a short one, after which a rank's holdings are counted, and the one with the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
     First,
@@ -199,7 +200,7 @@ impl Plan {
         plan
     }
 
-    /// A message may be no longer than a fraction of the memory for messages: readers keep some.
+    /// Largest length of a message in bytes: a fraction of the memory for messages, because readers keep some.
     fn longest(&self) -> usize {
         match self.setting("DECK_ARENA") {
             Some("2M") => 64 << 10,
@@ -215,7 +216,7 @@ impl Plan {
     fn random_faults(&self, dice: &mut XorShiftRng) -> Vec<Fault> {
         let count = pick(&[0, 0, 1, 1, 2], dice);
         let mut faults: Vec<Fault> = (0..count).filter_map(|_| self.random_fault(dice)).collect();
-        // Two of them on one rank or host would need an oracle of their own.
+        // Two faults of one rank or host would need an oracle of their own.
         let mut seen = Vec::new();
         faults.retain(|fault| {
             let is_new = !seen.contains(&fault.subject());
@@ -230,7 +231,7 @@ impl Plan {
         let after = millis(dice, 0..=300);
         let pause = millis(dice, 20..=1500);
         let hosts = match self.place {
-            // All ranks in one process have their descriptors and their end in common.
+            // Ranks in one process share their descriptors and their end.
             Place::OneProcess => return None,
             Place::OneHost => None,
             // The first host is deckrun's own.
@@ -248,13 +249,13 @@ impl Plan {
         })
     }
 
-    /// What a machine must be able to do.
+    /// Abilities that the machine must have.
     #[must_use]
     pub fn needs(&self) -> Needs {
         Needs { namespaces: matches!(self.place, Place::Hosts(_)), standin: self.transport == "verbs" }
     }
 
-    /// The host of a rank: hosts are filled one after the other.
+    /// Host of a rank: hosts are filled one after the other.
     #[must_use]
     pub fn host_of(&self, rank: usize) -> usize {
         match self.place {
@@ -263,7 +264,7 @@ impl Plan {
         }
     }
 
-    /// Ranks that faults end, or may end: the standard library's collections abort where there is no memory.
+    /// Ranks that faults end, or may end: the standard library's collections abort if there is no memory.
     #[must_use]
     pub fn victims(&self) -> Vec<usize> {
         let is_hit = |rank: &usize| {
@@ -285,7 +286,7 @@ impl Plan {
         victims.contains(&rank) || (self.aborts && !victims.is_empty())
     }
 
-    /// Whether calls of this rank may fail for want of descriptors or memory.
+    /// Whether calls of this rank may fail for lack of descriptors or memory.
     #[must_use]
     pub fn is_cramped(&self, rank: usize) -> bool {
         self.faults.iter().any(|fault| match fault {
@@ -294,7 +295,7 @@ impl Plan {
         })
     }
 
-    /// Whether all messages of a stream must come.
+    /// Whether all messages of a stream must arrive.
     #[must_use]
     pub fn is_sound(&self, stream: usize) -> bool {
         let StreamPlan { from, to, .. } = self.streams[stream];
@@ -302,7 +303,7 @@ impl Plan {
         !ends.iter().any(|rank| self.is_doomed(*rank) || self.is_cramped(*rank))
     }
 
-    /// Messages of a stream in a round.
+    /// Number of messages of a stream in a round.
     #[must_use]
     pub fn count(&self, stream: usize, round: Round) -> u32 {
         let count = self.streams[stream].count;
@@ -312,24 +313,24 @@ impl Plan {
         }
     }
 
-    /// One message of the second round; the first has the same ones.
+    /// A message of the second round; the first round has the same ones.
     #[must_use]
     pub fn message(&self, stream: usize, number: u32) -> MessagePlan {
         let plan = &self.streams[stream];
         let mut dice = XorShiftRng::seed_from_u64(mixed(self.seed, stream as u64, u64::from(number)));
-        // As many short ones as long ones, whatever the bound.
+        // Short lengths are as frequent as long ones, whatever the bound.
         let bits = plan.longest.ilog2();
         let most = 1_usize << dice.random_range(0..=bits);
         let mut len = dice.random_range(0..=most).min(plan.longest);
         if self.mailboxes[plan.to].style == Style::Into {
-            // Whoever retrieves into a buffer is not told a message's tag.
+            // A retrieve into a buffer does not return a message's tag.
             len = len.max(HEAD);
         }
         let protocol = pick(&plan.protocols, &mut dice);
         let how = match pick(&plan.hows, &mut dice) {
             // Such a post waits until the message was received.
             How::Start | How::Try if protocol == Protocol::Handshake => How::Buf,
-            // A slice has no tag, so that its number must be among its bytes.
+            // A slice has no tag, so its number must be in its bytes.
             How::Slice if len < HEAD => How::Buf,
             how => how,
         };
@@ -342,7 +343,7 @@ impl Plan {
     }
 }
 
-/// What a plan asks of the machine.
+/// Abilities that a plan requires of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     pub namespaces: bool,
@@ -425,7 +426,7 @@ fn millis(dice: &mut XorShiftRng, range: std::ops::RangeInclusive<u64>) -> Durat
     Duration::from_millis(dice.random_range(range))
 }
 
-/// Different for different arguments, however little they differ (the finaliser of SplitMix64).
+/// Mixes the arguments: similar arguments give different numbers (the finaliser of SplitMix64).
 #[must_use]
 pub fn mixed(seed: u64, stream: u64, number: u64) -> u64 {
     let mut mixed = seed ^ stream.rotate_left(40) ^ number.rotate_left(20);
@@ -434,7 +435,7 @@ pub fn mixed(seed: u64, stream: u64, number: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// In one line.
+/// Formats the plan in one line.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match self.place {

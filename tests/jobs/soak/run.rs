@@ -1,4 +1,4 @@
-//! One job, from its seed to its verdict.
+//! A run: one job, from its seed to its verdict.
 
 use std::env;
 use std::fs;
@@ -14,38 +14,38 @@ use crate::soak::folder::{Folder, REPORT, VARIABLE};
 use crate::soak::plan::{Fault, Place, Plan};
 use crate::soak::{check, faults};
 
-/// Longer than a rank's patience twice over: what has not ended then hangs.
+/// Time limit of the job, longer than twice a rank's patience: a job that has not ended by then hangs.
 const LIMIT: Duration = Duration::from_secs(420);
-/// Before that, the job's threads are looked at.
+/// Time before the limit at which the stacks of the job's threads are written down.
 const LOOK_BEFORE: Duration = Duration::from_secs(60);
 
-/// Set where the programs run under AddressSanitizer (`cargo xtask soak --sanitize address`).
+/// Variable that is set if the programs run under AddressSanitizer (`cargo xtask soak --sanitize address`).
 pub const SANITIZER: &str = "ASAN_OPTIONS";
 
-/// What the programs are, and where runs lie.
+/// Programs of the runs, and the folder of their files.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// The rank's program.
+    /// Path of the rank's program.
     pub rank: PathBuf,
     pub standin: Option<PathBuf>,
-    /// Why there can be no namespaces.
+    /// Why namespaces are unavailable; `None`: they are available.
     pub no_namespaces: Option<String>,
     pub folder: PathBuf,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
     Skipped(String),
-    /// What is wrong, and where the logs are.
+    /// Problems, and the folder with the logs.
     Failed(Vec<String>, PathBuf),
 }
 
-/// Plays the plan. The folder of a run that failed stays.
+/// Plays the plan. The folder of a failed run stays.
 ///
 /// # Panics
-/// If the programs cannot be started, or the folder not be made.
+/// Panics if the programs cannot be started, or the folder cannot be made.
 #[must_use]
 pub fn run(plan: &Plan, tools: &Tools) -> Verdict {
     if let Some(why) = lacking(plan, tools) {
@@ -102,7 +102,7 @@ fn job(plan: &Plan, tools: &Tools, path: &Path, network: Option<&Network>) -> Jo
         (_, Some(network)) => {
             let slots = plan.ranks / network.size();
             let cut = plan.faults.iter().any(|fault| matches!(fault, Fault::Cut { .. }));
-            // A host that is cut off is to be missed soon; one that is only busy is not.
+            // A host that is cut off must be missed soon; one that is only busy must not.
             let detect = if cut { "10s" } else { "30s" };
             let deckrun = network.deckrun(slots).args(["--detect", detect, "--start-timeout", "120s"]);
             ranks(deckrun, plan, tools, &seed)
@@ -118,7 +118,7 @@ fn job(plan: &Plan, tools: &Tools, path: &Path, network: Option<&Network>) -> Jo
         job = job.env("DECK_VERBS_LIBRARY", standin);
     }
     if let Ok(options) = env::var(SANITIZER) {
-        // A rank that is cut off cannot say on its standard error what was found.
+        // A rank that is cut off cannot print the findings on its standard error.
         job = job.env(SANITIZER, format!("{options}:log_path={}", path.join(REPORT).display()));
     }
     job.env(VARIABLE, path).env("DECK_DEADLINE", "120").env("DECK_SETUP_TIMEOUT", "120")
@@ -129,7 +129,7 @@ fn ranks(deckrun: Job, plan: &Plan, tools: &Tools, seed: &str) -> Job {
     deckrun.args(["--tag-output", "--on-failure", on_failure, "--"]).arg(&tools.rank).arg(seed)
 }
 
-/// What all threads of a job that hangs do, for whoever reads it; needs gdb.
+/// Prints the stacks of all threads of a job that hangs, for the reader of the log; needs gdb.
 fn look_at_threads(plan: &Plan, folder: &Folder, running: &Running) {
     let mut pids = vec![running.pid() as i32];
     pids.extend((0..plan.ranks).flat_map(|rank| folder.facts(rank)).filter_map(|fact| match fact {
@@ -147,7 +147,7 @@ fn look_at_threads(plan: &Plan, folder: &Folder, running: &Running) {
     }
 }
 
-/// What the run was and what is wrong with it, beside the logs.
+/// Writes the plan and the problems of the run beside the logs.
 fn keep(plan: &Plan, ended: &Ended, problems: &[String], path: &Path) {
     let text = format!("{plan}\n\n{}\n\n{plan:#?}\n\n{ended}\n", problems.join("\n"));
     let _ = fs::write(path.join("run"), text);

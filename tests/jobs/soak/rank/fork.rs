@@ -1,4 +1,5 @@
-//! A rank forks while its streams run. The child can use nothing, which each call says at once. The parent notices nothing.
+//! Forks: a rank forks while its streams run. The child can use nothing, and each of its calls says so at once. The parent
+//! notices nothing.
 
 #![allow(unsafe_code, reason = "it forks")]
 
@@ -12,12 +13,13 @@ use udeck_jobs::soak::plan::Round;
 use crate::{PATIENCE, Rank, mailbox_name};
 
 const CHILDREN: usize = 4;
-/// Ends a child that hangs.
+/// Seconds after which a hanging child ends.
 const ALARM: u32 = 60;
-/// Other threads post and retrieve between two forks.
+/// Pause in which other threads post and retrieve between two forks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The first round has none: after it, it is known what a connection with itself takes.
+/// Forks children in the second round. The first round has none: after it, the resources of a connection to
+/// itself are known.
 pub fn children(rank: &Rank<'_>, round: Round) {
     let ends = match ends(rank, round) {
         Ok(ends) => ends,
@@ -32,7 +34,7 @@ pub fn children(rank: &Rank<'_>, round: Round) {
         });
         match ended {
             Ok(Some(status)) if status.exit_status() == Some(0) => {}
-            // The child may have no memory, as its parent.
+            // The child may lack memory, as its parent does.
             Ok(status) if rank.plan.is_cramped(rank.rank) => rank.note(format!("a child: {status:?}")),
             Err(error) if rank.plan.is_cramped(rank.rank) => rank.note(format!("forking: {error}")),
             Ok(status) => rank.wrong(format!("a child whose calls were to fail at once: {status:?}")),
@@ -49,7 +51,7 @@ pub fn children(rank: &Rank<'_>, round: Round) {
 
 type Ends = (Mailbox<u8>, Postbox<u8>);
 
-/// The streams' ends are other threads'.
+/// Makes the connection that the child uses: the streams' ends belong to other threads.
 fn ends(rank: &Rank<'_>, round: Round) -> Result<Ends> {
     let name = format!("{} of the forks", mailbox_name(round, rank.rank));
     let inbox = rank.watch.call("mailbox", PATIENCE, || rank.world.mailbox(&name))?;
@@ -57,7 +59,7 @@ fn ends(rank: &Rank<'_>, round: Round) -> Result<Ends> {
     Ok((inbox, out))
 }
 
-/// In the child: the number of the first call that does not say that its process was forked; 0: all do.
+/// In the child: number of the first call that does not report the fork; 0: all report it.
 fn first_that_succeeds(world: &World, (inbox, out): &Ends) -> i32 {
     let is_told = |result: Result| result.is_err_and(|error| format!("{error:?}").contains("was forked"));
     let calls: [&dyn Fn() -> Result; 9] = [
@@ -74,7 +76,7 @@ fn first_that_succeeds(world: &World, (inbox, out): &Ends) -> i32 {
     calls.iter().zip(1..).find(|(call, _)| !is_told(call())).map_or(0, |(_, number)| number)
 }
 
-/// Runs `body` in a child of this process, whose exit code it gives.
+/// Runs `body` in a child of this process. The result of `body` becomes the child's exit code.
 fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: the child allocates, which the C library allows. Else it makes calls of the library's that are refused before they take a
     // lock of another thread's, and ends.

@@ -1,4 +1,5 @@
-//! What a rank holds: it must be no more when all mailboxes and postboxes have gone than after the first round.
+//! Holdings of a rank: when all mailboxes and postboxes have gone, they must not exceed those after the first
+//! round.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,15 +8,15 @@ use udeck::World;
 use udeck_jobs::holdings::Holdings;
 use udeck_jobs::soak::plan::{Place, Plan};
 
-/// How long it is looked at.
+/// Interval of the counts.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What others have still to give back of the first round comes meanwhile; if it takes longer, growth is told later.
+/// Time in which others give back their share of the first round; if they take longer, a growth is reported later.
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub struct Holds(Holdings);
 
 impl Holds {
-    /// What it holds when nothing changes any more.
+    /// Holdings after they have stopped changing.
     pub fn settled(plan: &Plan, world: &World) -> Holds {
         let deadline = Instant::now() + SETTLE;
         let mut before = now(plan, world);
@@ -29,7 +30,7 @@ impl Holds {
         }
     }
 
-    /// What has come on top and stays, in words.
+    /// Growth of the holdings that persists, in words.
     pub fn growth(&self, plan: &Plan, world: &World, limit: Duration) -> Option<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -47,7 +48,7 @@ impl Holds {
 
 fn now(plan: &Plan, world: &World) -> Holdings {
     match plan.place {
-        // Descriptors and mappings are everybody's there.
+        // In one process, descriptors and mappings are shared by all ranks.
         Place::OneProcess => Holdings::of_arenas(world),
         _ => Holdings::of(world),
     }

@@ -1,4 +1,5 @@
-//! One rank of a random job, or all of them in one process: `soak-rank SEED`, with the run's folder in `SOAK_FOLDER`.
+//! Program of one rank of a random job, or of all in one process: `soak-rank SEED`, with the run's folder in
+//! `SOAK_FOLDER`.
 
 #![allow(missing_docs, reason = "as in the library of this package")]
 
@@ -28,7 +29,7 @@ use udeck_jobs::soak::plan::{Fault, Place, Plan, Round};
 use holds::Holds;
 use watch::Watch;
 
-/// What is to come, on a busy machine, and with a stopped rank in the way.
+/// Longest wait for an event that must come, on a busy machine, and with a stopped rank in the way.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -52,7 +53,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What all threads of a rank need.
+/// State that all threads of a rank share.
 pub struct Rank<'a> {
     pub plan: &'a Plan,
     pub folder: &'a Folder,
@@ -60,7 +61,7 @@ pub struct Rank<'a> {
     pub rank: usize,
     pub watch: Watch,
     log: Log,
-    /// Messages posted and retrieved in the second round.
+    /// Number of messages posted and retrieved in the second round.
     messages: AtomicU64,
 }
 
@@ -83,20 +84,20 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
     rank.cramp();
     rank.log.tell(&Fact::Ready);
     rank.round(Round::Second);
-    // To look takes a descriptor and memory; and where there is none, connections may stay half made.
+    // The count takes a descriptor and memory; without them, connections may also stay half made.
     if !plan.is_cramped(number)
         && let Some(leak) = before.growth(plan, &world, PATIENCE)
     {
         rank.log.tell(&Fact::Leak(leak));
     }
     if let Some(together) = plan.together {
-        // A group connects its members: no rank starts while another still looks at what it holds.
+        // A group connects its members: no rank starts while another still counts its holdings.
         rank.watch.call("the second barrier", 2 * PATIENCE, || world.barrier_timeout(PATIENCE))?;
         together::play(&rank, together);
     }
     rank.log.tell(&Fact::Finishing);
     let Rank { watch, log, .. } = rank;
-    // The launcher's answer has `DECK_SETUP_TIMEOUT`.
+    // The launcher's answer has the limit `DECK_SETUP_TIMEOUT`.
     let finished = watch.call("finish", 2 * PATIENCE, || world.finish_timeout(PATIENCE));
     match finished {
         Err(error) if plan.victims().is_empty() && !plan.is_cramped(number) => {
@@ -110,7 +111,7 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
 }
 
 impl Rank<'_> {
-    /// All of a rank's mailboxes and postboxes come and go.
+    /// Makes, uses and drops all mailboxes and postboxes of the rank.
     fn round(&self, round: Round) {
         let mut readers: BTreeMap<usize, Vec<(usize, Mailbox<u8>)>> = BTreeMap::new();
         for (at, plan) in self.plan.mailboxes.iter().enumerate().filter(|(_, plan)| plan.owner == self.rank) {
@@ -138,19 +139,19 @@ impl Rank<'_> {
                 scope.spawn(move || fork::children(self, round));
             }
             if round == Round::Second {
-                // Now that its own threads have their stacks.
+                // The limit is set now that the rank's own threads have their stacks.
                 self.starve();
             }
         });
     }
 
-    /// Other processes, by either way that the standard library has to start them, beside the threads that communicate.
+    /// Starts other processes, in both ways of the standard library, beside the threads that communicate.
     fn start_programs(&self) {
         for number in 0..6 {
             let mut program = Command::new("sh");
             program.args(["-c", "sleep 0.02; exit 7"]);
             if number % 2 == 0 {
-                // Which makes it fork, where it would spawn.
+                // Setting the user makes the standard library fork instead of spawn.
                 program.uid(getuid().as_raw());
             }
             match program.status() {
@@ -162,7 +163,7 @@ impl Rank<'_> {
         }
     }
 
-    /// Leaves this process few descriptors to open.
+    /// Limits the descriptors that this process may open.
     fn cramp(&self) {
         for fault in &self.plan.faults {
             if let Fault::Cramp { rank, spare } = fault
@@ -176,7 +177,7 @@ impl Rank<'_> {
         }
     }
 
-    /// Leaves this process little memory to map.
+    /// Limits the memory that this process may map.
     fn starve(&self) {
         for fault in &self.plan.faults {
             if let Fault::Famine { rank, spare } = fault
@@ -193,7 +194,7 @@ impl Rank<'_> {
         }
     }
 
-    /// Counts a message of the second round, at which the plan may have this rank kill itself.
+    /// Counts a message of the second round, at which the plan may make this rank kill itself.
     pub fn moved(&self, round: Round) {
         if round == Round::First {
             return;
@@ -209,7 +210,7 @@ impl Rank<'_> {
         }
     }
 
-    /// An error where only a want of descriptors or somebody's end explains one.
+    /// Reports an error that only a lack of descriptors or a rank's end would explain.
     pub fn unexpected(&self, what: &str, error: &Error) {
         if self.plan.victims().is_empty() && !self.plan.is_cramped(self.rank) {
             self.wrong(format!("{what}: {error}"));
@@ -233,7 +234,7 @@ impl Rank<'_> {
     }
 }
 
-/// The limit of descriptors under which so many are free. Inherited ones may have high numbers, so the highest says nothing.
+/// Limit of descriptors under which `spare` are free. Inherited ones may have high numbers, so the highest is no measure.
 fn limit_that_leaves(spare: u64) -> Option<u64> {
     let is_free = |number: &u64| !PathBuf::from(format!("/proc/self/fd/{number}")).is_symlink();
     (0..).filter(is_free).nth(usize::try_from(spare).ok()?)

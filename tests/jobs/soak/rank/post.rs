@@ -37,12 +37,12 @@ struct Outgoing<'a> {
     patience: Patience<'a>,
 }
 
-/// What became of one attempt.
+/// Result of an attempt to post.
 enum Attempt {
     Accepted,
-    /// Its time was up while it was under way by `handshake`: nobody knows whether it will be received.
+    /// The time was up while the message was under way by `handshake`: whether it will be received is unknown.
     InDoubt,
-    /// It can be made again.
+    /// The post can be repeated.
     Again(Error),
     /// Nothing can be posted any more.
     Over(Error),
@@ -52,8 +52,9 @@ impl<'a> Outgoing<'a> {
     fn new(rank: &'a Rank<'a>, round: Round, stream: usize) -> Option<Self> {
         let name = mailbox_name(round, rank.plan.streams[stream].to);
         let what = format!("postbox of stream {stream}");
-        // Of a stream that may fail, the reader waits longer: who gives up says so, and is believed. Several such streams, one after
-        // another, do not keep a thread from its sound ones for as long as the readers of those wait.
+        // If a stream may fail, its reader waits longer: a poster that gives up records this, and the reader relies on it.
+        // Several such streams, one after another, do not keep a thread from its sound ones for as long as the readers of those
+        // wait.
         let patience = if rank.plan.is_sound(stream) { PATIENCE } else { PATIENCE / 12 };
         match rank.watch.call(&what, patience, || rank.world.postbox_timeout(&name, patience)) {
             Ok(postbox) => {
@@ -72,7 +73,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Tries to post the next message; `Some`: the stream has ended so.
+    /// Tries to post the next message. `Some`: the stream has ended for this reason.
     fn step(&mut self) -> Option<String> {
         if self.accepted == self.count {
             return Some(self.last_flush());
@@ -106,7 +107,7 @@ impl<'a> Outgoing<'a> {
         {
             return Attempt::Over(error);
         }
-        // What asks first comes back by value only where nobody has seen it.
+        // A message by handshake comes back by value only if its receiver has not seen it.
         let how = if message.protocol == Protocol::Handshake { How::Buf } else { message.how };
         let what = format!("posting message {number} of stream {}: {message:?}", self.stream);
         let world = self.rank.world;
@@ -144,7 +145,7 @@ impl<'a> Outgoing<'a> {
         }
     }
 
-    /// Posts without waiting, and waits afterwards, or does not.
+    /// Posts without waiting, and afterwards waits or not.
     fn start(&self, number: u32, message: MessagePlan, what: &str) -> Attempt {
         let watch = &self.rank.watch;
         let buf = match watch.call(what, Duration::ZERO, || self.rank.world.try_buf(message.len)) {
@@ -181,7 +182,7 @@ impl<'a> Outgoing<'a> {
         bytes
     }
 
-    /// All was posted: whoever flushes waits until it was read.
+    /// Ends the stream after the last post: a poster that flushes waits until all was read.
     fn last_flush(&self) -> String {
         if !self.rank.plan.streams[self.stream].flushes {
             return COMPLETE.into();
@@ -205,7 +206,7 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Whether an error that came with nothing posted may pass.
+/// Whether an error that posted nothing may pass.
 fn passes(error: &Error) -> bool {
     matches!(
         error,
@@ -220,7 +221,7 @@ fn memory(error: Error) -> Attempt {
     if passes(&error) { Attempt::Again(error) } else { Attempt::Over(error) }
 }
 
-/// Of a message that comes back unless it is under way.
+/// Result of a post whose message comes back unless it is under way.
 fn outcome<M>(posted: Result<(), PostError<M>>) -> Attempt {
     match posted {
         Ok(()) => Attempt::Accepted,
@@ -230,7 +231,7 @@ fn outcome<M>(posted: Result<(), PostError<M>>) -> Attempt {
     }
 }
 
-/// Of a message of which a copy is posted.
+/// Result of a post of a copied message.
 fn copied<M>(posted: Result<(), PostError<M>>) -> Attempt {
     match posted {
         Ok(()) => Attempt::Accepted,

@@ -1,4 +1,4 @@
-//! A thread that reads one mailbox, or several by `select`, until all that can come has come.
+//! A thread that reads one mailbox, or several by `select`, until all messages that can arrive have arrived.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -13,9 +13,9 @@ use udeck_jobs::soak::plan::{MailboxPlan, Round, Style};
 use crate::watch::Patience;
 use crate::{PATIENCE, Rank};
 
-/// From a dead rank nothing comes after so long without anything.
+/// Time of silence after which nothing more is expected from a dead rank.
 const QUIET: Duration = Duration::from_secs(3);
-/// Where a mailbox's own limit is longer: no rank's end and no stream's is noticed later.
+/// Longest wait where a mailbox's own limit is longer: no end of a rank or stream is noticed later.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Reads all streams of these mailboxes.
@@ -27,23 +27,23 @@ struct Reader<'a> {
     rank: &'a Rank<'a>,
     round: Round,
     mailboxes: Vec<(usize, Mailbox<u8>)>,
-    /// How many messages of each stream have come.
+    /// Number of messages that have arrived of each stream.
     came: BTreeMap<usize, u32>,
-    /// Which of a rank's postboxes a stream comes through.
+    /// The postbox, by rank and number, of each stream.
     through: BTreeMap<usize, (usize, u32)>,
     kept: VecDeque<Received<u8>>,
-    /// Ranks of whose end a mailbox has told.
+    /// Ranks whose end a mailbox has reported.
     lost: BTreeSet<usize>,
     patience: Patience<'a>,
     quiet: Patience<'a>,
-    /// Bytes of the longest message.
+    /// Length of the longest message in bytes.
     longest: usize,
 }
 
-/// What a look at a mailbox gave.
+/// Result of an attempt to retrieve.
 enum Found {
     Message(Received<u8>),
-    /// Its bytes, of this rank.
+    /// Bytes of a message, and the rank that posted it.
     Copied(Vec<u8>, usize),
     Nothing,
 }
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
     }
 
     fn run(mut self) {
-        // Why each stream ended.
+        // Reason for the end of each stream.
         let mut ends: BTreeMap<usize, String> = BTreeMap::new();
         while ends.len() < self.came.len() {
             let open: Vec<usize> =
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Why nothing more comes of a stream.
+    /// Why nothing more arrives of a stream; `None`: more may arrive.
     fn end_of(&self, stream: usize) -> Option<String> {
         let Rank { plan, folder, .. } = self.rank;
         let (came, from) = (self.came[&stream], plan.streams[stream].from);
@@ -103,10 +103,10 @@ impl<'a> Reader<'a> {
         {
             return Some("its poster has given up".into());
         }
-        // Of a rank that aborts for want of memory nobody but the library knows.
+        // Only the library knows that a rank has aborted for lack of memory.
         let is_told = || self.rank.world.exited_ranks().any(|ended| ended.rank == from);
         let is_dead = folder.is_dead(from) || (plan.is_cramped(from) && is_told());
-        // Whoever has posted here is missed here.
+        // A rank that has posted here is missed here.
         let is_known = came == 0 || self.lost.contains(&from);
         if plan.is_doomed(from) && is_dead && is_known && is_quiet {
             return Some("its poster is dead".into());
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         if !self.patience.is_over() {
             return None;
         }
-        // A victim that was not killed in time, or has no postbox here any more, has posted all it will.
+        // A victim that was not killed in time, or has no postbox here any more, has posted all its messages.
         if !plan.is_doomed(self.rank.rank) {
             let why = if folder.is_dead(from) { ", and nobody said that its poster is lost" } else { "" };
             let missing = plan.message(stream, came);
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
         Some("nothing came".into())
     }
 
-    /// Waits for a message and takes it; false when no mailbox can be read any more.
+    /// Waits for a message and takes it. `false`: no mailbox can be read any more.
     fn step(&mut self) -> bool {
         match self.look() {
             Ok(Found::Nothing) => self.kept.clear(),
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
             }
             Ok(Found::Copied(bytes, from)) => self.take(&bytes, 0, from, None),
             Err(Error::PeerLost { rank, how }) => {
-                // Who is cut off loses everybody.
+                // A rank that is cut off loses all others.
                 if !self.rank.plan.is_doomed(rank) && !self.rank.plan.is_doomed(self.rank.rank) {
                     self.rank.wrong(format!("rank {rank} is said to be lost, and nobody killed it: {how}"));
                 }
@@ -151,12 +151,12 @@ impl<'a> Reader<'a> {
         true
     }
 
-    /// The library says that nobody is left who could post: true if somebody may, all the same.
+    /// Whether a rank may still post, although the library says that none is left.
     fn is_somebody_left(&self) -> bool {
         let Rank { plan, rank, .. } = self.rank;
         let open = |stream: &usize| self.came[stream] < plan.count(*stream, self.round);
         let missing: Vec<usize> = self.came.keys().copied().filter(open).collect();
-        // This rank itself, whose thread has not made its postbox yet.
+        // The missing rank is this one, whose thread has not made its postbox yet.
         if missing.iter().any(|stream| plan.streams[*stream].from == *rank) {
             thread::sleep(Duration::from_millis(1));
             return true;
@@ -220,7 +220,8 @@ impl<'a> Reader<'a> {
         self.rank.moved(self.round);
         let plan = &self.rank.plan.mailboxes[self.mailboxes[0].0];
         if self.kept.len() > plan.keeps {
-            // The oldest, or the newest, so that they go home in another order than they came.
+            // The oldest or the newest message goes, so that messages return in another order than they
+            // arrived.
             if self.kept.len().is_multiple_of(2) {
                 self.kept.pop_back()
             } else {
@@ -232,7 +233,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Its bytes, whose it is, and that it is the next of its stream.
+    /// Checks the bytes of a message, its stream, and that it is the stream's next message.
     fn check(&mut self, bytes: &[u8], tag: u32, from: usize, postbox: Option<u32>) {
         let Rank { plan, .. } = self.rank;
         match content::check(bytes, tag, plan, self.round) {
@@ -261,12 +262,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether nobody knows what became of any of these.
+    /// Whether the fate of all these messages is unknown.
     fn may_be_missing(&self, stream: usize, numbers: Range<u32>) -> bool {
         numbers.into_iter().all(|number| self.rank.folder.is_in_doubt(self.round, stream, number))
     }
 
-    /// A stream has one postbox.
+    /// Checks that a stream has only one postbox.
     fn same_postbox(&mut self, stream: usize, from: usize, postbox: Option<u32>) {
         let Some(postbox) = postbox else { return };
         let known = *self.through.entry(stream).or_insert((from, postbox));
@@ -284,7 +285,7 @@ fn or_rest(found: Option<Received<u8>>) -> Found {
     found.map_or(Found::Nothing, Found::Message)
 }
 
-/// Nothing in time is nothing.
+/// Turns a deadline into no message.
 fn or_nothing(found: Result<Found, Error>) -> Result<Found, Error> {
     match found {
         Err(Error::Deadline { .. }) => Ok(Found::Nothing),

@@ -1,4 +1,4 @@
-//! What all ranks do together when their streams are over, where nothing goes wrong.
+//! Joint actions of all ranks after their streams, in plans without faults.
 
 mod sharing;
 
@@ -27,7 +27,7 @@ fn group(rank: &Rank<'_>) -> udeck::Result<Group> {
     Ok(all.within(PATIENCE))
 }
 
-/// What all ranks draw for a purpose, the same on each.
+/// A random number for a purpose, the same on each rank.
 fn draw(rank: &Rank<'_>, purpose: u64, number: usize) -> u64 {
     mixed(rank.plan.seed, purpose, number as u64)
 }
@@ -37,7 +37,7 @@ fn draw(rank: &Rank<'_>, purpose: u64, number: usize) -> u64 {
 const NUMBERS: [f64; 9] =
     [f64::NAN, -f64::NAN, 0.0, -0.0, 1.0, -1.0, f64::INFINITY, f64::NEG_INFINITY, f64::MIN_POSITIVE];
 
-/// Every member has the same result, to the last bit.
+/// Checks that every member has the same result, to the last bit.
 fn numbers(rank: &Rank<'_>) -> udeck::Result {
     let all = group(rank)?;
     for (round, len) in [1, 2, 5, 64, 1000, 30_000].into_iter().enumerate() {
@@ -72,10 +72,10 @@ fn same(
 
 // ---- an operator that panics ----
 
-/// How long a call may take that has to fail before.
+/// Longest time of a call that must fail before.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// All members get an error that is no deadline, and the process lives.
+/// Checks that all members get an error that is no deadline, and that the process survives.
 fn panics(rank: &Rank<'_>) -> udeck::Result {
     let ranks = rank.plan.ranks;
     let all = group(rank)?.within(LIMIT);
@@ -84,12 +84,13 @@ fn panics(rank: &Rank<'_>) -> udeck::Result {
     let len = [1, 100, 50_000][draw(rank, 2, 0) as usize % 3];
     let mut data = vec![1_u64; len];
     let is_victim = rank.rank == victim;
-    // Nothing is printed: this is no panic of a defect.
+    // Nothing is printed, because this panic is intended.
     let op = |one: u64, other: u64| match is_victim {
         true => resume_unwind(Box::new("on purpose")),
         false => one + other,
     };
-    // In order, so that every member combines, whatever the algorithm of another all-reduce is.
+    // The reduction is in order, so that every member combines, whatever the algorithm of another all-reduce
+    // is.
     let call = || catch_unwind(AssertUnwindSafe(|| all.all_reduce(&mut data, in_order(op))));
     match rank.watch.call("an all-reduce whose operator panics", LIMIT, call) {
         Err(_) if is_victim => {}
@@ -99,7 +100,7 @@ fn panics(rank: &Rank<'_>) -> udeck::Result {
         }
         Ok(Err(error)) => rank.note(format!("an operator panicked: {error}")),
         Ok(Ok(())) if is_victim => rank.wrong("an operator that panics was not called".into()),
-        // A rank that is ahead has its result.
+        // A rank that is ahead already has its result.
         Ok(Ok(())) => rank.note("the result was there before".into()),
     }
     let again =

@@ -1,7 +1,8 @@
-//! The watch over a rank's calls: each has to return by its deadline and a margin, also when it hangs for ever.
+//! The watch over a rank's calls: each must return by its deadline plus a margin; one that hangs for ever is
+//! noticed, too.
 //!
-//! How busy the machine is shows in this thread's own sleeps: time by which they were too long is time that nobody can
-//! be blamed for, a SIGSTOP's included.
+//! This thread's own sleeps show how busy the machine is: the time by which they are too long is nobody's fault, a
+//! SIGSTOP's included.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use udeck_jobs::soak::facts::Fact;
 use udeck_jobs::soak::folder::Log;
 
 const TICK: Duration = Duration::from_millis(20);
-/// A call that is so late hangs, or waits for somebody without a deadline.
+/// Margin after the deadline: a call that is later hangs, or waits for another rank without a deadline.
 const MARGIN: Duration = Duration::from_secs(10);
 
 pub struct Watch(Arc<Inner>);
@@ -21,7 +22,7 @@ pub struct Watch(Arc<Inner>);
 struct Inner {
     calls: Mutex<BTreeMap<u64, Call>>,
     next: AtomicU64,
-    /// Microseconds by which sleeps were too long so far.
+    /// Microseconds by which sleeps were too long up to now.
     stolen: AtomicU64,
     is_over: AtomicBool,
     log: Log,
@@ -48,7 +49,7 @@ impl Watch {
         Watch(inner)
     }
 
-    /// Makes a call that has this limit.
+    /// Makes a call that has this time limit.
     pub fn call<R>(&self, what: &str, limit: Duration, call: impl FnOnce() -> R) -> R {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let stolen_before = self.0.stolen.load(Ordering::Relaxed);
@@ -105,7 +106,7 @@ impl Inner {
     }
 }
 
-/// How long something may take that is to succeed.
+/// Time limit for something that must succeed.
 pub struct Patience<'a> {
     watch: &'a Inner,
     limit: Duration,

@@ -1,5 +1,5 @@
-//! Threads of each rank retrieve from one mailbox at the same time: any message, or by tag and source. Each message comes to one of them, and
-//! no call waits for longer than it wants.
+//! Sharing of a mailbox: threads of each rank retrieve from one mailbox at the same time, any message, or by tag and source. Each
+//! message goes to one of them, and no call exceeds its time limit.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -11,15 +11,15 @@ use super::draw;
 use crate::{PATIENCE, Rank};
 
 const TAGS: u32 = 4;
-/// Threads that retrieve.
+/// Number of threads that retrieve.
 const TAKERS: usize = 5;
 
 struct Shared {
     inbox: Mutex<Mailbox<u64>>,
     turns: std::sync::Arc<Turns>,
-    /// Messages that have to come.
+    /// Number of messages that have to arrive.
     left: AtomicUsize,
-    /// How often each came, by rank and number.
+    /// Number of arrivals of each message, by rank and number.
     came: Mutex<Vec<Vec<u32>>>,
 }
 
@@ -62,7 +62,7 @@ pub fn play(rank: &Rank<'_>) -> Result {
     Ok(())
 }
 
-/// The first takes any message, so that all come; the others choose, each time anew.
+/// Retrieves in a thread: the first takes any message, so that all arrive; the others choose, each time anew.
 fn take(rank: &Rank<'_>, shared: &Shared, taker: usize) {
     let patience = rank.watch.patience(PATIENCE);
     for turn in 0.. {
@@ -91,7 +91,7 @@ fn take(rank: &Rank<'_>, shared: &Shared, taker: usize) {
         };
         match ended {
             Ok(None) | Err(Error::Deadline { .. }) => {}
-            // A rank that has finished has posted all.
+            // A rank that has finished has posted all its messages.
             Err(Error::NobodyLeft { .. } | Error::RankFinished { .. }) => {}
             Err(error) => return rank.wrong(format!("retrieving{matching} beside other threads: {error}")),
             Ok(Some(message)) => {
