@@ -1,10 +1,10 @@
-//! A peer that was admitted and says what it likes, generated: whatever it sends, lends, writes or reads, the mailbox's owner
-//! is not stopped, fooled or exhausted, and what others post is complete and in order. (`common::honest` and `common::watch` see to that,
-//! here and in `tests/bytes`.)
+//! A hostile peer that was admitted to the job and does arbitrary things, generated at random: whatever it sends, lends, writes
+//! or reads, the mailbox's owner is not stopped, deceived or exhausted, and other ranks' messages are complete and in order.
+//! (`common::honest` and `common::watch` check this, here and in `tests/bytes`.)
 //!
-//! It speaks to a real world through a virtual interface of its own, over each transport (over verbs in a process of its own, most
-//! often over the stand-in). `tests/bytes` is the same with the bytes below that: a ring's cells, a stream's frames. `PROPTEST_CASES`
-//! says how many cases are tried.
+//! The peer has a virtual interface of its own to a real world, over each transport (over verbs in a process of its own, usually
+//! over the stand-in). `tests/bytes` does the same with the bytes below: a ring's cells, a stream's frames. `PROPTEST_CASES` sets
+//! the number of cases.
 
 mod common;
 
@@ -24,16 +24,16 @@ use udeck::via::{
 use udeck::{NicOptions, World};
 use udeck_boot::{Client, local::Job};
 
-/// Message memory of each rank.
+/// Message memory of each rank, in bytes.
 const ARENA: usize = 8 << 20;
-/// Of three ranks, the owner of the mailbox; the second posts honestly, the third does not.
+/// Rank of the mailbox's owner, among three; the second rank posts honestly, the third does not.
 const SURVIVOR: u32 = 0;
-/// The mailbox's answer to an announcement of a message to be written: `part` is the window.
+/// Kind of the mailbox's answer to an announcement of a message to be written: `part` is the window.
 const READY: u8 = 6;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A head and what follows, at most 48 bytes.
+    /// Sends a header and contents, at most 48 bytes.
     Say {
         kind: u8,
         part: u32,
@@ -61,27 +61,27 @@ enum Step {
         offset: usize,
         len: usize,
     },
-    /// A data VI of that pair, and a message on it.
+    /// Makes a data VI of this pair, and sends a message on it.
     Data {
         pair: u32,
         len: usize,
     },
-    /// Takes what the mailbox has answered.
+    /// Takes the mailbox's answers.
     Listen,
-    /// Ends its connection and makes another one, introduced so.
+    /// Ends its connection and makes another one, with this introduction.
     Again {
         postbox: u32,
         pair: u32,
         cut: usize,
     },
-    /// Somebody else posts a message.
+    /// Lets the honest rank post a message.
     Honest {
         protocol: usize,
         len: usize,
     },
 }
 
-/// Where to write or read: a window that was granted, or any.
+/// Window to write or read: one that was granted, or any.
 #[derive(Clone, Copy, Debug)]
 enum Window {
     Granted,
@@ -92,8 +92,8 @@ fn word() -> impl Strategy<Value = u32> {
     prop_oneof![0..20_u32, any::<u32>(), Just(u32::MAX), Just(1 << 31)]
 }
 
-/// Of a message that is announced: small, so that what is granted for all of them leaves room for what others announce (SAFETY.md), or
-/// longer than any.
+/// Length of a message to be announced: small, so that the memory granted for all of them leaves room for what others announce
+/// (SAFETY.md), or longer than any message.
 fn length() -> impl Strategy<Value = u64> {
     prop_oneof![0..200_u64, 0..1_u64 << 17, any::<u64>(), Just(u64::MAX), Just(1 << 63), Just(1 << 32)]
 }
@@ -128,10 +128,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// So many, if nobody says how many.
+/// Configuration with this number of cases, unless the environment sets another one.
 fn cases(cases: u32) -> ProptestConfig {
     let told = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
-    // Each try takes as long as a job.
+    // Each attempt to shrink takes as long as a job.
     ProptestConfig { cases: told.unwrap_or(cases), max_shrink_iters: 200, ..ProptestConfig::default() }
 }
 
@@ -166,7 +166,7 @@ fn try_case(transport: &str, steps: &[Step]) {
     let case = format!("{transport}, {steps:?}");
     let before = Held::now();
     watched(&case, || play(transport, steps));
-    // The first case leaves what the process makes once.
+    // The first case leaves the resources that a process makes once.
     static FIRST: Once = Once::new();
     let mut is_first = false;
     FIRST.call_once(|| is_first = true);
@@ -179,7 +179,7 @@ fn play(transport: &str, steps: &[Step]) {
     let [survivor, honest, rogue] = worlds(transport);
     let mut judge = Judge::new(&survivor, honest, |_| {});
     let before = blocks(&survivor);
-    // With it comes what proves to the survivor who the liar is.
+    // The lookup also brings the proof of the liar's identity for the survivor.
     rogue.client().lookup("in", false, soon().instant()).unwrap();
     let mut liar = LyingPeer::new(rogue.nic(), survivor.nic());
     for step in steps {
@@ -209,13 +209,13 @@ fn worlds(transport: &str) -> [World; 3] {
     worlds.try_into().expect("three of them")
 }
 
-/// Says what it likes to the mailbox "in".
+/// A peer that sends arbitrary messages to the mailbox "in".
 struct LyingPeer<'a> {
     nic: &'a Nic,
     cq: Cq,
     to: NetAddress,
     vi: Vi,
-    /// Those that it has left open.
+    /// VIs that it has left open.
     others: Vec<Vi>,
     granted: Vec<u32>,
 }
@@ -230,7 +230,7 @@ impl<'a> LyingPeer<'a> {
         liar
     }
 
-    /// What it tries is refused, or is not.
+    /// Does a step, which may be refused or not.
     fn play(&mut self, step: &Step) {
         match step {
             Step::Say { kind, part, immediate, rest } => {
@@ -289,7 +289,7 @@ impl<'a> LyingPeer<'a> {
     }
 
     fn listen(&mut self) {
-        // Whatever the mailbox says to it, there is no more than it may say.
+        // The mailbox's answers are bounded, whatever they are.
         for _ in 0..LOOKS {
             let Ok(Some(arrival)) = self.vi.arrival() else { return };
             if let Body::Inline(inline) = arrival.body
@@ -306,7 +306,7 @@ impl<'a> LyingPeer<'a> {
         let queue = self.cq.handle();
         if vi.connect(&self.to, &queue, &queue, &introduction(postbox, pair)[..cut], soon()).is_ok() {
             let before = std::mem::replace(&mut self.vi, vi);
-            // Every second one stays.
+            // Every second VI stays open.
             if self.others.len() < 8 && postbox.is_multiple_of(2) {
                 self.others.push(before);
             }
@@ -322,7 +322,7 @@ fn control(nic: &Nic) -> Vi {
     Vi::new(nic, attributes).unwrap()
 }
 
-/// Of its own rank: that it cannot pose as another one is shown elsewhere.
+/// Introduction of its own rank; other tests show that it cannot pose as another.
 fn introduction(postbox: u32, pair: u32) -> Vec<u8> {
     [postbox, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -333,7 +333,7 @@ fn head(kind: u8, part: u32) -> [u8; 8] {
     head
 }
 
-/// A request is answered at once, or somebody is busy.
+/// Deadline of a request: it is answered at once, unless the machine is busy.
 fn soon() -> Deadline {
     Deadline::after(LONG)
 }

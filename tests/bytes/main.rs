@@ -1,17 +1,18 @@
-//! A peer of any bytes, below its virtual interfaces, against a real world: ring cells, tokens, gates, windows and link messages over
-//! shared memory; streams over TCP, datagrams over UDP, what a queue pair sends over verbs' stand-in. (`tests/hostile.rs` is the
-//! same above them.)
+//! A peer that sends arbitrary bytes, below its virtual interfaces, to a real world: ring cells, tokens, gates, windows and link
+//! messages over shared memory; streams over TCP, datagrams over UDP, messages of a queue pair over verbs' stand-in.
+//! (`tests/hostile.rs` does the same above the virtual interfaces.)
 //!
-//! Of four ranks, the first is the victim: it has a mailbox, and posts to the rogue's. The second posts to the victim by every
-//! protocol, and all of that arrives, in order. The third is the rogue: a world that works as any other, whose bytes are spoilt on their
-//! way (`relay`, the stand-in's `STANDIN_SPOIL`), or that spoils what it shares itself (`scribbler`, in a process of its own). The
-//! fourth says that it is another one.
+//! There are four ranks. The first is the victim: it has a mailbox, and posts to the rogue's. The second posts to the victim by
+//! every protocol, and all of that arrives, in order. The third is the rogue: a world like any other, whose bytes are spoilt
+//! under way (`relay`, the stand-in's `STANDIN_SPOIL`), or that spoils its shared memory itself (`scribbler`, in a process of its
+//! own). The fourth claims to be another rank.
 //!
-//! What must hold: nothing panics; every call returns by its deadline (`common::clock`); nobody's message but the rogue's is lost, changed or
-//! out of order; memory, mappings, threads and descriptors are in the end what they were before.
+//! Requirements: nothing panics; every call returns by its deadline (`common::clock`); only the rogue's messages may be lost,
+//! changed or out of order; memory, mappings, threads and descriptors are the same at the end as before.
 //!
-//! All follows from a seed, but for who is faster. `DECK_SEED=N cargo test --test bytes tcp` plays it again, `PROPTEST_CASES` says how many
-//! are played. `corpus` has those that once found something, and what; they are played first.
+//! Everything follows from a seed, except the order of events. `DECK_SEED=N cargo test --test bytes tcp` replays one,
+//! `PROPTEST_CASES` sets the number of seeds. `corpus` has the seeds that once found something, and their findings; they are
+//! played first.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -42,15 +43,15 @@ use udeck::via::Deadline;
 use udeck::{Error, World};
 use udeck_boot::{Client, local::Job};
 
-/// Seeds of each transport that are played if nobody says how many.
+/// Default number of seeds for each transport.
 const CASES: usize = 4;
-/// The seed of the case that each process plays before it counts what it holds.
+/// Seed of the case that each process plays before it counts its holdings.
 const WARM_UP: u64 = 1;
-/// Looks between two steps, within reason: the rogue may be faster.
+/// Largest number of polls between two steps: the rogue may be faster.
 const LOOKS: usize = 200;
-/// Tells a process that it is the rogue, and by which seed.
+/// Variable that tells a process that it is the rogue, with its seed.
 const ROGUE: &str = "UDECK_ROGUE";
-/// Tells a process that it plays cases over verbs, and from which seed on.
+/// Variable that tells a process that it plays cases over verbs, with the first seed.
 const APART: &str = "UDECK_BYTES";
 
 #[test]
@@ -71,7 +72,7 @@ fn prop_no_bytes_of_a_peer_over_udp_harm_a_world() {
     play_all("udp", seeds("udp"));
 }
 
-/// In a process for each seed: the stand-in is told so when it is loaded.
+/// Each seed has a process of its own, because the stand-in reads its settings when it is loaded.
 #[test]
 fn prop_no_bytes_of_a_peer_over_verbs_harm_a_world() {
     if let Ok(seed) = std::env::var(APART) {
@@ -94,7 +95,7 @@ fn prop_no_bytes_of_a_peer_over_verbs_harm_a_world() {
     }
 }
 
-/// The one that is asked for, or those that have found something and then others.
+/// The requested seed; or those that have found something, and then others.
 fn seeds(transport: &str) -> Vec<u64> {
     if let Ok(seed) = std::env::var("DECK_SEED") {
         return vec![seed.parse().expect("DECK_SEED: a number")];
@@ -106,7 +107,7 @@ fn seeds(transport: &str) -> Vec<u64> {
     let mut fresh = [0; 8];
     getrandom(&mut fresh);
     let mut fresh = Random::new(u64::from_ne_bytes(fresh));
-    // Short enough to be copied by hand.
+    // The seeds are short enough to be copied by hand.
     known.chain((0..cases).map(|_| fresh.word() >> 32)).collect()
 }
 
@@ -115,7 +116,8 @@ fn getrandom(bytes: &mut [u8]) {
     std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes)).expect("random bytes");
 }
 
-/// Plays these, after one that leaves what the process makes once. Nothing of them stays.
+/// Plays the seeds, after one that leaves the resources that a process makes once. The others must leave
+/// nothing.
 fn play_all(transport: &str, seeds: impl IntoIterator<Item = u64>) {
     let _alone = alone();
     play(transport, WARM_UP);
@@ -131,7 +133,7 @@ fn play(transport: &str, seed: u64) {
     watched(&format!("{transport} {seed}"), || Case::new(transport, seed).play());
 }
 
-/// The victim, and those around it.
+/// The victim, and the ranks around it.
 struct Case {
     transport: &'static str,
     random: Random,
@@ -179,14 +181,14 @@ impl Case {
         judge.outlives_the_others(&victim, before, transport);
         judge.end();
         match timely(LONG, "finishing", || victim.finish_timeout(LONG)) {
-            // What it has posted to the rogue is the rogue's to take.
+            // The rogue may leave the victim's messages unread.
             Ok(()) => {}
             Err(error) => assert!(is_loss_of_the_rogues(&error), "the victim ends in order: {error}"),
         }
     }
 }
 
-/// Of messages to the rogue, and of nothing else.
+/// Whether the error is about messages to the rogue, and nothing else.
 fn is_loss_of_the_rogues(error: &Error) -> bool {
     match error {
         Error::Undelivered { rank, .. } => *rank == 2,
@@ -195,7 +197,7 @@ fn is_loss_of_the_rogues(error: &Error) -> bool {
     }
 }
 
-/// From now on, who looks the mailbox up is led to a relay; but over shared memory, where there is none.
+/// From now on a lookup of the mailbox leads to a relay; over shared memory there is none.
 fn advertise_another(world: &World, name: &str, transport: &str, random: &mut Random) -> Option<Relay> {
     if transport == "shm" {
         return None;
@@ -217,7 +219,7 @@ fn advertise_another(world: &World, name: &str, transport: &str, random: &mut Ra
     Some(relay)
 }
 
-/// The rogue: a thread, or a process.
+/// The rogue: a thread or a process.
 enum Rogue {
     Thread { over: Arc<AtomicBool>, thread: JoinHandle<()>, _relay: Option<Relay> },
     Process(Child),
@@ -240,7 +242,7 @@ impl Rogue {
         }
         let over = Arc::<AtomicBool>::default();
         let seen = over.clone();
-        // The stand-in knows it by its name.
+        // The stand-in recognises the rogue by the thread's name.
         let thread = thread::Builder::new().name("rogue".into());
         let thread = thread.spawn(move || {
             let world = rogue::world(transport, stream);
@@ -258,7 +260,7 @@ impl Rogue {
                 thread.join().expect("what the rogue calls returns");
             }
             Rogue::Process(mut process) => {
-                // It ends by itself, or is killed at what it does.
+                // The rogue ends by itself, or is killed in the middle of its work.
                 let end = Instant::now() + Duration::from_secs(2);
                 let mut by_itself = false;
                 while Instant::now() < end && !by_itself {
@@ -269,7 +271,7 @@ impl Rogue {
                 let output = process.wait_with_output().expect("our child");
                 let [told, errors] =
                     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
-                // Its library has to stand the same bytes.
+                // The rogue's own library must survive the same bytes.
                 assert!(!errors.contains("panicked"), "the rogue: {told}{errors}");
                 assert!(
                     !by_itself || output.status.success(),

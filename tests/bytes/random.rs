@@ -1,4 +1,5 @@
-//! What the hostile side draws: the same seed, the same draws. (Not the same interleaving with those it attacks.)
+//! Random numbers of the hostile side: the same for the same seed. (The interleaving with its victims may
+//! differ.)
 
 use udeck_faults::SplitMix64;
 
@@ -10,7 +11,7 @@ impl Random {
         Random(SplitMix64::new(seed))
     }
 
-    /// A generator of its own for somebody else.
+    /// An independent generator for another user.
     pub fn fork(&mut self) -> Self {
         Random::new(self.word())
     }
@@ -27,7 +28,7 @@ impl Random {
         list[self.below(list.len())]
     }
 
-    /// Any.
+    /// An arbitrary number.
     pub fn word(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -36,7 +37,7 @@ impl Random {
         (0..len).map(|_| self.word() as u8).collect()
     }
 
-    /// Small, near a power of two, near the end of everything, or anything.
+    /// A number that is small, near a power of two, near the largest one, or arbitrary.
     pub fn value(&mut self) -> u64 {
         let near = self.below(70) as u64;
         match self.below(6) {
@@ -54,7 +55,7 @@ impl Random {
         self.below(bound)
     }
 
-    /// Spoils what could have been right. Its first bytes are where headers lie.
+    /// Spoils bytes that could have been right. The first bytes are preferred, because headers lie there.
     pub fn spoil(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..=self.below(3) {
             let front = bytes.len().min(64);

@@ -1,7 +1,7 @@
-//! Between two NICs: what one sends does not reach the other as it was sent.
+//! A relay between two NICs, which changes what one sends before it reaches the other.
 //!
-//! Over TCP the stream is cut into its units (the hand-shake's messages, then frames), so that most of what is spoilt is still
-//! understood far enough to do harm. Over UDP the checksum is made to fit again.
+//! Over TCP the stream is cut into its units (the handshake's messages, then frames), so that most spoilt units are still
+//! understood far enough to do harm. Over UDP the checksum is corrected.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,14 +13,14 @@ use std::time::Duration;
 
 use crate::random::Random;
 
-/// How often somebody looks whether it is over.
+/// Interval at which a thread checks for the end.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longest unit that is held together.
+/// Largest length of a unit that is kept whole, in bytes.
 const UNIT: usize = 1 << 21;
-/// What came before, to be said again.
+/// Number of earlier units that are kept to be repeated.
 const KEPT: usize = 16;
 
-/// Who asks at `address` speaks with `target`, as it seems to both.
+/// A relay: a connection to `address` reaches `target`, as it seems to both.
 pub struct Relay {
     pub address: SocketAddr,
     over: Arc<AtomicBool>,
@@ -28,7 +28,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// `frames`: what follows the hand-shake are frames of ours.
+    /// Starts a relay. `frames`: the handshake is followed by frames of this library.
     pub fn tcp(target: SocketAddr, frames: bool, random: Random) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a socket of ours");
@@ -74,7 +74,7 @@ fn accept(
             continue;
         };
         let Ok(called) = TcpStream::connect(target) else { continue };
-        // Most get through the hand-shake, and some way beyond.
+        // Most connections get through the handshake, and some way beyond.
         let sound = [(); 2].map(|()| if random.one_in(6) { random.below(3) } else { 3 + random.below(60) });
         let ways = [(&caller, &called, true), (&called, &caller, false)];
         for ((from, to, asks), sound) in ways.into_iter().zip(sound) {
@@ -90,11 +90,11 @@ fn accept(
     }
 }
 
-/// One direction of a TCP connection.
+/// A direction of a TCP connection.
 struct Way {
     to: TcpStream,
     random: Random,
-    /// So many units pass as they are.
+    /// Number of units that pass unchanged.
     sound: usize,
     kept: VecDeque<Vec<u8>>,
 }
@@ -102,7 +102,7 @@ struct Way {
 impl Way {
     fn pass(&mut self, mut from: TcpStream, asks: bool, frames: bool, over: &AtomicBool) {
         let _ = from.set_read_timeout(Some(PAUSE));
-        // Nobody waits for who does not read.
+        // A peer that does not read delays nothing.
         let _ = self.to.set_write_timeout(Some(Duration::from_millis(500)));
         let _ = self.to.set_nodelay(true);
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
@@ -148,7 +148,7 @@ impl Way {
                     self.to.write_all(&frame)?;
                 }
                 8 => {
-                    // Before the one that came before it.
+                    // The unit goes before the previous one.
                     if let Some(last) = self.kept.pop_back() {
                         self.to.write_all(&unit)?;
                         unit = last;
@@ -178,7 +178,7 @@ fn keep(kept: &mut VecDeque<Vec<u8>>, unit: Vec<u8>) {
     }
 }
 
-/// A frame as `crates/session/framed/wire.rs` draws it, of any contents.
+/// A frame in the format of `crates/session/framed/wire.rs`, with arbitrary contents.
 fn frame(random: &mut Random) -> Vec<u8> {
     let mut frame = vec![0; 32];
     frame[0] = 1 + random.below(12) as u8;
@@ -196,7 +196,8 @@ fn frame(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// Finds where units end: `crates/session/admission/wire.rs` and `crates/session/framed/wire.rs` have their forms.
+/// Finds the ends of units; `crates/session/admission/wire.rs` and `crates/session/framed/wire.rs` define their
+/// formats.
 struct Cut {
     asks: bool,
     frames: bool,
@@ -230,7 +231,7 @@ impl Cut {
     }
 }
 
-/// Datagrams both ways, for as many callers as come.
+/// Relays datagrams both ways, for any number of callers.
 fn pass_datagrams(door: UdpSocket, target: SocketAddr, mut random: Random, over: &Arc<AtomicBool>) {
     let _ = door.set_nonblocking(true);
     let stranger = UdpSocket::bind("127.0.0.1:0").expect("a port");
@@ -249,7 +250,7 @@ fn pass_datagrams(door: UdpSocket, target: SocketAddr, mut random: Random, over:
             });
             let (_, socket, forth, _) = &mut callers[at];
             for datagram in forth.datagram(&buffer[..len]) {
-                // From somewhere else altogether.
+                // The datagram comes from another address.
                 if forth.random.one_in(40) {
                     let _ = stranger.send_to(&datagram, target);
                 }
@@ -273,7 +274,7 @@ fn pass_datagrams(door: UdpSocket, target: SocketAddr, mut random: Random, over:
     }
 }
 
-/// What becomes of one direction's datagrams.
+/// Treatment of one direction's datagrams.
 struct Tamper {
     random: Random,
     sound: usize,
@@ -287,7 +288,7 @@ impl Tamper {
         Tamper { random, sound, kept: VecDeque::new() }
     }
 
-    /// What arrives instead of it.
+    /// The datagrams that arrive instead of this one.
     fn datagram(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         let whole = datagram.to_vec();
         keep(&mut self.kept, whole.clone());
@@ -314,7 +315,7 @@ impl Tamper {
         datagram
     }
 
-    /// The beginning of one, the end of another.
+    /// Joins the beginning of one datagram and the end of another.
     fn spliced(&mut self, mut datagram: Vec<u8>, other: &[u8]) -> Vec<u8> {
         let at = self.random.below(datagram.len().min(other.len()).max(1));
         datagram.truncate(at);
@@ -323,7 +324,7 @@ impl Tamper {
     }
 }
 
-/// Looks like a QUIC packet, most often one that begins a connection.
+/// A datagram that looks like a QUIC packet, usually one that begins a connection.
 fn forged(random: &mut Random) -> Vec<u8> {
     let len = 1200 + random.below(200);
     let mut datagram = random.bytes(len);

@@ -1,5 +1,5 @@
-//! The rank whose bytes are spoilt: a world like any other, which posts by every protocol and reads what it is sent. What it
-//! calls may fail, and has to return.
+//! The rank whose bytes are spoilt: a world like any other, which posts by every protocol and reads its messages. Its calls
+//! may fail, but must return.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use crate::common::clock::timely;
 use crate::common::{LONG, PROTOCOLS, config};
 use crate::random::Random;
 
-/// Message memory of each rank.
+/// Message memory of each rank, in bytes.
 const ARENA: usize = 8 << 20;
 
-/// A world over one transport.
+/// Makes a world over one transport.
 pub fn world(transport: &str, stream: std::os::unix::net::UnixStream) -> World {
     let client = Client::new(stream).expect("a rank");
     let mut options = NicOptions::new(client.keys());
     options.arena = Some(ARENA);
     let nic = udeck::open_nic(&format!("{transport}0"), &options).expect("a NIC");
     let mut config = config();
-    // What a peer's bytes may cost a call that says no limit of its own.
+    // This deadline bounds the effect of a peer's bytes on a call without a limit of its own.
     config.deadline = LONG / 3;
     World::new(client, vec![nic], config, true).expect("its own NIC")
 }
 
-/// One that posts to another's mailbox, and makes its postbox anew when that has failed.
+/// A poster to another rank's mailbox, which makes a new postbox after a failure.
 pub struct Poster {
     pub to: &'static str,
     out: Option<Postbox<u8>>,
@@ -44,7 +44,7 @@ impl Poster {
         let Some(out) = made else { return };
         let len = random.len();
         let Ok(buf) = timely(soon, "a buffer", || world.buf_timeout::<u8>(len, soon)) else { return };
-        // What a transport cannot do is not set.
+        // A protocol that the transport lacks is not set.
         let _ = out.set_protocol(random.pick(&PROTOCOLS));
         let posted = timely(soon, "a post", || out.post_timeout(buf, soon));
         let ended = posted.is_err() || random.one_in(30);
@@ -59,7 +59,7 @@ impl Poster {
     }
 }
 
-/// Until `is_over`, or for so many steps. `between` does harm.
+/// Runs until `is_over`, or for the given number of steps. `between` does harm.
 pub fn run(
     world: World,
     back: Mailbox<u8>,
@@ -85,7 +85,7 @@ pub fn run(
     }
 }
 
-/// What is there, whatever it is.
+/// Reads the messages that have arrived, whatever they are.
 pub fn read(inbox: &Mailbox<u8>, random: &mut Random) {
     for _ in 0..random.below(6) {
         let soon = Duration::from_millis(random.below(10) as u64);

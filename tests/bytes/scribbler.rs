@@ -1,8 +1,8 @@
-//! Over shared memory: writes into what the rogue's process shares with others, past its library, and says what it likes on its
-//! links.
+//! The scribbler, for shared memory: writes into the memory that the rogue's process shares with others, bypassing its library,
+//! and sends arbitrary messages on its links.
 //!
-//! It works on the rogue's own thread, between two calls: nothing is unmapped under it. Not written are windows and landing
-//! memory of others: whoever has them mapped is trusted with those (SAFETY.md).
+//! The scribbler works on the rogue's own thread, between two calls, so nothing is unmapped under it. It does not write others'
+//! windows and landing memory: a peer that has them mapped is trusted with these (SAFETY.md).
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,27 +16,27 @@ use udeck_sys::socket;
 
 use crate::random::Random;
 
-/// A connection's control segment, as `transports/shm/layout.rs` draws it.
+/// Layout of a connection's control segment, from `transports/shm/layout.rs`.
 const CONTROL: usize = 12_288;
 const CELLS: usize = 64;
 const LINES: usize = 8192;
 const LINE: usize = 1024;
-/// A board's windows, as `transports/shm/board.rs` draws them.
+/// Byte offset of a board's windows, from `transports/shm/board.rs`.
 const WINDOWS: usize = 1_310_720;
-/// Bare connections that are kept.
+/// Number of bare connections that are kept.
 const KEPT: usize = 4;
 
 pub struct Scribbler {
     memory: File,
     itself: OwnedFd,
-    /// What the rogue's own board is called.
+    /// Inodes of the rogue's own boards.
     boards: Vec<String>,
-    /// Control segments of connections that the rogue's library knows nothing of.
+    /// Control segments of connections that are unknown to the rogue's library.
     bare: Vec<Mapping>,
     requests: u32,
 }
 
-/// A piece of memory that the rogue shares, by where it is mapped.
+/// A piece of memory that the rogue shares, at its mapped address.
 struct Place<'a>(&'a File, u64);
 
 impl Place<'_> {
@@ -56,7 +56,7 @@ impl Place<'_> {
 }
 
 impl Scribbler {
-    /// Before the rogue meets anybody: the boards that it has are its own.
+    /// Starts before the rogue meets other ranks: the boards that exist are its own.
     pub fn new() -> Self {
         let memory = File::options().read(true).write(true).open("/proc/self/mem").expect("its own memory");
         let pid = rustix::process::getpid();
@@ -91,14 +91,14 @@ impl Scribbler {
         let line = LINES + direction * LINE;
         match random.below(16) {
             0 => place.write(random.below(CONTROL / 8) * 8, random.value()),
-            // How far the other has read: a little off, or anything.
+            // The other side's read position: a little wrong, or arbitrary.
             1 | 2 => {
                 let at = line + random.pick(&[0, 128]);
                 let near = (place.read(at) as u32).wrapping_add(random.below(70) as u32).wrapping_sub(3);
                 place.write_half(at, if random.one_in(3) { random.value() as u32 } else { near });
             }
             3 => place.write_half(line + 4, random.below(3) as u32),
-            // A token that comes back.
+            // A token that is given back.
             4 | 5 => {
                 let lap = 1 + random.below(3) as u32;
                 let entry = if random.one_in(4) {
@@ -122,7 +122,7 @@ impl Scribbler {
         let (base, inode) = &mapped[random.below(mapped.len())];
         let place = Place(&self.memory, *base);
         if self.boards.contains(inode) && random.one_in(2) {
-            // Those that are drawn first.
+            // The first windows are preferred, because they are allocated first.
             let window = if random.one_in(2) { random.below(4) } else { random.below(512) };
             place.write(WINDOWS + window * 64 + random.below(8) * 8, random.value());
         } else {
@@ -131,7 +131,7 @@ impl Scribbler {
         }
     }
 
-    /// A sound request, with a segment that is ours alone: its cells are what the mailbox gets to see.
+    /// Sends a sound request, with a segment that only the scribbler writes: the mailbox sees its cells.
     fn request(&mut self, random: &mut Random) {
         let Ok((fd, control)) = segment::create("udeck-control", CONTROL, PeerAccess::Write) else { return };
         self.requests += 1;
@@ -146,7 +146,7 @@ impl Scribbler {
         }
     }
 
-    /// A request with what is no control segment, or more of them.
+    /// Sends a request with something that is no control segment, or with several.
     fn odd_request(&mut self, random: &mut Random) {
         self.requests += 1;
         let request = request(self.requests, random, 0);
@@ -163,7 +163,7 @@ impl Scribbler {
                 random.bytes(len)
             }
             kind => {
-                // An answer to nobody, or to one who asked.
+                // The answer goes to nobody, or to a rank that has asked.
                 let mut answer = vec![4 + kind as u8];
                 answer.extend((random.below(8) as u32).to_le_bytes());
                 let len = random.below(40);
@@ -174,7 +174,7 @@ impl Scribbler {
         if !random.one_in(4) {
             random.spoil(&mut datagram);
         }
-        // A goodbye and a broken link are told seldom: there is nothing after them.
+        // A goodbye and a broken link are rare: nothing comes after them.
         if matches!(datagram.first(), Some(1..=4 | 8 | 9)) && !random.one_in(8) {
             datagram[0] = 5 + random.below(3) as u8;
         }
@@ -182,7 +182,7 @@ impl Scribbler {
         self.say(random, &datagram, &[]);
     }
 
-    /// On one of the rogue's links.
+    /// Sends a datagram on one of the rogue's links.
     fn say(&self, random: &mut Random, datagram: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         let links = self.links();
         if links.is_empty() {
@@ -191,7 +191,7 @@ impl Scribbler {
         socket::send(links[random.below(links.len())].as_fd(), datagram, fds).unwrap_or(false)
     }
 
-    /// Sockets of the rogue's library, but for those that wait for callers.
+    /// Sockets of the rogue's library, except those that wait for callers.
     fn links(&self) -> Vec<OwnedFd> {
         let Ok(all) = fs::read_dir("/proc/self/fd") else { return Vec::new() };
         all.flatten()
@@ -206,7 +206,7 @@ impl Scribbler {
     }
 }
 
-/// The next cell of a direction, or an old one: what could be right, and what cannot.
+/// Writes the next cell of a direction, or an old one, with possible and impossible contents.
 fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
     let base = direction * CELLS * 64;
     let laps: Vec<u32> = (0..CELLS).map(|at| place.read(base + at * 64) as u32).collect();
@@ -215,7 +215,7 @@ fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
     let before = base + (last as usize + CELLS - 1) % CELLS * 64;
     let lap = if random.one_in(30) { random.value() as u32 } else { last.wrapping_add(1) };
     match random.below(8) {
-        // What came before, once more, a little different.
+        // The previous contents are repeated, a little different.
         0 | 1 => {
             (1..8).for_each(|word| place.write(at + word * 8, place.read(before + word * 8)));
             if random.one_in(2) {
@@ -223,7 +223,7 @@ fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
             }
             place.write(at, place.read(before) & !0xffff_ffff | u64::from(lap));
         }
-        // In the last one, which may not have been read.
+        // The last cell is changed, which may not have been read.
         2 => place.write(before + 8 * (1 + random.below(7)), random.value()),
         _ => {
             let kinds = if random.one_in(10) { 6 } else { 3 };
@@ -236,7 +236,8 @@ fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
             let [count, head] = [count, head].map(|byte| if odd { random.word() as u8 } else { byte });
             let meta = u32::from_le_bytes([kind, count, head, random.below(4) as u8]);
             place.write(at + 8, (random.below(70) as u64) << 32 | random.below(1000) as u64);
-            // The head of a mailbox's message, `crates/deck/wire.rs`; of a lent one it stands behind offset and length.
+            // The header of a mailbox's message follows `crates/deck/wire.rs`; that of a lent one stands behind offset
+            // and length.
             let part = if random.one_in(2) { random.below(20) as u64 } else { 0 };
             let said = (1 + random.below(14) as u64) | (part << 32);
             let (offset, len) = (random.below(64) as u64 * 64, random.below(5000) as u64);
@@ -253,7 +254,7 @@ fn cell(place: &Place<'_>, direction: usize, random: &mut Random) {
     }
 }
 
-/// `transports/shm/peer_socket_wire.rs`: to a mailbox, as one of its postboxes.
+/// A request to a mailbox, as one of its postboxes, in the format of `transports/shm/peer_socket_wire.rs`.
 fn request(id: u32, random: &mut Random, pair: u32) -> Vec<u8> {
     let mut request = vec![5];
     let doorbells =
@@ -293,7 +294,7 @@ fn odd_descriptor(random: &mut Random) -> Option<OwnedFd> {
     }
 }
 
-/// Where memory of this name is mapped, and its inode.
+/// Addresses where memory of this name is mapped, with its inode.
 fn mapped(name: &str) -> Vec<(u64, String)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let path = format!("/memfd:{name} ");

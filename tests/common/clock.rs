@@ -1,21 +1,21 @@
-//! Whether a call returned in time, on a machine that has other things to do, too.
+//! A clock that judges whether a call returned in time, on a machine that has other work, too.
 //!
-//! A call that says how long it may take is back 100 ms after that. Not counted is time in which its thread could have run, and
-//! the machine did not let it (`schedstat` of proc(5)), nor what the process did not get altogether, by SIGSTOP or a quota: that shows in
-//! the sleeps of a thread that does nothing else.
+//! A call with a time limit must be back 100 ms after it. Two times are not counted: the time in which its thread could have run,
+//! but the machine did not let it (`schedstat` of proc(5)), and the time that the process did not get at all, because of SIGSTOP
+//! or a quota. The second shows in the sleeps of a thread that does nothing else.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So long after its deadline every call has returned.
+/// Time after its deadline within which every call returns.
 const PROMISE: Duration = Duration::from_millis(100);
-/// For what is not seen here: somebody holds a lock and is not run, a page comes from a disk.
+/// Allowance for delays that are not seen here: the holder of a lock does not run, or a page comes from a disk.
 const MARGIN: Duration = Duration::from_millis(400);
 const TICK: Duration = Duration::from_millis(20);
 
-/// A call that is to end after `limit`, and may fail.
+/// Makes a call that must end after `limit`, and may fail.
 #[track_caller]
 pub fn timely<R>(limit: Duration, what: &str, call: impl FnOnce() -> R) -> R {
     let (begun, before) = (Instant::now(), [unscheduled(), stolen()]);
@@ -23,11 +23,12 @@ pub fn timely<R>(limit: Duration, what: &str, call: impl FnOnce() -> R) -> R {
     let took = begun.elapsed();
     if took > limit + PROMISE + MARGIN {
         let waited = unscheduled() - before[0];
-        // Whoever counts has counted then.
+        // By the end of this sleep the watch thread has counted.
         thread::sleep(4 * TICK);
         let stolen = stolen() - before[1];
         assert!(
-            // As `tests/jobs/soak` does: a thread that hardly ever runs is let run sooner than others are.
+            // The factor is that of `tests/jobs/soak`: a thread that hardly ever runs is scheduled sooner than
+            // others.
             took <= limit + PROMISE + MARGIN + waited + 4 * stolen,
             "{what} had {limit:?}, and took {took:?}, of which the machine took {waited:?}, and {stolen:?} of the process"
         );
@@ -35,15 +36,15 @@ pub fn timely<R>(limit: Duration, what: &str, call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// For how long this thread has waited for a processor so far.
+/// Time that this thread has waited for a processor up to now.
 fn unscheduled() -> Duration {
-    // Run for, waited for, how often. Nothing of that on a kernel that does not count it.
+    // The fields are time run, time waited, and number of runs. A kernel may not count them.
     let counts = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let waited = counts.split_whitespace().nth(1).and_then(|waited| waited.parse().ok());
     Duration::from_nanos(waited.unwrap_or(0))
 }
 
-/// By how much somebody's sleeps were too long so far.
+/// Time by which the watch thread's sleeps were too long up to now.
 fn stolen() -> Duration {
     static STOLEN: AtomicU64 = AtomicU64::new(0);
     static WATCH: OnceLock<()> = OnceLock::new();

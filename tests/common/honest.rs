@@ -1,5 +1,5 @@
-//! An honest rank beside others that are not, and the mailbox that all of them post to: what the honest one posts arrives, complete
-//! and in order, and what the others have caused is given back.
+//! An honest rank beside hostile ones, and the mailbox that all of them post to: the honest rank's messages arrive, complete and in
+//! order, and the resources that the others have used are given back.
 
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
@@ -11,25 +11,26 @@ use super::clock::timely;
 use super::watch::eventually;
 use super::{LONG, PROTOCOLS, assert_pattern, patterned};
 
-/// Looks until nothing is there: more than the others can have sent.
+/// Largest number of polls until nothing is left: more than the messages that the others can have sent.
 pub const LOOKS: usize = 10_000;
 
-/// Protocol, number, length.
+/// Order to post: protocol, number, length.
 type Order = (Protocol, usize, usize);
 
-/// Reads the mailbox "in", and knows what has to be in it.
+/// Reads the mailbox "in", and knows its expected messages.
 pub struct Judge {
     inbox: Mailbox<u8>,
     orders: Sender<Order>,
     posted: Receiver<()>,
     poster: JoinHandle<Result>,
     next: usize,
-    /// Looks at a message that is not of the honest rank.
+    /// Checks a message that does not come from the honest rank.
     others: fn(&Received<u8>),
 }
 
 impl Judge {
-    /// The mailbox is rank 0's, `victim`, and `honest` is rank 1, whose first message has arrived.
+    /// Makes the judge. The mailbox belongs to rank 0, `victim`; `honest` is rank 1, whose first message has
+    /// arrived.
     pub fn new(victim: &World, honest: World, others: fn(&Received<u8>)) -> Self {
         let inbox = victim.mailbox::<u8>("in").expect("the name is free");
         let (orders, posted, poster) = poster(honest);
@@ -53,7 +54,7 @@ impl Judge {
         self.posted.recv_timeout(LONG).expect("the post of the honest rank is over");
     }
 
-    /// Takes what is there, in so many looks at most. Whether that was all.
+    /// Takes the messages that have arrived, in at most `most` polls. Returns whether none is left.
     pub fn look(&mut self, most: usize) -> bool {
         for _ in 0..most {
             match timely(Duration::ZERO, "a look", || self.inbox.try_retrieve()).transpose() {
@@ -72,7 +73,7 @@ impl Judge {
                 assert_pattern(&message, number, len);
                 self.next += 1;
             }
-            // Its bytes are whatever they are: they can be read.
+            // The bytes are arbitrary, but they can be read.
             Ok(message) => {
                 assert_ne!(message.source(), 0);
                 (self.others)(&message);
@@ -83,8 +84,8 @@ impl Judge {
         }
     }
 
-    /// The others are gone: every protocol still works, and of the victim's memory nothing of theirs stays, nor what was for them,
-    /// but what was given out `before` they came.
+    /// Checks after the others' end that every protocol still works, and that the victim's memory holds nothing from them or for
+    /// them, except what was allocated `before` they came.
     pub fn outlives_the_others(&mut self, victim: &World, before: [usize; 2], case: &str) {
         for protocol in PROTOCOLS {
             self.honest(protocol, 3000);
@@ -98,7 +99,7 @@ impl Judge {
         );
     }
 
-    /// The honest rank ends, and then the mailbox.
+    /// Ends the honest rank, and then the mailbox.
     pub fn end(self) {
         drop(self.orders);
         self.poster.join().expect("honest").expect("honest");
@@ -106,7 +107,7 @@ impl Judge {
     }
 }
 
-/// A rank that posts what it is told to.
+/// Starts a rank that posts what it is ordered to.
 fn poster(world: World) -> (Sender<Order>, Receiver<()>, JoinHandle<Result>) {
     let (orders, to_do) = mpsc::channel::<Order>();
     let (done, posted) = mpsc::channel();
@@ -123,7 +124,7 @@ fn poster(world: World) -> (Sender<Order>, Receiver<()>, JoinHandle<Result>) {
     (orders, posted, poster)
 }
 
-/// Blocks of outbox and landing memory that a world has given out.
+/// Number of blocks of outbox and landing memory that a world has allocated.
 pub fn blocks(world: &World) -> [usize; 2] {
     let nic = world.nic();
     nic.reclaim();

@@ -1,14 +1,14 @@
-//! Frames that nobody honest sends, for whatever parses what comes from a peer: noise, and right frames that were spoilt.
-//! Of the crates that parse something, their own tests have this by its path.
+//! Hostile frames, for every parser of a peer's bytes: noise, and right frames that were spoilt. The tests of the parsing
+//! crates include this file by its path.
 //!
-//! `HOSTILE_FRAMES` says how many are tried, `HOSTILE_SEED` replays one run.
+//! `HOSTILE_FRAMES` sets the number of frames, `HOSTILE_SEED` replays one run.
 
 use std::{
     env,
     hash::{BuildHasher, Hasher, RandomState},
 };
 
-/// A run, with its dice.
+/// A run with its random generator.
 pub struct Hostile {
     name: &'static str,
     state: u64,
@@ -18,7 +18,7 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Tries `unless_told` frames at the parser of this name.
+    /// Starts a run on the parser of this name, by default with `unless_told` frames.
     pub fn new(name: &'static str, unless_told: u64) -> Self {
         let from = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
         let frames = from("HOSTILE_FRAMES").unwrap_or(unless_told);
@@ -27,26 +27,26 @@ impl Hostile {
         Hostile { name, state: seed, frames, tried: 0, understood: 0 }
     }
 
-    /// Whether another frame is to be tried.
+    /// Whether another frame is due.
     pub fn goes_on(&mut self) -> bool {
         self.tried += 1;
         self.tried <= self.frames
     }
 
-    /// This one was understood.
+    /// Records that the parser understood the frame.
     pub fn understood(&mut self) {
         self.understood += 1;
     }
 
-    /// Says what was tried. That both has happened, understanding and refusing, is part of the test: frames that are all
-    /// refused at their first byte would prove little.
+    /// Prints the counts. Both understanding and refusing must have happened: frames that are all refused at their first
+    /// byte would prove little.
     pub fn end(self) {
         let Hostile { name, frames, understood, .. } = self;
         println!("{name}: {frames} frames, of which {understood} were understood");
         assert!(frames < 1000 || (understood > 0 && understood < frames), "{name}: {understood} of {frames}");
     }
 
-    /// SplitMix64.
+    /// Next number of SplitMix64.
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.state;
@@ -63,7 +63,7 @@ impl Hostile {
         self.below(count) == 0
     }
 
-    /// One of `right`, spoilt; seldom as it was, or mere noise.
+    /// Returns a spoilt copy of one of `right`; rarely an intact one, or noise.
     pub fn frame(&mut self, right: &[Vec<u8>]) -> Vec<u8> {
         if self.one_in(16) {
             return (0..self.below(200)).map(|_| self.next() as u8).collect();
@@ -87,7 +87,7 @@ impl Hostile {
             3 => bytes.insert(at, self.next() as u8),
             4 if rest > 0 => drop(bytes.remove(at)),
             5 => bytes.truncate(at),
-            // A number at some bound, of some width.
+            // A number becomes a bound, in some width.
             6 if rest > 0 => {
                 let bounds =
                     [0, u64::MAX, 1 << 63, 1 << 32, u64::from(u32::MAX), 1 << 31, 1 << 20, (1 << 20) + 1];
@@ -95,12 +95,12 @@ impl Hostile {
                 let width = [1, 2, 4, 8][self.below(4)].min(rest);
                 bytes[at..at + width].copy_from_slice(&number[..width]);
             }
-            // Another frame's end.
+            // The end comes from another frame.
             7 => {
                 bytes.truncate(at);
                 bytes.extend_from_slice(&other[self.below(other.len() + 1)..]);
             }
-            // Some of it once more, later.
+            // A part is repeated later.
             8 if bytes.len() < 4096 => {
                 let again = bytes[at..at + self.below(rest + 1)].to_vec();
                 bytes.extend(again);

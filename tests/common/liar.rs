@@ -1,11 +1,11 @@
-//! A connection to a mailbox that is no postbox, and says what it likes.
+//! A connection to a mailbox that is no postbox, and sends arbitrary messages.
 
 use std::time::Duration;
 
 use udeck::World;
 use udeck::via::{Cq, Deadline, NetAddress, Nic, Receive, Reliability, Vi, ViAttributes};
 
-/// What postboxes say, as `crates/deck/wire.rs` has it.
+/// Message kinds of a postbox, from `crates/deck/wire.rs`.
 pub const EAGER: u8 = 1;
 pub const HAND_OFF: u8 = 2;
 pub const ASK_WRITE: u8 = 3;
@@ -16,13 +16,13 @@ pub const FIN: u8 = 10;
 pub const REQUEST: u8 = 11;
 pub const ACK: u8 = 12;
 
-/// Messages that one postbox may announce at a time, as there.
+/// Number of messages that one postbox may announce at a time, from the same file.
 pub const MAX_ANNOUNCED: usize = 16;
 
-/// The pair of the only data VI.
+/// Number of the pair of the only data VI.
 pub const PAIR: u32 = 1;
 
-/// A mailbox answers a lie at once: this passes only where nothing happens at all.
+/// Deadline of an answer: a mailbox answers a lie at once, so it passes only if nothing happens at all.
 const DEADLINE: Duration = super::LONG;
 
 pub struct Liar {
@@ -32,12 +32,12 @@ pub struct Liar {
 }
 
 impl Liar {
-    /// At the mailbox "in" of that world.
+    /// Connects to the mailbox "in" of this world.
     pub fn of(world: &World) -> Self {
         Self::at(world.nic(), "in")
     }
 
-    /// At a mailbox of the NIC's own process.
+    /// Connects to a mailbox of the NIC's own process.
     pub fn at(nic: &Nic, mailbox: &str) -> Self {
         let host = nic.attributes().address.clone();
         let to = NetAddress { host, discriminator: mailbox.as_bytes().to_vec() };
@@ -66,14 +66,14 @@ impl Liar {
         self.vi.send_inline(Some(immediate), &head(kind, part), rest).unwrap();
     }
 
-    /// `len` bytes where they lie.
+    /// Lends `len` bytes in place.
     pub fn lend(&mut self, kind: u8, len: usize) {
         let block = self.vi.nic().region(len, self.vi.attributes().ptag).unwrap().into_block().unwrap();
         self.vi.hand_off(Some(0), &head(kind, 0), block).unwrap();
     }
 }
 
-/// Of a rank's postbox 99.
+/// Introduction of postbox 99 of a rank.
 pub fn introduction(pair: u32) -> Vec<u8> {
     [99_u32, pair].iter().flat_map(|word| word.to_le_bytes()).collect()
 }

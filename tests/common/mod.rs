@@ -1,5 +1,5 @@
-//! What the tests of the message layer share: worlds with settings of their own, patterns, and events outside the
-//! library.
+//! Common code for tests of the message layer: worlds with settings of their own, patterns, and events outside of
+//! the library.
 
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
@@ -28,15 +28,15 @@ pub const PROTOCOLS: [Protocol; 7] = [
     Protocol::HandOff,
 ];
 
-/// Those by which a post does not wait for its retrieve.
+/// Protocols in which a post does not wait for its retrieve.
 pub fn asynchronous() -> impl Iterator<Item = Protocol> {
     PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::Handshake)
 }
 
-/// A safety net: nothing here should take as long, but a hang is to become an error.
+/// Time limit as a safety net: no test should take as long, but a hang must become an error.
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// A wait that is to end without success.
+/// Time limit of a wait that must end without success.
 pub const SHORT: Duration = Duration::from_millis(30);
 
 /// The default settings, with deadlines that suit tests.
@@ -46,7 +46,7 @@ pub fn config() -> Config {
     config
 }
 
-/// As `udeck::run_local`, with [`config`].
+/// Runs ranks as `udeck::run_local` does, with [`config`].
 pub fn ranks<F>(size: u32, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
@@ -54,7 +54,7 @@ where
     ranks_with(size, &config(), body);
 }
 
-/// As `udeck::run_local`, with settings.
+/// Runs ranks as `udeck::run_local` does, with settings.
 pub fn ranks_with<F>(size: u32, config: &Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
@@ -62,7 +62,7 @@ where
     ranks_each(size, |_| config.clone(), body);
 }
 
-/// As `udeck::run_local`, with settings for each rank.
+/// Runs ranks as `udeck::run_local` does, with settings for each rank.
 pub fn ranks_each<F>(size: u32, config: impl Fn(u32) -> Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
@@ -70,13 +70,13 @@ where
     ranks_believing(size, config, |_| are_crowded(size), body);
 }
 
-/// What tests let ranks believe: that more than two are more than there are processors. So both ways of waiting are tested: two
-/// ranks wait in place, which takes a processor each, and more sleep.
+/// The ranks' belief about oversubscription: more than two ranks believe that there are fewer processors. In this way both
+/// kinds of waiting are tested: two ranks wait by spinning, which takes a processor each, and more ranks sleep.
 pub fn are_crowded(size: u32) -> bool {
     size > 2
 }
 
-/// As [`ranks_each`], with what each rank believes of the number of processors: whether there are fewer than ranks.
+/// Runs ranks as [`ranks_each`] does, with each rank's belief whether there are fewer processors than ranks.
 pub fn ranks_believing<F>(
     size: u32,
     config: impl Fn(u32) -> Config,
@@ -88,7 +88,7 @@ pub fn ranks_believing<F>(
     ranks_over("shm", size, config, oversubscribed, body);
 }
 
-/// As [`ranks_believing`], over this transport.
+/// Runs ranks as [`ranks_believing`] does, over this transport.
 pub fn ranks_over<F>(
     transport: &'static str,
     size: u32,
@@ -102,7 +102,8 @@ pub fn ranks_over<F>(
     started(streams, &format!("{transport}0"), config, oversubscribed, body);
 }
 
-/// As [`ranks_with`], of ranks that are told that they run on several hosts, so many on each, and share memory all the same.
+/// Runs ranks as [`ranks_with`] does; they are told that they run on several hosts, with these numbers of ranks, but share
+/// memory.
 pub fn on_hosts<F>(hosts: &[u32], config: &Config, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,
@@ -111,7 +112,7 @@ where
     started(streams, "shm0", |_| config.clone(), |_| true, body);
 }
 
-/// A thread for each rank, with one NIC.
+/// Starts a thread for each rank, with one NIC.
 fn started<F>(
     streams: Vec<UnixStream>,
     nic: &str,
@@ -140,7 +141,7 @@ fn started<F>(
     judge(threads);
 }
 
-/// A message of `len` elements, and everything else that there is memory for.
+/// Allocates a message of `len` elements, and all other memory.
 pub fn hoard(world: &World, len: usize) -> (Buf<u8>, Vec<Buf<u8>>) {
     let message = world.buf::<u8>(len).unwrap();
     let (mut all, mut piece) = (Vec::new(), len);
@@ -153,7 +154,7 @@ pub fn hoard(world: &World, len: usize) -> (Buf<u8>, Vec<Buf<u8>>) {
     (message, all)
 }
 
-/// Fails with what the ranks failed with, by number.
+/// Fails with the errors of the ranks, by number.
 fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
     // The error of one rank is often the consequence of another's.
@@ -168,8 +169,8 @@ fn judge(threads: Vec<std::thread::JoinHandle<Result>>) {
     assert!(errors.is_empty(), "{}", errors.join("; "));
 }
 
-/// Whether this is the process that is to run `test`, alone. If not, such a process is started, as `set` leaves it, and has to
-/// end well. `test` is the name as `--exact` wants it, with its module.
+/// Whether this is the process that must run `test`, alone. Otherwise it starts such a process, with changes by `set`, which
+/// must end well. `test` is the name as `--exact` needs it, with its module.
 pub fn apart(test: &str, set: impl FnOnce(&mut Command)) -> bool {
     const MARK: &str = "UDECK_TEST_APART";
     if std::env::var(MARK).is_ok_and(|mark| mark == test) {
@@ -186,7 +187,7 @@ pub fn apart(test: &str, set: impl FnOnce(&mut Command)) -> bool {
     false
 }
 
-/// As [`apart`], over verbs only, and over the stand-in where the host has no device.
+/// Runs as [`apart`] does, over verbs only, and over the stand-in if the host has no device.
 pub fn over_verbs_apart(test: &str) -> bool {
     let standin = std::env::current_exe().expect("it runs").with_file_name("libudeck_mock_verbs.so");
     let has_device = std::fs::read_dir("/sys/class/infiniband").is_ok_and(|mut list| list.next().is_some());
@@ -203,15 +204,15 @@ pub fn over_verbs_apart(test: &str) -> bool {
     })
 }
 
-/// A world of one whose message memory is `bytes`.
+/// A world of one rank with `bytes` bytes of message memory.
 pub fn alone(bytes: usize) -> World {
     let mut config = config();
     config.arena = Some(bytes);
     udeck::init_with(config).expect("a world of one")
 }
 
-/// Bytes that differ from place to place and from seed to seed: these, again and again. Kept, since many megabytes are compared
-/// with them, and slices are compared fast in any profile.
+/// Bytes that differ by position and by seed, repeated periodically. They are kept, because many megabytes are compared with
+/// them, and slices are compared fast in any profile.
 fn pattern(seed: usize) -> &'static [u8] {
     const PERIOD: usize = 1 << 16;
     static KEPT: Mutex<BTreeMap<u8, &[u8]>> = Mutex::new(BTreeMap::new());
@@ -222,7 +223,7 @@ fn pattern(seed: usize) -> &'static [u8] {
     })
 }
 
-/// Fills with [`pattern`].
+/// Fills `bytes` with [`pattern`].
 fn fill(bytes: &mut [u8], seed: usize) {
     let pattern = pattern(seed);
     bytes.chunks_mut(pattern.len()).for_each(|chunk| chunk.copy_from_slice(&pattern[..chunk.len()]));
@@ -236,14 +237,14 @@ pub fn patterned<T: Pod>(world: &World, seed: usize, len: usize) -> Result<Buf<T
     Ok(buf)
 }
 
-/// The elements of [`patterned`].
+/// Elements of [`patterned`], outside of message memory.
 pub fn pattern_of<T: Pod>(seed: usize, len: usize) -> Vec<T> {
     let mut bytes = vec![0; size_of::<T>() * len];
     fill(&mut bytes, seed);
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Asserts that these are the bytes of [`patterned`].
+/// Asserts that the elements are those of [`patterned`].
 #[track_caller]
 pub fn assert_pattern<T: Pod>(found: &[T], seed: usize, len: usize) {
     assert_eq!(found.len(), len, "elements of message {seed}");
@@ -258,12 +259,12 @@ pub fn assert_pattern<T: Pod>(found: &[T], seed: usize, len: usize) {
     }
 }
 
-/// How many elements were retrieved into a buffer, and whose.
+/// Number of elements that were retrieved into a buffer, and the rank that posted them.
 pub fn len_and_source(retrieved: Retrieved) -> (usize, usize) {
     (retrieved.len, retrieved.source)
 }
 
-/// An event that the library knows nothing of: whoever waits for it makes no progress for anybody.
+/// An event that is unknown to the library: a wait for it makes no progress for any message.
 #[derive(Default)]
 pub struct Event {
     happened: Mutex<bool>,

@@ -1,4 +1,4 @@
-//! Finding processes by a variable in their environment, whatever group, session or parent they have.
+//! Search for processes by a variable in their environment, whatever group, session or parent they have.
 
 use std::{
     collections::BTreeSet,
@@ -8,22 +8,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long one process may change its program over and over, and how long all processes may be looked at while new ones
-/// start.
+/// Largest time for which one process may change its program over and over, and for which processes are listed while new
+/// ones start.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The living processes with this variable (`NAME=value`). None is missed because it starts another program, or forks and
+/// Living processes with this variable (`NAME=value`). A process is not missed if it starts another program, or forks and
 /// ends, during this call.
 ///
 /// # Panics
-/// If `/proc` is not mounted.
+/// Panics if `/proc` is not mounted.
 pub fn with_variable(variable: &str) -> Vec<i32> {
     let has_it = |pid: i32| read(pid, "environ").split(|&byte| byte == 0).any(|it| it == variable.as_bytes());
     let mut seen = BTreeSet::new();
     let deadline = Instant::now() + LIMIT;
     loop {
-        // One that was listed may have ended before it was read, and have left a child that was not listed: none has if the
-        // next list has nothing new.
+        // A listed process may have ended before it was read, and may have left a child that was not listed. If the next
+        // list has nothing new, none has.
         let new: Vec<i32> = listed().into_iter().filter(|pid| seen.insert(*pid)).collect();
         let nothing_new = new.is_empty();
         let found: Vec<i32> = new.into_iter().filter(|&pid| has_it(pid)).collect();
@@ -33,7 +33,7 @@ pub fn with_variable(variable: &str) -> Vec<i32> {
     }
 }
 
-/// Its words; empty if it has ended.
+/// Command line of a process; empty if it has ended.
 pub fn command(pid: i32) -> String {
     String::from_utf8_lossy(&read(pid, "cmdline")).replace('\0', " ").trim_end().to_owned()
 }
@@ -43,12 +43,12 @@ fn listed() -> Vec<i32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// A file of a process in `/proc`: `environ` or `cmdline`. Empty for a process that has ended (a zombie, too) and for one of
-/// another user, which cannot be read.
+/// Reads a file of a process in `/proc`: `environ` or `cmdline`. It is empty for a process that has ended (also a zombie)
+/// and for another user's process, which cannot be read.
 fn read(pid: i32, file: &str) -> Vec<u8> {
     let deadline = Instant::now() + LIMIT;
-    // More than the kernel lets a program start with, for all is read by one call: a second one, after an execve, would find
-    // the end as if nothing more had been there.
+    // The buffer is larger than what the kernel allows a program at its start, because one call must read everything: after
+    // an execve, a second call would find the end as if nothing more had been there.
     let mut bytes = vec![0; 8 << 20];
     loop {
         let length = File::open(format!("/proc/{pid}/{file}")).and_then(|mut file| file.read(&mut bytes));
@@ -61,16 +61,18 @@ fn read(pid: i32, file: &str) -> Vec<u8> {
     }
 }
 
-/// Whether an empty `environ` or `cmdline` of a process says nothing. Both are empty during execve: from when the process has
-/// the new program's memory until the kernel has written the words and variables there. Where the code begins is told later.
+/// Whether an empty `environ` or `cmdline` of a process means nothing. Both are empty during execve: from the time when the
+/// process has the new program's memory until the kernel has written the words and variables there. The start of the code is
+/// set later.
 fn may_be_read_again(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name stands in parentheses and may itself hold blanks and parentheses. What follows is field 3 of proc(5).
+    // The name stands in parentheses and may itself contain blanks and parentheses. Field 3 of proc(5) follows.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let field = |number: usize| -> u64 {
         after_name.split_whitespace().nth(number - 3).and_then(|it| it.parse().ok()).unwrap_or_default()
     };
     let (memory, code, variables, variables_end) = (field(23), field(26), field(50), field(51));
-    // One without memory has ended, or is a thread of the kernel. One with code may indeed have no variables.
+    // A process without memory has ended, or is a thread of the kernel. One with code may indeed have no
+    // variables.
     memory > 0 && (code == 0 || variables != variables_end)
 }

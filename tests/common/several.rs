@@ -1,5 +1,5 @@
-//! Worlds with two NICs: shared memory, and what passes for a network. (It is shared memory, too, over the same arenas, in
-//! disguise: without hand-off, and with another name.)
+//! Worlds with two NICs: shared memory, and an apparent network. (The network is shared memory, too, over the same arenas,
+//! in disguise: without hand-off, and with another name.)
 
 use std::io;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use udeck_sys::reactor::Reactor;
 
 use super::config;
 
-/// Message memory of each rank.
+/// Message memory of each rank, in bytes.
 const ARENA: usize = 64 << 20;
 
-/// Whether shared memory leads anywhere; its requests are counted.
+/// Whether shared memory leads anywhere, and the number of its requests.
 #[derive(Clone, Default)]
 pub struct Barred {
     barred: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ impl Barred {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Counts a request.
+    /// Counts a request, and fails it if shared memory is barred.
     pub fn count(&self) -> udeck::via::Result {
         self.asked.fetch_add(1, Ordering::Relaxed);
         if self.barred.load(Ordering::Relaxed) {
@@ -54,12 +54,12 @@ impl Barred {
     }
 }
 
-/// The network.
+/// The apparent network.
 pub fn net() -> Disguise {
     Disguise::named("net0").without(Caps::HAND_OFF).host_only(false)
 }
 
-/// Both.
+/// Opens both NICs.
 pub fn nics(keys: Keys, barred: &Barred, net: Disguise) -> Vec<Nic> {
     let mut options = Options::new(keys);
     options.arena_limit = ARENA;
@@ -71,7 +71,7 @@ pub fn nics(keys: Keys, barred: &Barred, net: Disguise) -> Vec<Nic> {
     vec![wrapped(&open(), barred.clone().shm()), wrapped(&open(), net)]
 }
 
-/// A world of one over both, and its name service.
+/// A world of one rank over both NICs, and its name service.
 pub fn alone_with(barred: &Barred, net: Disguise, config: Config) -> (Job, World) {
     let (job, mut streams) = Job::new(1).expect("a name service");
     let client = udeck_boot::Client::new(streams.remove(0)).expect("a rank");
@@ -84,7 +84,7 @@ pub fn alone(barred: &Barred) -> (Job, World) {
     alone_with(barred, net(), config())
 }
 
-/// A rank each, over both; shared memory leads nowhere from those of which `barred` says so.
+/// Runs ranks over both NICs; shared memory leads nowhere from the ranks that `barred` selects.
 pub fn ranks<F>(size: u32, config: &Config, barred: impl Fn(u32) -> bool, body: F)
 where
     F: Fn(World) -> Result + Send + Sync + 'static,

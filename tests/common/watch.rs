@@ -1,5 +1,5 @@
-//! What must hold of a process around a case in which somebody is hostile: no thread panics, the case ends, and in the end the
-//! process holds what it held before. (That a call returns in time is `clock`'s, what the honest have posted is `honest`'s.)
+//! Requirements on a process around a hostile case: no thread panics, the case ends, and at the end the process holds the same
+//! resources as before. (`clock` checks that a call returns in time, `honest` checks the messages of the honest rank.)
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,42 +10,42 @@ use std::time::{Duration, Instant};
 
 use super::LONG;
 
-/// All of a case: what takes longer hangs.
+/// Time limit of a case: one that takes longer hangs.
 const CASE: Duration = Duration::from_secs(240);
 
-/// One test at a time: what is counted is the process's.
+/// Allows one test at a time, because the counts are those of the process.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Plays a case. If any thread panics, it fails; if it hangs, the process ends. Both tell what the case is called.
+/// Plays a case. If any thread panics, it fails; if it hangs, the process ends. Both print the name of the case.
 pub fn watched(case: &str, play: impl FnOnce()) {
     let panics = panics();
     let (over, watch) = mpsc::channel::<()>();
     let called = case.to_owned();
     let watchdog = thread::spawn(move || {
         if watch.recv_timeout(CASE) == Err(RecvTimeoutError::Timeout) {
-            // Past what libtest keeps of a test: nobody would print that after an abort.
+            // The line bypasses libtest's capture: nobody would print it after an abort.
             let _ = writeln!(io::stderr(), "{called}: it hangs");
             std::process::abort();
         }
     });
     play();
     drop(over);
-    // It is one of those that are counted.
+    // The watchdog is one of the counted threads.
     watchdog.join().expect("it only waits");
     assert_eq!(self::panics(), panics, "{case}: a thread panicked");
 }
 
-/// Panics of any thread of the process so far: one of the library's threads that panics is survived by all others, and would
-/// not be noticed. The first call is what begins to count.
+/// Number of panics in any thread of the process up to now: all other threads survive a panic in one of the library's
+/// threads, so it would not be noticed. The first call begins to count.
 fn panics() -> usize {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // The library puts a hook of its own with its first thread, which does not pass its threads' panics on to the hook that it
-        // finds. Ours is put afterwards.
+        // The library installs with its first thread a hook of its own, which does not pass its threads' panics on to the previous
+        // hook. This hook is installed afterwards.
         let first = udeck_sys::thread::spawn("first", || (), |_| {}).expect("a thread");
         first.join().expect("it ends").expect("it ends well");
         let usual = std::panic::take_hook();
@@ -57,13 +57,13 @@ fn panics() -> usize {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// What a process holds.
+/// Resources that a process holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     descriptors: usize,
-    /// Of the library's shared memory.
+    /// Number of mappings of the library's shared memory.
     mappings: usize,
-    /// Their names, but for those that run tests.
+    /// Names of threads, except those that run tests.
     threads: Vec<String>,
 }
 
@@ -81,7 +81,8 @@ impl Held {
         }
     }
 
-    /// Once it has not changed for a while: what was dropped is given back by threads that nobody waits for.
+    /// Counts the resources once they have not changed for a while: threads that nobody waits for give back
+    /// what was dropped.
     pub fn at_rest() -> Self {
         let end = Instant::now() + LONG;
         let (mut found, mut since) = (Held::now(), Instant::now());
@@ -95,7 +96,7 @@ impl Held {
         found
     }
 
-    /// Nothing that came since then stays.
+    /// Checks that nothing remains that came since then.
     pub fn is_all_that_stays(&self, case: &str) {
         let is_within = |now: &Held| {
             now.descriptors <= self.descriptors
@@ -109,7 +110,7 @@ impl Held {
     }
 }
 
-/// What `look` finds, as soon as it finds something.
+/// Repeats `look` until it finds something, and returns that.
 pub fn eventually<R>(mut look: impl FnMut() -> Option<R>, what: impl FnOnce() -> String) -> R {
     let end = Instant::now() + LONG;
     loop {

@@ -1,10 +1,10 @@
-//! Programs in C, C++ and Fortran, against an installation: they are compiled by each compiler that is there, and run under deckrun over
-//! each transport. `programs.rs` has the list.
+//! Programs in C, C++ and Fortran, tested with an installation: each available compiler compiles them, and they run under deckrun
+//! over each transport. `programs.rs` has the list.
 //!
-//! `pages.rs` looks at the manual pages and completions of the installation.
+//! `pages.rs` checks the manual pages and completions of the installation.
 //!
-//! `cargo xtask test --only c` builds and installs what they need, and names the folder in `UDECK_INSTALLED`. A compiler or a tool that this
-//! machine lacks is skipped, with the reason; those that `UDECK_C` names (`cc,clang,gfortran,valgrind`) must be there.
+//! `cargo xtask test --only c` builds and installs the necessary files, and sets the folder in `UDECK_INSTALLED`. A compiler or a
+//! tool that this machine lacks is skipped, with the reason; those in `UDECK_C` (`cc,clang,gfortran,valgrind`) must exist.
 
 mod interface;
 mod pages;
@@ -23,24 +23,24 @@ use std::{
 use libtest_mimic::{Arguments, Failed, Trial};
 use tools::Tool;
 
-/// Tools whose skip is a failure.
+/// Variable with the tools whose skip is a failure.
 const REQUIRED: &str = "UDECK_C";
 
-/// A test of this name; what it needs.
+/// A test with its name, and the tools that it needs.
 pub(crate) struct Case {
     name: String,
     needs: Vec<Tool>,
     run: Box<dyn FnOnce() + Send>,
 }
 
-/// A case that needs these.
+/// Makes a case that needs these tools.
 pub(crate) fn case(name: impl Into<String>, needs: &[Tool], run: impl FnOnce() + Send + 'static) -> Case {
     Case { name: name.into(), needs: needs.to_vec(), run: Box::new(run) }
 }
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Jobs look for what they leave behind, so one runs at a time.
+    // Only one job runs at a time, because jobs check for leftovers.
     arguments.test_threads = Some(1);
     let required = env::var(REQUIRED).unwrap_or_default();
     let mut reasons = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The headers, and what the libraries export.
+//! Tests of the headers, and of the libraries' exports.
 
 use std::{collections::BTreeSet, fs, path::PathBuf, process::Command};
 
@@ -34,7 +34,7 @@ fn headers() -> Vec<PathBuf> {
     headers
 }
 
-/// Each needs nothing else, and may be included twice and in any order.
+/// Checks that each header needs no other, and may be included twice and in any order.
 fn headers_stand_alone(compiler: Tool) {
     let (kind, standard) = match compiler {
         Tool::Gxx | Tool::Clangxx => ("cpp", "-std=c++17"),
@@ -53,7 +53,7 @@ fn headers_stand_alone(compiler: Tool) {
     }
 }
 
-/// The functions that a header declares: `int deck_init(`. Comments and macros are none.
+/// Functions that the headers declare, as in `int deck_init(`; no comments and macros.
 fn declared() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for header in headers() {
@@ -87,7 +87,7 @@ fn exports_are_the_interface() {
     let mut exported = BTreeSet::new();
     for line in says(command).lines() {
         let symbol = line.split_whitespace().last().expect("a symbol").to_owned();
-        // The version itself.
+        // This line is the version itself.
         if symbol.starts_with("UDECK_") {
             continue;
         }
@@ -105,7 +105,7 @@ fn exports_are_the_interface() {
     );
 }
 
-/// In the table, each in code of its own; and it has no other.
+/// Checks that the book's table has each call in code of its own, and no other.
 fn the_book_has_all_calls() {
     let page = fs::read_to_string(source("docs/c.md")).expect("the page");
     let table = page.split_once("## All calls").expect("the table").1;
@@ -115,7 +115,7 @@ fn the_book_has_all_calls() {
     assert_eq!(listed, declared);
 }
 
-/// The first block of that language in the page, as a program.
+/// Compiles the first block of this language in the page.
 fn of_the_book(language: &str, file: &str, compiler: Tool) -> PathBuf {
     let page = fs::read_to_string(source("docs/c.md")).expect("the page");
     let block = page.split_once(&format!("```{language}\n")).and_then(|(_, rest)| rest.split_once("```"));
@@ -152,7 +152,7 @@ fn has_its_soname() {
     assert_eq!(link.to_str(), Some(concat!("libudeck.so.", env!("CARGO_PKG_VERSION"))));
 }
 
-/// So what a program needs beside it is what `deckcc` and `udeck.pc` say.
+/// Checks that the static library links: `deckcc` and `udeck.pc` must name all other libraries.
 fn static_library_links() {
     let name = own("pack-static");
     let program = compiled(Tool::Cc, "examples/c/pack.c", &["-static-udeck"], &name);

@@ -10,9 +10,9 @@ use super::{Case, case};
 
 const PROGRAMS: [&str; 6] = ["deckrun", "deckperf", "deckqos", "deckfabric", "nas-ft", "hadb"];
 const COLUMNS: usize = 80;
-/// Ends a hang.
+/// Time limit of a shell: it only ends a hang.
 const SHELL_LIMIT: Duration = Duration::from_secs(60);
-/// What the program's own words are completed with, and deckrun's.
+/// Command lines of programs and of deckrun, with an expected completion.
 const COMPLETED: [(&str, &str); 6] = [
     ("deckrun --watch", "--watchdog"),
     ("deckrun --bind ", "core"),
@@ -21,7 +21,7 @@ const COMPLETED: [(&str, &str); 6] = [
     ("nas-ft --prof", "--profile"),
     ("hadb --clients", "--clients-per-node"),
 ];
-/// From the program on, deckrun's options are none.
+/// After the program's name, deckrun's options are not completed.
 const OF_THE_PROGRAM: &str = "deckrun -n 2 --hosts a:2 no-such-program --watch";
 
 pub fn cases() -> Vec<Case> {
@@ -57,7 +57,8 @@ fn manual_pages_render() {
     }
 }
 
-/// There is no date, so that the same sources make the same page: that is what it would warn of.
+/// Checks the pages with mandoc, except for its warning about a missing date: without one the same sources make
+/// the same page.
 fn accepted_by_mandoc() {
     for program in PROGRAMS {
         let ended =
@@ -73,7 +74,7 @@ fn have_what_help_has() {
         let help = |words: &[&str]| Job::new(&program).args(words).arg("--help").run().ok().stdout;
         let top = help(&[]);
         let (_, commands) = top.split_once("\nCommands:\n").unwrap_or_default();
-        // Deeper lines go on with what a command does.
+        // More deeply indented lines continue the description of a command.
         let commands = commands.lines().take_while(|line| !line.is_empty());
         let commands = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let commands: Vec<&str> = commands.filter_map(|line| line.split_whitespace().next()).collect();
@@ -91,7 +92,7 @@ fn have_what_help_has() {
 }
 
 fn bash_completes() {
-    // Words are split as bash does where nothing is quoted; the function that `complete` names is called.
+    // Words are split as bash does without quotes; the function that `complete` names is called.
     let script = r#"set -e
         source "$0/${1%% *}"
         COMP_LINE=$1 COMP_POINT=${#1}
@@ -129,7 +130,7 @@ fn zsh_completes() {
     for (line, word) in COMPLETED {
         let folder = installed("share/zsh/site-functions");
         let job = Job::new("zsh".as_ref()).args(["-f", "-c", script, "zsh"]).arg(folder).args([line, word]);
-        // A word that does not come is waited for until then.
+        // A word that does not appear is waited for until this limit.
         let ended = job.env("TERM", "dumb").limit(SHELL_LIMIT).run().ok();
         assert!(ended.stdout.contains(word), "{line}: {ended}");
     }

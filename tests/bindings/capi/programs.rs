@@ -1,18 +1,18 @@
-//! The programs, each in one line: where it is, what it is linked with, how many ranks run it, and what one of them says.
+//! The programs, one on each line: its file, its libraries, its number of ranks, and a line that one of them prints.
 
 use udeck_jobs::memcheck;
 
 use super::tools::{Tool, alone, compiled, has_said, launched, ranks};
 use super::{Case, case};
 
-/// Each program runs over all of these.
+/// Transports over which each program runs.
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 
 struct Program {
     file: &'static str,
     flags: &'static [&'static str],
     ranks: usize,
-    /// One of its lines has this.
+    /// Text in one of its lines.
     says: &'static str,
 }
 
@@ -41,7 +41,7 @@ const PROGRAMS: &[Program] = &[
     program("tests/bindings/capi/c/services.c", &[], 3, "all services are as they should be"),
 ];
 
-/// What is run alone, too, under valgrind and AddressSanitizer.
+/// Programs that also run alone, under valgrind and AddressSanitizer.
 const CHECKED: &[&str] = &["examples/c/pack.c", "tests/bindings/capi/c/errors.c"];
 
 pub fn cases() -> Vec<Case> {
@@ -69,7 +69,7 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// `examples/c/pack.c` is `pack_c`.
+/// Title of a program: `examples/c/pack.c` becomes `pack_c`.
 fn title(file: &str) -> String {
     file.rsplit('/').next().unwrap_or(file).replace('.', "_")
 }
@@ -98,11 +98,11 @@ fn with_sanitizer(file: &str, compiler: Tool) {
     let flags = [program.flags, &["-fsanitize=address"]].concat();
     let compiled = compiled(compiler, file, &flags, &format!("{}-asan", title(file)));
     let _ = alone(&compiled).run().ok();
-    // Over shared memory with another rank as well.
+    // The program also runs over shared memory with another rank.
     let _ = ranks(&compiled, program.ranks, "shm").run().ok();
 }
 
-/// The job fails, because a rank did; the other one goes on.
+/// The job fails because a rank died, but the other rank goes on.
 fn a_rank_that_dies_is_told() {
     let program = compiled(Tool::Cc, "tests/bindings/capi/c/lost.c", &[], "lost_c");
     for transport in TRANSPORTS {
@@ -111,7 +111,7 @@ fn a_rank_that_dies_is_told() {
     }
 }
 
-/// Whatever the encoding of its words.
+/// The rank's text may have any encoding.
 fn a_rank_ends_the_job() {
     let program = compiled(Tool::Cc, "tests/bindings/capi/c/abort.c", &[], "abort_c");
     let ended = ranks(&program, 2, "shm").run().fails();

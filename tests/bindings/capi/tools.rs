@@ -10,7 +10,7 @@ use std::{
 
 use udeck_jobs::{Ended, Job, netns::Network};
 
-/// Ends a hang: nothing here takes so long.
+/// Time limit of a program: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(120);
 const INSTALLED: &str = "UDECK_INSTALLED";
 
@@ -30,12 +30,12 @@ pub enum Tool {
     Bash,
     Zsh,
     Fish,
-    /// Network namespaces.
+    /// Network namespaces, as hosts.
     Hosts,
 }
 
 impl Tool {
-    /// As it is typed.
+    /// Command name of the tool.
     pub fn name(self) -> &'static str {
         match self {
             Tool::Cc => "cc",
@@ -66,7 +66,7 @@ impl Tool {
         }
     }
 
-    /// Why it cannot be used here.
+    /// Why the tool cannot be used here; `None`: it can.
     pub fn missing(self) -> Option<String> {
         if self == Tool::Hosts {
             return Network::is_possible().err();
@@ -76,19 +76,19 @@ impl Tool {
     }
 }
 
-/// A file of the installation.
+/// Path of a file in the installation.
 pub fn installed(path: &str) -> PathBuf {
     let prefix = env::var_os(INSTALLED)
         .unwrap_or_else(|| panic!("{INSTALLED} is not set: run these tests by `cargo xtask test --only c`"));
     Path::new(&prefix).join(path)
 }
 
-/// A file of the repository.
+/// Path of a file in the repository.
 pub fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// A place for a compiled program; the folder is made anew for each run of the tests.
+/// Path for a compiled program; the folder is made anew for each run of the tests.
 pub fn output(name: &str) -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -100,7 +100,7 @@ pub fn output(name: &str) -> PathBuf {
     folder.join(name)
 }
 
-/// deckcc, as words, with this compiler.
+/// The command deckcc with this compiler.
 pub fn deckcc(compiler: Tool) -> Job {
     let variable = match compiler {
         Tool::Gxx | Tool::Clangxx => "CXX",
@@ -110,7 +110,7 @@ pub fn deckcc(compiler: Tool) -> Job {
     Job::new(&installed("bin/deckcc")).limit(LIMIT).env(variable, compiler.name())
 }
 
-/// Compiles a file of the repository; the program.
+/// Compiles a file of the repository, and returns the program's path.
 pub fn compiled(compiler: Tool, file: &str, flags: &[&str], name: &str) -> PathBuf {
     let strict: &[&str] = match compiler {
         Tool::Cc | Tool::Clang => &["-std=c99", "-pedantic", "-D_POSIX_C_SOURCE=200809L"],
@@ -120,42 +120,42 @@ pub fn compiled(compiler: Tool, file: &str, flags: &[&str], name: &str) -> PathB
     let program = output(name);
     let mut job = deckcc(compiler).args(["-g", "-O1", "-Wall", "-Wextra", "-Werror"]).args(strict);
     if compiler == Tool::Gfortran {
-        // Where the file of the module goes.
+        // The option sets the folder for the file of the module.
         job = job.arg("-J").arg(program.parent().expect("a folder"));
     }
     let _ = job.arg(source(file)).arg("-o").arg(&program).args(flags).run().ok();
     program
 }
 
-/// Runs a program alone.
+/// A job of this program alone.
 pub fn alone(program: &Path) -> Job {
     Job::new(program).limit(LIMIT)
 }
 
-/// Runs a program as so many ranks, over this transport.
+/// A job of this program as `ranks` ranks, over this transport.
 pub fn ranks(program: &Path, ranks: usize, transport: &str) -> Job {
     launched(&["-n", &ranks.to_string(), "--"], program, transport)
 }
 
-/// The same, with these words of the launcher's.
+/// A job of this program under deckrun with these words, over this transport.
 pub fn launched(words: &[&str], program: &Path, transport: &str) -> Job {
     let deckrun = Job::new(&installed("bin/deckrun")).limit(LIMIT).args(words);
     deckrun.arg(program).env("DECK_TRANSPORT", transport)
 }
 
-/// What a program prints.
+/// Output of a program.
 pub fn says(mut command: Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Checks that a job has ended well and said this.
+/// Checks that a job has ended well and printed these words.
 pub fn has_said(ended: Ended, words: &str) {
     let _ = ended.ok().line_with(words);
 }
 
-/// A name that no other run of the tests uses.
+/// Makes a name that no other run of the tests uses.
 pub fn own(name: &str) -> String {
     format!("{name}-{}", process::id())
 }

@@ -1,4 +1,5 @@
-//! VIPL's programs: under deckrun, and started by hand, where processes find each other by a host's table of names.
+//! Tests of VIPL programs: under deckrun, and started by hand, when processes find each other by a host's table of
+//! names.
 
 use std::{
     ffi::OsStr,
@@ -16,17 +17,17 @@ use super::tools::{Tool, alone, compiled, deckcc, has_said, installed, output, r
 use super::{Case, case};
 
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
-/// A program that takes no arguments.
+/// Arguments of a program that takes none.
 const NONE: &[&str] = &[];
 const SECRET: &str = "a secret of these tests";
 
-/// Examples, of two processes that are told their roles.
+/// Examples that consist of two processes with different roles, and text of their output.
 const PAIRS: [(&str, &str); 3] = [
     ("vip_pingpong", "completion queue, 4096 bytes"),
     ("vip_rdma", "client: 8 pieces of 8192 bytes written, and read back"),
     ("vip_notify", "client: the handler was called 100 times"),
 ];
-/// Tests, of one process.
+/// Tests that consist of one process, and text of their output.
 const ALONE: [(&str, &str); 5] = [
     ("vip_codes", "all codes are as they should be"),
     ("vip_queues", "all descriptors end as they should"),
@@ -89,7 +90,7 @@ fn test(compiler: Tool, name: &str, flags: &[&str]) -> PathBuf {
     compiled(compiler, &format!("tests/bindings/capi/c/{name}.c"), &[&["-pthread"], flags].concat(), &out)
 }
 
-/// The same program, in C++17.
+/// Compiles the same program as C++17.
 fn as_cxx(compiler: Tool, name: &str) -> PathBuf {
     let program = output(&format!("{name}-{}", compiler.name()));
     let strict = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror", "-x", "c++"];
@@ -98,18 +99,18 @@ fn as_cxx(compiler: Tool, name: &str) -> PathBuf {
     program
 }
 
-/// A port that no other test has now.
+/// A port that no other test uses now.
 fn port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("it listens").port().to_string()
 }
 
-/// Processes that nobody's launcher starts, and that find each other.
+/// Processes that no launcher starts, and that find each other.
 struct ByHand {
     settings: Vec<(&'static str, String)>,
 }
 
-/// One that runs meanwhile; killed when it is dropped.
+/// A process in the background; dropping it kills the process.
 struct Background(Child);
 
 impl ByHand {
@@ -142,7 +143,7 @@ impl ByHand {
         self.settings.iter().fold(job, |job, (name, value)| job.env(name, value))
     }
 
-    /// Beside a job that is waited for.
+    /// Starts a process beside a job that is waited for.
     fn start(&self, program: &Path, arguments: &[impl AsRef<OsStr>]) -> Background {
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
@@ -166,7 +167,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // It has ended otherwise.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -189,7 +190,7 @@ fn pair(program: &Path, says: &str) {
     }
 }
 
-/// Over tcp a VI has the level that it asks for, where levels have shares.
+/// Over tcp a VI has the level that it asks for, if levels have shares.
 fn service_levels() {
     let (program, says) = (test(Tool::Cc, "vip_codes", &[]), ALONE[0].1);
     let (name, shares) = ("DECK_LEVELS", "5:50,0:50");
@@ -208,7 +209,7 @@ fn dead_peer() {
     }
 }
 
-/// Also where the library has no more memory than for one such message.
+/// The test also runs where the library has memory for only one such message.
 fn largest() {
     let program = test(Tool::Cc, "vip_largest", &[]);
     for transport in TRANSPORTS {
@@ -230,7 +231,7 @@ fn peers(program: &Path) {
     }
 }
 
-/// Each sends to the other: started by hand, which it finds by its address, and under deckrun, by its rank.
+/// Each side sends to the other: started by hand it finds the peer by its address, under deckrun by its rank.
 fn two_hosts(compiler: Tool) {
     let program = test(compiler, "vip_thesis", &[]);
     let network = Network::new(2);
@@ -263,11 +264,11 @@ fn under_valgrind(name: &str, says: &str) {
     }
 }
 
-/// The process that serves the names dies, and who still waits is found all the same.
+/// The process that serves the names dies, and processes that still wait are found nevertheless.
 fn takes_over() {
     let pingpong = example(Tool::Cc, "vip_pingpong");
     let by_hand = ByHand::new("tcp");
-    // Waits for a peer that never comes, and serves the names as the first.
+    // The first process waits for a peer that never comes, and serves the names.
     let first = by_hand.start(&example(Tool::Cc, "vip_peer"), &["localhost"]);
     wait_for_table(by_hand.port());
     let server = by_hand.start(&pingpong, &["server"]);
@@ -288,7 +289,7 @@ fn wait_for_table(port: &str) {
     panic!("nobody serves names at {to}");
 }
 
-/// It is told why.
+/// The refused client is told the reason.
 fn other_secret() {
     let program = example(Tool::Cc, "vip_pingpong");
     let by_hand = ByHand::new("tcp");
@@ -310,7 +311,7 @@ fn no_secret() {
     fs::create_dir_all(&folder).expect("a folder of ours");
     let folder = folder.to_string_lossy();
     let by_hand = ByHand::new("tcp").without("DECK_DIRECTORY_SECRET").with("XDG_RUNTIME_DIR", &folder);
-    // An address that no host has (RFC 5737).
+    // No host has this address (RFC 5737).
     let refused = by_hand.job(&program, &["client", "192.0.2.1"]).run().fails();
     assert!(refused.stderr.contains("DECK_DIRECTORY_SECRET"), "{refused}");
     let server = by_hand.start(&program, &["server"]);

@@ -1,4 +1,4 @@
-//! `deckcc` itself.
+//! Tests of `deckcc` itself.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -59,7 +59,7 @@ fn compiles_without_linking() {
     assert!(!ended.stdout.contains("-ludeck"), "{ended}");
 }
 
-/// The folder may be moved. What is printed is for a shell.
+/// The installation may be moved to a folder with a space. Its output is quoted for a shell.
 fn lies_in_a_folder_with_a_space() {
     let prefix = output("moved to");
     fs::create_dir_all(prefix.join("bin")).expect("a folder of ours");

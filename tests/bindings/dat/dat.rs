@@ -1,12 +1,13 @@
 //! Programs of uDAPL through Debian's registry (`libdat2`), which loads the provider by a dat.conf: those of `dapl2-utils`,
-//! unchanged (`programs.rs`), and ours for what they leave out (`own.rs`).
+//! unchanged (`programs.rs`), and the project's own for what they leave out (`own.rs`).
 //!
-//! `cargo xtask test --only dat` builds the provider, and names it in `UDECK_DAT_LIBRARY`. What this machine lacks is skipped, with
-//! the reason; `UDECK_DAT=require` makes that a failure.
+//! `cargo xtask test --only dat` builds the provider, and sets its path in `UDECK_DAT_LIBRARY`. A package that this machine lacks
+//! causes a skip, with the reason; `UDECK_DAT=require` makes that a failure.
 //!
-//! For hosts with an RDMA device (nothing runs it there by itself yet): `UDECK_DAT_TRANSPORTS=verbs` are the transports,
-//! `UDECK_DAT_PROGRAMS` names the folder of our compiled programs, and `UDECK_DAT_AGENT` a program that runs commands on the
-//! host `UDECK_DAT_PEER`. If it is set, servers run on that host, and the cases are those that have a server.
+//! The following settings are for hosts with an RDMA device (nothing runs the tests there automatically yet):
+//! `UDECK_DAT_TRANSPORTS=verbs` sets the transports, `UDECK_DAT_PROGRAMS` the folder of the compiled programs, and
+//! `UDECK_DAT_AGENT` a program that runs commands on the host `UDECK_DAT_PEER`. If it is set, servers run on that host, and
+//! only cases with a server run.
 
 mod own;
 mod programs;
@@ -21,7 +22,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// A test, and what it needs: files that packages of Debian bring.
+/// A test, and the files that it needs, with the Debian packages that have them.
 pub(crate) struct Case {
     name: String,
     needs: Vec<(&'static str, &'static str)>,
@@ -29,7 +30,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// All of it, so that nobody installs one package after the other.
+    /// All missing files together, so that nobody has to install one package after the other.
     fn missing(&self) -> Vec<String> {
         let missing = self.needs.iter().filter(|(file, _)| !Path::new(file).exists());
         let say = |(file, package): &_| format!("{file} is not there (Debian: apt-get install {package})");
@@ -37,7 +38,7 @@ impl Case {
     }
 }
 
-/// Those that are asked for, or the usual ones.
+/// Transports of the environment, or the usual ones.
 fn transports(usual: &[&str]) -> Vec<String> {
     match env::var("UDECK_DAT_TRANSPORTS") {
         Ok(asked) => asked.split(',').map(str::to_owned).collect(),

@@ -1,4 +1,5 @@
-//! Our own programs, for what others leave out: each is compiled against Debian's headers, and connects to itself.
+//! The project's own programs, for what others leave out: each is compiled against Debian's headers, and connects
+//! to itself.
 
 use std::{
     env,
@@ -15,12 +16,12 @@ const PROGRAMS: [&str; 9] =
     ["states", "memory", "events", "srq", "requests", "orders", "refusals", "limits", "stopped"];
 const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
 const VALGRIND: (&str, &str) = ("/usr/bin/valgrind", "valgrind");
-/// Where they lie if somebody else has compiled them.
+/// Variable with the folder of programs that were compiled elsewhere.
 const COMPILED: &str = "UDECK_DAT_PROGRAMS";
 const REGISTRY: (&str, &str) = ("/etc/dat.conf", "libdapl2");
 const COMPILER: [(&str, &str); 2] = [("/usr/include/dat2/udat.h", "libdapl-dev"), ("/usr/bin/cc", "gcc")];
 
-/// None where servers are elsewhere: these connect to themselves.
+/// The cases; none if servers run on another host, because these programs connect to themselves.
 pub fn cases() -> Vec<Case> {
     if Place::servers_are_elsewhere() {
         return Vec::new();
@@ -31,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for name in PROGRAMS {
         for transport in super::transports(TRANSPORTS) {
-            // Where others have compiled them there are no tools.
+            // A host with programs compiled elsewhere has no tools.
             if env::var_os(COMPILED).is_none() {
                 cases.extend(checked(name, &transport, &needs));
             }
@@ -60,7 +61,8 @@ pub fn cases() -> Vec<Case> {
     cases
 }
 
-/// Where there are no service levels, a program that asks for a quality of service is told once. Over tcp there are some, if they have shares.
+/// Without service levels, a program that asks for a quality of service is told so once. Over tcp there are some, if they have
+/// shares.
 fn qualities(transport: &str) {
     let place = Place::new(transport);
     let program = compile("qos", place.folder(), &[]);
@@ -73,7 +75,7 @@ fn qualities(transport: &str) {
     }
 }
 
-/// Two ranks of deckrun's: its name service takes the table's place.
+/// A job of two ranks under deckrun, whose name service replaces the table.
 fn ranks(place: &Place, words: &[&str], arguments: &[&str]) -> Job {
     let program = compile("job", place.folder(), &[]);
     let job =
@@ -87,14 +89,14 @@ fn two_ranks_talk(transport: &str) {
     assert_eq!(ended.stdout.matches("well").count(), 2, "{ended}");
 }
 
-/// The other one is told, and goes on; the job has failed.
+/// The other rank is told, and goes on; the job has failed.
 fn a_rank_dies(transport: &str) {
     let place = Place::new(transport);
     let ended = ranks(&place, &["--on-failure", "continue"], &["dies"]).run().fails();
     assert_eq!(ended.stdout.matches("well").count(), 1, "{ended}");
 }
 
-/// The same under valgrind, and with AddressSanitizer.
+/// Cases of the same program under valgrind, and with AddressSanitizer.
 fn checked(name: &'static str, transport: &str, needs: &[(&'static str, &'static str)]) -> Vec<Case> {
     let mut cases = Vec::new();
     let mut case = |title: &str, needs: Vec<(&'static str, &'static str)>, run: fn(&str, &str)| {
@@ -102,7 +104,8 @@ fn checked(name: &'static str, transport: &str, needs: &[(&'static str, &'static
             (name, transport.to_owned(), format!("own::{name}::{title}::{transport}"));
         cases.push(Case { name: title, needs, run: Box::new(move || run(name, &transport)) });
     };
-    // What QUIC has encrypted is undefined to valgrind, which does not follow the instructions that do it.
+    // For valgrind, data that QUIC has encrypted are undefined, because it does not follow the instructions
+    // used for that.
     if transport != "udp" {
         let with_valgrind = needs.iter().copied().chain([VALGRIND]).collect();
         case("valgrind", with_valgrind, |name, transport| {

@@ -9,7 +9,8 @@ const TRANSPORTS: &[&str] = &["shm", "tcp", "udp"];
 
 const REGISTRY: (&str, &str) = ("/etc/dat.conf", "libdapl2");
 
-/// `dapltest -T T`: a name, and what it is asked for. `-V` validates what arrives, `-P` polls, `-r` uses reserved service points.
+/// Modes of `dapltest -T T`: a name, and the arguments. `-V` validates what arrives, `-P` polls, `-r` uses reserved service
+/// points.
 const TRANSACTIONS: [(&str, &str); 13] = [
     ("send", "-i 200 -t 1 -w 1 client SR 256 server SR 256"),
     ("send_large", "-i 10 -t 1 -w 1 -V client SR 1000000 2 server SR 1000000 2"),
@@ -35,7 +36,7 @@ const TRANSACTIONS: [(&str, &str); 13] = [
     ("many_iterations", "-i 5000 -t 1 -w 1 client SR 64 server SR 64"),
 ];
 
-/// `dapltest -T P`, with how it waits.
+/// Modes of `dapltest -T P`, with the kind of its waits.
 const PERFORMANCE: [(&str, &str); 5] = [
     ("write_blocking", "-m b -i 1000 -p 16 RW 4096 2"),
     ("write_polling", "-m p -i 1000 -p 16 RW 4096 2"),
@@ -44,7 +45,7 @@ const PERFORMANCE: [(&str, &str); 5] = [
     ("write_large", "-m b -i 50 -p 4 RW 1000000 1"),
 ];
 
-/// `dapltest -T L`.
+/// Modes of `dapltest -T L`.
 const LIMITS: [&str; 10] = [
     "limit_ia",
     "limit_pz",
@@ -58,7 +59,7 @@ const LIMITS: [&str; 10] = [
     "limit_size_lmr",
 ];
 
-/// `dapltest -T F`: its features, and how many cases of each have to pass. (Cases 13 and 15 of queryinfo pass an adapter's handle to a
+/// Features of `dapltest -T F`, and the cases of each that must pass. (Cases 13 and 15 of queryinfo pass an adapter's handle to a
 /// call for another object: the registry follows it. The program itself calls case 5 unsupported.)
 const FEATURES: [(&str, &[u32]); 6] = [
     ("hwconn", &[0, 1, 2, 3]),
@@ -69,7 +70,7 @@ const FEATURES: [(&str, &[u32]); 6] = [
     ("queryinfo", &[0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 14, 16, 17]),
 ];
 
-/// The other programs, each a server and a client with the same words.
+/// The other programs, each a server and a client with the same arguments.
 const PAIRS: [(&str, &str, &str, &str); 20] = [
     ("dtest", "blocking", "-B 8 -b 65536", "DAPL Test Complete. PASSED"),
     ("dtest", "polling", "-p -B 8 -b 65536", "DAPL Test Complete. PASSED"),
@@ -146,14 +147,14 @@ fn make(
     Case { name, needs, run: Box::new(move || run(Place::new(&transport))) }
 }
 
-/// None of these words stands in what a program says when all is well.
+/// Checks that the output contains no word of failure.
 fn is_well(said: &str) {
     for word in ["rror", "FAIL", "ailed", "mismatch", "nexpected"] {
         assert!(!said.contains(word), "it says {word:?}:\n{said}");
     }
 }
 
-/// A server of its own, which is told to end afterwards.
+/// Runs dapltest with a server of its own, which is told to end afterwards.
 fn dapltest(place: &Place, mode: &str, words: &str, end: &str) {
     let mut server = place.serve("dapltest", "-T S -D udeck");
     server.say("Service Point Ready");
@@ -189,16 +190,16 @@ fn killed(place: &Place) {
     client.end();
 }
 
-/// It wants extensions for InfiniBand, and says that there are none.
+/// The program needs extensions for InfiniBand, and prints that there are none.
 fn refused(place: &Place) {
     let said = place.start("alone", "dtestx", "-P udeck").end();
     assert!(said.contains("IB extension not supported"), "{said}");
 }
 
-/// `dtest`'s two processes exchange parameters over this port of TCP's.
+/// TCP port over which `dtest`'s two processes exchange parameters.
 const DTEST_PORT: u16 = 15828;
 
-/// They have fixed ports, so one pair runs at a time.
+/// Runs a server and a client. They have fixed ports, so one pair runs at a time.
 fn pair(place: &Place, program: &str, words: &str, says: &str) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,7 +210,7 @@ fn pair(place: &Place, program: &str, words: &str, says: &str) {
         _ => "waiting for client",
     });
     if program == "dtest" {
-        // It says that before it listens.
+        // The server prints this before it listens.
         server.listens(DTEST_PORT);
     }
     let said = place.run(program, &format!("-P udeck {words} -h {}", place.server()));

@@ -1,4 +1,4 @@
-//! Processes of a test: each has its output in a file, and a time by which it is to end.
+//! Processes of a test: each has its output in a file, and a time limit.
 
 use std::{
     env,
@@ -12,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Only ends a hang.
+/// Time limit of a process: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(100);
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What the processes of one test have in common: a folder with a dat.conf, and a table of names that nobody else uses.
+/// Environment of the processes of one test: a folder with a dat.conf, and a table of names of their own.
 pub struct Place {
     folder: PathBuf,
     names: u16,
@@ -26,7 +26,7 @@ pub struct Place {
 /// Another host, on which servers run: its /etc/dat.conf has the adapter.
 #[derive(Clone)]
 struct Elsewhere {
-    /// `AGENT HOST COMMAND...` runs a command there, and says here what it says.
+    /// Agent: `AGENT HOST COMMAND...` runs a command on the host, with its output here.
     agent: String,
     host: String,
 }
@@ -46,11 +46,11 @@ impl Elsewhere {
 }
 
 impl Place {
-    /// A dat.conf whose adapter `udeck` is of this transport.
+    /// Makes a dat.conf whose adapter `udeck` uses this transport.
     pub fn new(transport: &str) -> Place {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // Not named as what jobs leave behind: other tests of this program look for that.
+        // The name differs from those of jobs' leftovers, which other tests of this program look for.
         let folder = env::temp_dir().join(format!("dat-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let library = env::var("UDECK_DAT_LIBRARY")
@@ -68,12 +68,12 @@ impl Place {
         &self.folder
     }
 
-    /// Where servers are.
+    /// Host of the servers.
     pub fn server(&self) -> &str {
         self.elsewhere.as_ref().map_or("localhost", |elsewhere| &elsewhere.host)
     }
 
-    /// Starts a server with these words.
+    /// Starts a server with these arguments.
     pub fn serve(&self, program: &str, words: &str) -> Running {
         let Some(elsewhere) = &self.elsewhere else { return self.start("server", program, words) };
         let mut command = elsewhere.command();
@@ -84,15 +84,15 @@ impl Place {
         self.spawn("server", command, format!("{program} {words}"))
     }
 
-    /// Starts a program with these words.
+    /// Starts a program with these arguments.
     pub fn start(&self, name: &str, program: impl AsRef<Path>, words: &str) -> Running {
-        // Lines are in the file when they are said.
+        // Lines appear in the file as soon as they are printed.
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program.as_ref()).args(words.split_whitespace());
         self.spawn(name, self.here(command), format!("{} {words}", program.as_ref().display()))
     }
 
-    /// With the settings of this place.
+    /// Adds the settings of this place to a command.
     fn here(&self, mut command: Command) -> Command {
         command
             .current_dir(&self.folder)
@@ -110,12 +110,12 @@ impl Place {
         Running { child, shown, log, until: Instant::now() + LIMIT, elsewhere }
     }
 
-    /// Runs one to its end: what it has said.
+    /// Runs a program to its end, and returns its output.
     pub fn run(&self, program: impl AsRef<Path>, words: &str) -> String {
         self.start("alone", program, words).succeed()
     }
 
-    /// The same inside of another command, and with nothing preloaded: AddressSanitizer wants to be the first.
+    /// Runs a program inside of another command, with nothing preloaded: AddressSanitizer must be the first.
     pub fn run_inside(&self, words: &[String], program: &Path) -> String {
         let words: Vec<&OsStr> = words.iter().map(OsStr::new).chain([program.as_os_str()]).collect();
         let mut command = Command::new(words[0]);
@@ -132,18 +132,18 @@ impl Drop for Place {
     }
 }
 
-/// A port that nobody has now.
+/// A port that is free now.
 pub fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-/// A process, which ends with the test.
+/// A process that ends with the test.
 pub struct Running {
     child: Child,
     shown: String,
     log: PathBuf,
     until: Instant,
-    /// Where it listens.
+    /// The host on which it listens, if it is another one.
     elsewhere: Option<Elsewhere>,
 }
 
@@ -158,7 +158,7 @@ impl Running {
         panic!("{}: {how}. It said:\n{}", self.shown, self.said());
     }
 
-    /// Waits until it has said that.
+    /// Waits until its output contains these words.
     pub fn say(&mut self, words: &str) {
         while !self.said().contains(words) {
             if self.child.try_wait().unwrap().is_some() {
@@ -171,9 +171,10 @@ impl Running {
         }
     }
 
-    /// Waits until somebody listens at this port of TCP's. Nobody connects for that: a server may serve one connection only.
+    /// Waits until a process listens at this TCP port. Nothing connects for that: a server may serve one connection only.
     pub fn listens(&mut self, port: u16) {
-        // Behind the number: the own address with the port, the peer's, and the state, which is LISTEN.
+        // The fields after the number are the own address with the port, the peer's address, and the state,
+        // which is LISTEN.
         let at = format!(":{port:04X}");
         let is_it = |line: &str| {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -195,7 +196,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end. What it has said.
+    /// Waits for the successful end of the process, and returns its output.
     pub fn succeed(mut self) -> String {
         loop {
             match self.child.try_wait().unwrap() {
@@ -207,7 +208,7 @@ impl Running {
         }
     }
 
-    /// Waits for its end, well or not. What it has said.
+    /// Waits for the end of the process, successful or not, and returns its output.
     pub fn end(mut self) -> String {
         while self.child.try_wait().unwrap().is_none() {
             if Instant::now() > self.until {
@@ -218,7 +219,7 @@ impl Running {
         self.said()
     }
 
-    /// Kills it, as nobody expects.
+    /// Kills the process unexpectedly.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

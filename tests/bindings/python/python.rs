@@ -1,11 +1,11 @@
-//! The package for Python as a user gets it: the wheel is built, installed into a fresh virtual environment, and the files beside this one
-//! are run there by pytest.
+//! Tests of the Python package as a user gets it: the wheel is built, installed into a fresh virtual environment, and pytest runs
+//! the files beside this one there.
 //!
-//! `UDECK_PYTHON` names an interpreter that has maturin (`python3` otherwise). If it has ziglang and cargo-zigbuild, too, the wheel is the one
-//! for other machines (`--manylinux`), and if it has auditwheel, that says whether the wheel is what its name says. What is missing is a skip, with
-//! the reason; `UDECK_PYTHON_TESTS=require` makes it a failure (but not where a launcher, valgrind or what the wheel for others needs is
-//! missing). The environment's packages come from the network. `UDECK_PYTHON_MORE=torch,jax` installs these, too: tests that use them are
-//! skipped otherwise.
+//! `UDECK_PYTHON` names an interpreter that has maturin (by default `python3`). If it has ziglang and cargo-zigbuild, too, the
+//! wheel is the one for other machines (`--manylinux`), and if it has auditwheel, this checks that the wheel is what its name
+//! says. A missing tool is a skip, with the reason; `UDECK_PYTHON_TESTS=require` makes it a failure (except for a missing
+//! launcher, valgrind, or tool for other machines' wheel). The environment's packages come from the network.
+//! `UDECK_PYTHON_MORE=torch,jax` installs these, too; otherwise the tests that use them are skipped.
 
 use std::{
     env,
@@ -18,9 +18,9 @@ use std::{
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// What the tests use. (One of them is about what is said without cloudpickle.)
+/// Packages that the tests use. (One of them tests the error without cloudpickle.)
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
-/// What some of them use, and are skipped without.
+/// Packages that some tests use; without them these are skipped.
 const MORE_PACKAGES: [&str; 2] = ["mypy", "ml_dtypes"];
 const FILES: [&str; 7] = [
     "test_values",
@@ -72,7 +72,7 @@ fn interpreter() -> OsString {
     env::var_os("UDECK_PYTHON").unwrap_or_else(|| "python3".into())
 }
 
-/// Why the wheel cannot be built here.
+/// Why the wheel cannot be built here; `None`: it can.
 fn missing() -> Option<String> {
     let mut python = Command::new(interpreter());
     let found =
@@ -95,7 +95,7 @@ fn can_be_portable() -> bool {
     has("ziglang") && zigbuild.is_ok_and(|output| output.status.success())
 }
 
-/// Why the tag of the wheel is not checked here.
+/// Why the tag of the wheel is not checked here; `None`: it is.
 fn no_tag() -> Option<String> {
     match (can_be_portable(), has("auditwheel")) {
         (false, _) => Some("it is built for this machine (pip install ziglang cargo-zigbuild)".to_owned()),
@@ -104,7 +104,7 @@ fn no_tag() -> Option<String> {
     }
 }
 
-/// What auditwheel finds has to be no newer than what the wheel's name says.
+/// Checks that the version found by auditwheel is no newer than that in the wheel's name.
 fn check_tag() -> Result<(), Failed> {
     python()?;
     let wheel = newest_wheel(&root().join("target/wheels"))?;
@@ -125,7 +125,7 @@ fn check_tag() -> Result<(), Failed> {
     }
 }
 
-/// The interpreter of the environment, which the first test makes.
+/// Interpreter of the environment, which the first test makes.
 fn python() -> Result<PathBuf, Failed> {
     static ENVIRONMENT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     ENVIRONMENT.get_or_init(environment).clone().map_err(Failed::from)
@@ -137,14 +137,14 @@ fn test(file: &str) -> Result<(), Failed> {
     pytest.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     let said = said(pytest.arg(root().join("tests/bindings/python").join(file).with_extension("py")));
     let said = said.map_err(Failed::from)?;
-    // What was skipped, and how many passed.
+    // The printed lines are the skips, and the count of passed tests.
     let skipped = said.lines().filter(|line| line.starts_with("SKIPPED"));
     let lines: Vec<_> = skipped.chain(said.lines().last()).map(|line| format!("{file}: {line}\n")).collect();
     print!("{}", lines.concat());
     Ok(())
 }
 
-/// The interpreter of a fresh environment that has the wheel.
+/// Makes a fresh environment with the wheel, and returns its interpreter.
 fn environment() -> Result<PathBuf, String> {
     let target = root().join("target");
     let mut build = Command::new(env!("CARGO"));
@@ -182,7 +182,7 @@ fn pip_install(python: &Path) -> Command {
     pip
 }
 
-/// With the interpreter's own programs first: maturin is one.
+/// The search path, with the interpreter's own programs first, such as maturin.
 fn path() -> OsString {
     let interpreter = PathBuf::from(interpreter());
     let before = env::var_os("PATH").unwrap_or_default();
@@ -198,7 +198,7 @@ fn newest_wheel(folder: &Path) -> Result<PathBuf, String> {
     newest.ok_or_else(|| format!("{} has no wheel", folder.display()))
 }
 
-/// Runs it to its end; its last words, if it fails, are the error.
+/// Runs a command to its end, and returns its output; if it fails, its last words are the error.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     let said = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();

@@ -1,11 +1,13 @@
-//! What the ranks of the tests under launchers do: `engines-rank PART ..`.
+//! Ranks of the tests under launchers: `engines-rank PART ..`.
 //!
-//! * `hello`: joins the job, and says who it is.
-//! * `barrier FOLDER`: some barriers. Before each one makes a file, and behind it the files of all are there.
-//! * `all`: messages of all sizes by all protocols, between any two ranks in both directions.
-//! * `killed RANK`: this rank is killed while all wait. The others say what they learn.
+//! * `hello`: joins the job, and prints its rank.
+//! * `barrier FOLDER`: makes some barriers. Before each one a rank makes a file, and behind it the files of all
+//!   exist.
+//! * `all`: exchanges messages of all sizes by all protocols, between any two ranks in both directions.
+//! * `killed RANK`: this rank is killed while all wait. The others print what they learn.
 //! * `abort RANK CODE`: this rank ends the job, while the others wait.
-//! * `names LABEL OTHER FOLDER`: meets the ranks of its own job by a name that another job, which runs at the same time, has too.
+//! * `names LABEL OTHER FOLDER`: meets the ranks of its own job by a name that another job, which runs at the same time, uses,
+//!   too.
 //! * `server WORD`: `hello` under a launcher whose service is `silent`, speaks `nonsense`, or `dies`.
 //!
 //! Each line is one write, so that lines of several ranks stay whole.
@@ -28,9 +30,9 @@ use std::{
 use rustix::process::{Signal, getpid, kill_process};
 use udeck::{Error, Mailbox, Postbox, Result, World};
 
-/// Ends a hang; nothing takes so long.
+/// Deadline of every call: it only ends a hang.
 const LONG: Duration = Duration::from_secs(100);
-/// Until the one that is to die does: the others wait by then, unless the machine is busy.
+/// Time before the victim dies: by then the others wait, unless the machine is busy.
 const UNTIL_DEATH: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
@@ -81,7 +83,7 @@ fn hello(world: World) -> Result {
 fn barrier(world: World, folder: &Path) -> Result {
     let (me, size) = (world.rank(), world.size());
     for round in 0..3 {
-        // Another one is late each time.
+        // Each time another rank is late.
         if me == round % size {
             thread::sleep(Duration::from_millis(50));
         }
@@ -94,7 +96,7 @@ fn barrier(world: World, folder: &Path) -> Result {
     world.finish()
 }
 
-/// A mailbox, and a connection to that of each other rank, over which a message has gone each way. `one` of them has to be there.
+/// Makes a mailbox, and a connection to every other rank's, over which a message has gone each way. The rank `one` must exist.
 fn met(world: &World, one: usize) -> Result<(Mailbox<u64>, Vec<Postbox<u64>>)> {
     let (me, size) = (world.rank(), world.size());
     assert!(one < size, "there is no rank {one} among {size}");
@@ -131,7 +133,7 @@ fn killed(world: World, victim: usize) -> Result {
     say(&format!("rank {me}: PeerLost rank={rank} after {} ms: {how}", start.elapsed().as_millis()));
     drop((inbox, outs));
     match world.finish() {
-        // Rank 0 served the names: what it ends with is said, and is no failure of this rank.
+        // Rank 0 served the names: an error at its end is printed, but is no failure of this rank.
         Err(error) if victim == 0 => complain(&format!("rank {me}: finish: {error}")),
         other => other?,
     }
@@ -143,7 +145,7 @@ fn abort(world: &World, who: usize, code: u8) -> Result {
     if world.rank() == who {
         world.abort(code, "as the test wants");
     }
-    // It may still hear of the other's end.
+    // This rank may still learn of the other's end.
     let _ = inbox.retrieve_timeout(LONG);
     thread::sleep(LONG);
     say(&format!("rank {} lives on", world.rank()));
@@ -173,7 +175,7 @@ fn names(world: World, label: &str, other: &str, folder: &Path) -> Result {
     world.finish()
 }
 
-/// Rank 0 goes on when rank 0 of the other job has come here, too.
+/// Lets rank 0 continue when rank 0 of the other job has arrived here, too.
 fn both(me: usize, label: &str, other: &str, folder: &Path, place: &str) {
     if me != 0 {
         return;

@@ -129,7 +129,7 @@ fn ranks(deckrun: Job, plan: &Plan, tools: &Tools, seed: &str) -> Job {
     deckrun.args(["--tag-output", "--on-failure", on_failure, "--"]).arg(&tools.rank).arg(seed)
 }
 
-/// Prints the stacks of all threads of a job that hangs, for the reader of the log; needs gdb.
+/// Writes the stacks of all threads of a job that hangs beside the logs; needs gdb.
 fn look_at_threads(plan: &Plan, folder: &Folder, running: &Running) {
     let mut pids = vec![running.pid() as i32];
     pids.extend((0..plan.ranks).flat_map(|rank| folder.facts(rank)).filter_map(|fact| match fact {

@@ -1,10 +1,10 @@
-//! Jobs under the launchers that clusters have, by processes of those launchers: Slurm, MPICH's Hydra, Open MPI and PRRTE; and
-//! the same under deckrun, which shows what is the tests' fault.
+//! Jobs under the launchers of clusters, with the launchers' own processes: Slurm, MPICH's Hydra, Open MPI and PRRTE; and the
+//! same jobs under deckrun, which shows the tests' own faults.
 //!
 //! A launcher that this machine lacks is skipped, with the reason. `UDECK_ENGINES=slurm,hydra,openmpi` names those whose skip is a
-//! failure; `UDECK_PEERS=DIR` the folder that `cargo xtask peers DIR` has filled, in which PRRTE is looked for.
+//! failure; `UDECK_PEERS=DIR` is the folder that `cargo xtask peers DIR` has filled, in which PRRTE is looked for.
 //!
-//! `cargo xtask test --only engines` builds the programs; of more words, each is a part of the names of those cases that run.
+//! `cargo xtask test --only engines` builds the programs; further words are parts of the names of the cases to run.
 
 #[path = "engines/cases.rs"]
 mod cases;
@@ -23,10 +23,10 @@ use std::{
 
 use launchers::{ENGINES, LAUNCHERS, Launcher};
 
-/// Those whose skip is a failure.
+/// Variable with the launchers whose skip is a failure.
 const REQUIRED: &str = "UDECK_ENGINES";
 
-/// Panics if something is wrong.
+/// A case, which panics if something is wrong.
 type Case = Box<dyn Fn() + panic::RefUnwindSafe>;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     run.summary()
 }
 
-/// As the variable names them.
+/// Launchers that the variable names.
 fn required() -> BTreeSet<String> {
     let names = env::var(REQUIRED).unwrap_or_default();
     let names: BTreeSet<_> = names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -66,19 +66,19 @@ fn required() -> BTreeSet<String> {
     names
 }
 
-/// What has come of it so far.
+/// Results of the run up to now.
 #[derive(Default)]
 struct Run {
     required: BTreeSet<String>,
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// Why, by what has to be installed.
+    /// Reasons for skips, by the package that has to be installed.
     reasons: BTreeMap<&'static str, String>,
 }
 
 impl Run {
-    /// All cases under one launcher; none, if it is missing.
+    /// Runs all cases under one launcher; none if it is missing.
     fn under(&mut self, launcher: &Launcher, cases: Vec<(String, Case)>) {
         let engine = launcher.engine.name();
         let Some(why) = launcher.engine.missing() else {

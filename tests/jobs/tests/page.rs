@@ -1,6 +1,7 @@
-//! The page of `deckperf report` in a headless Chromium: of a sample with everything on it, and of what is measured here.
+//! Tests of the page of `deckperf report` in a headless Chromium: with a sample that has everything, and with
+//! measurements of this host.
 //!
-//! `cargo xtask test --only page` builds deckperf and names its folder in `DECK_BIN_DIR`. Where there is no browser all of it is
+//! `cargo xtask test --only page` builds deckperf and sets its folder in `DECK_BIN_DIR`. Without a browser all tests are
 //! skipped, with the reason; `UDECK_PAGE=require` makes that a failure.
 //! `cargo test -p udeck-jobs --test page -- pictures PAGE FOLDER` makes pictures of a page instead.
 
@@ -24,17 +25,17 @@ use browser::Browser;
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::Value;
 
-/// Makes the skip a failure.
+/// Variable that makes the skip a failure.
 const REQUIRED: &str = "UDECK_PAGE";
-/// Of a telephone, and of a desk.
+/// Widths of a telephone and of a desktop in pixels.
 const WIDTHS: [u32; 2] = [390, 1400];
 
-/// For a page, measured or not, on a busy machine. It ends a hang.
+/// Time limit of a page, measured or not, on a busy machine. It only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 type Case = (&'static str, fn(&Browser, &Path));
 
-/// Each with a browser of its own and a folder.
+/// Cases, each with a browser of its own and a folder.
 const CASES: [Case; 9] = [
     ("nothing_overflows_and_nobody_complains", nothing_overflows),
     ("all_curves_are_drawn_light_and_dark", curves_are_drawn),
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
-    // Jobs look for what they leave behind, so one runs at a time.
+    // Only one job runs at a time, because jobs check for leftovers.
     arguments.test_threads = Some(1);
     let program = browser::find();
     let required = env::var(REQUIRED).is_ok_and(|word| word == "require");
@@ -83,7 +84,7 @@ fn trial(name: &'static str, case: fn(&Browser, &Path), program: Option<PathBuf>
     }
 }
 
-/// Of a test, and gone with it.
+/// Folder of a test, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -100,7 +101,7 @@ impl Drop for Folder {
     }
 }
 
-/// The page of the sample.
+/// Makes the page of the sample.
 fn sample_page(folder: &Path) -> PathBuf {
     let files = sample::runs().into_iter().map(|(name, run)| {
         let file = folder.join(name);
@@ -110,14 +111,14 @@ fn sample_page(folder: &Path) -> PathBuf {
     report(folder, files)
 }
 
-/// What deckperf makes of these words, which are files or options.
+/// Makes deckperf's page from these words, which are files or options.
 fn report(folder: &Path, words: impl IntoIterator<Item = PathBuf>) -> PathBuf {
     let programs = env::var_os("DECK_BIN_DIR").expect("DECK_BIN_DIR: `cargo xtask test --only page` sets it");
     let (page, said) = (folder.join("page.html"), folder.join("said"));
     let log = || fs::File::options().append(true).create(true).open(&said).expect("a file for what it says");
     let mut command = Command::new(Path::new(&programs).join("deckperf"));
     command.args(["report", "-o"]).arg(&page).args(words);
-    // No other libraries, wherever this runs, and nobody's settings.
+    // The environment hides other libraries and the user's settings.
     command.env("PATH", "/nonexistent").stdin(Stdio::null()).stdout(log()).stderr(log());
     let settings =
         env::vars_os().map(|(name, _)| name).filter(|name| name.as_encoded_bytes().starts_with(b"DECK_"));
@@ -141,7 +142,7 @@ fn report(folder: &Path, words: impl IntoIterator<Item = PathBuf>) -> PathBuf {
     page
 }
 
-/// Elements that reach out of the window, or hide text that cannot be scrolled to.
+/// Script that finds elements that reach out of the window, or hide text that cannot be scrolled to.
 const OVERFLOWING: &str = r#"(() => {
     const wide = document.documentElement.scrollWidth - innerWidth;
     const found = wide > 0 ? ["the page is " + wide + " px too wide"] : [];
@@ -153,7 +154,8 @@ const OVERFLOWING: &str = r#"(() => {
     return found;
 })()"#;
 
-/// A chart each: its heading, contenders in the legend, and those whose colour its canvas has.
+/// Script that describes each chart: its heading, the contenders in the legend, and those whose colour its
+/// canvas has.
 const DRAWN: &str = r#"[...document.querySelectorAll("figure[data-chart]")].map(chart => {
     const canvas = chart.querySelector("canvas");
     const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -193,11 +195,11 @@ fn nothing_overflows(browser: &Browser, folder: &Path) {
             assert_eq!(browser.complaints(), Vec::<String>::new());
         }
     }
-    // Names are text, whatever is in them.
+    // Names are shown as text, whatever they contain.
     assert_eq!(browser.evaluate("document.querySelectorAll('img').length"), 0);
     let shown = browser.evaluate("document.querySelector('table.compared thead').textContent");
     assert!(shown.as_str().is_some_and(|text| text.contains(sample::HOSTILE)), "{shown}");
-    // An exception would have been seen.
+    // An exception would have been noticed.
     browser.evaluate("setTimeout(() => { throw new Error('seen') })");
     browser.settle();
     assert_eq!(browser.complaints().len(), 1);
@@ -212,7 +214,7 @@ fn curves_are_drawn(browser: &Browser, folder: &Path) {
         let drawn = assert_drawn(browser, "light");
         assert_eq!(drawn.len(), sample::CHARTS, "{drawn:?}");
         let lines = drawn.iter().map(|chart| chart["lines"].as_u64().unwrap_or(0)).collect::<Vec<_>>();
-        // Four protocols and three limits of the time over shared memory.
+        // The lines are four protocols and three limits of the time over shared memory.
         assert_eq!((lines[0], lines.iter().max()), (7, Some(&7)), "{drawn:?}");
         browser.dark(true);
         browser.settle();
@@ -226,7 +228,7 @@ fn curves_are_drawn(browser: &Browser, folder: &Path) {
     }
 }
 
-/// What the first chart shows at the place that is pointed at, beside the table below it.
+/// Script that returns the first chart's tip at the pointer, and the values of the table below it.
 const SHOWN: &str = r##"(() => {
     const tip = document.getElementById("tip");
     if (tip.hidden) return "hidden";
@@ -246,7 +248,7 @@ const SHOWN: &str = r##"(() => {
     return place + ": " + tip.querySelectorAll("tr").length;
 })()"##;
 
-/// The middle of the first chart, after it was scrolled to.
+/// Middle of the first chart, after it was scrolled into view.
 fn middle(browser: &Browser) -> (f64, f64) {
     let found = browser.evaluate(
         "(() => { const over = document.querySelector('.u-over'); over.scrollIntoView({ block: 'center' });
@@ -301,7 +303,7 @@ fn lines_can_be_hidden(browser: &Browser, folder: &Path) {
     }
 }
 
-/// What a button makes of the data, instead of a file.
+/// Data that a button produces, without a file.
 fn downloaded(browser: &Browser, button: &str) -> String {
     let text = browser.evaluate(&format!(
         "new Promise((done) => {{
@@ -341,11 +343,11 @@ fn print_is_whole(browser: &Browser, folder: &Path) {
     browser.open(&sample_page(folder), WIDTHS[1], true);
     let paper = serde_json::json!({ "printBackground": true, "paperWidth": 8.27, "paperHeight": 11.69 });
     let pdf = browser.call("Page.printToPDF", paper);
-    // Base64 of "%PDF-".
+    // The text is Base64 of "%PDF-".
     assert!(pdf["data"].as_str().is_some_and(|text| text.starts_with("JVBERi0") && text.len() > 100_000));
     browser.settle();
     assert_eq!(browser.evaluate("document.documentElement.dataset.theme"), "dark", "afterwards");
-    // As on paper, whose printable width is about 700 px.
+    // The width is that of paper, whose printable width is about 700 px.
     browser.call("Emulation.setEmulatedMedia", serde_json::json!({ "media": "print" }));
     browser.resize(718, 1000);
     browser.evaluate("dispatchEvent(new Event('beforeprint'))");
@@ -359,7 +361,8 @@ fn print_is_whole(browser: &Browser, folder: &Path) {
     assert_eq!(browser.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255, 255, 255)");
 }
 
-/// Whoever ends `deckperf report` ends what it has started, also by a signal that nobody can take.
+/// The end of `deckperf report` ends the processes that it has started, even after a signal that cannot be
+/// caught.
 fn killed_report(_: &Browser, folder: &Path) {
     let programs = env::var_os("DECK_BIN_DIR").expect("DECK_BIN_DIR: `cargo xtask test --only page` sets it");
     let mut command = Command::new(Path::new(&programs).join("deckperf"));
@@ -376,27 +379,27 @@ fn killed_report(_: &Browser, folder: &Path) {
         }
     };
     let mut all = Vec::new();
-    // The stage, and its two ranks.
+    // The processes are the stage, and its two ranks.
     wait_for("no stage has begun", PATIENCE, &mut || {
         all = descendants(child.id());
         all.len() >= 3
     });
     child.kill().expect("a child");
     child.wait().expect("a child");
-    // Left alone, the stage would go on for minutes.
+    // Otherwise the stage would go on for minutes.
     wait_for("what a report has started outlives it", Duration::from_secs(30), &mut || {
         !all.iter().any(|process| is_alive(*process))
     });
 }
 
-/// Of this process, children of children too.
+/// Descendants of this process, including children of children.
 fn descendants(process: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let parents: Vec<(u32, u32)> = entries
         .filter_map(|entry| {
             let child = entry.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            // Behind the name, which may have any letters: the state, and the parent.
+            // The fields after the name, which may contain any letters, are the state and the parent.
             let parent = stat.rsplit_once(") ")?.1.split_whitespace().nth(1)?.parse().ok()?;
             Some((child, parent))
         })
@@ -410,30 +413,31 @@ fn descendants(process: u32) -> Vec<u32> {
     all.split_off(1)
 }
 
-/// And no zombie: those wait for a parent.
+/// Whether the process is alive, and no zombie, which waits for its parent.
 fn is_alive(process: u32) -> bool {
     let state = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 fn measured_page(browser: &Browser, folder: &Path) {
-    // As little as can be called measured, of everything that this build has.
+    // The measurement is as short as possible, of everything that this build has.
     let words = ["--time", "2", "--no-pin", "--json"].map(PathBuf::from);
     let raw = folder.join("raw.json");
     let page = report(folder, words.into_iter().chain([raw.clone()]));
-    // With one processor there is nothing to compare on, and the page says so.
+    // With one processor no comparison is possible, and the page says so.
     let stages = if thread::available_parallelism().is_ok_and(|cores| cores.get() > 1) { 4 } else { 3 };
     for width in WIDTHS {
         browser.open(&page, width, false);
         assert_fits(browser, &format!("measured, {width} px"));
         let drawn = browser.evaluate(DRAWN).as_array().cloned().unwrap_or_default();
-        // Time and bandwidth, with data untouched and not, over each of three transports, and all transports beside each other.
+        // The charts show time and bandwidth, with data untouched and not, over each of three transports, and all transports
+        // beside each other.
         assert!(drawn.len() >= 4 * 4, "{drawn:?}");
-        // One line may lie on another here.
+        // One line may cover another here.
         assert!(drawn.iter().all(|chart| chart["seen"].as_u64() > Some(0)), "{drawn:?}");
         let notices = browser.evaluate("[...document.querySelectorAll('.notice')].map(one => one.innerText)");
         let notices = notices.as_array().cloned().unwrap_or_default();
-        // Whether the machine was busy meanwhile is not this test's to say.
+        // This test does not judge whether the machine was busy meanwhile.
         let others: Vec<_> = notices.iter().filter(|one| !says_busy(one)).collect();
         assert_eq!(others.len(), usize::from(stages == 3), "{notices:?}");
     }

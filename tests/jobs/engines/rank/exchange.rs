@@ -1,4 +1,4 @@
-//! Messages of all sizes by all protocols, each byte of which is looked at.
+//! Messages of all sizes by all protocols, each byte of which is checked.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use udeck::{Error, Mailbox, Postbox, Protocol, Result, World};
 use crate::{LONG, say};
 
 const LONGEST: usize = 1 << 20;
-/// Where the content of a message begins: a prime, so that neighbours differ.
+/// Number of different starts of a message's contents: a prime, so that neighbours differ.
 const STARTS: usize = 4093;
 const PROTOCOLS: [Protocol; 7] = [
     Protocol::Auto,
@@ -19,13 +19,14 @@ const PROTOCOLS: [Protocol; 7] = [
     Protocol::HandOff,
 ];
 
-/// None, and what lies around each power of two.
+/// Lengths: zero, and those around each power of two.
 fn sizes() -> impl Iterator<Item = usize> {
     let around = (1..=LONGEST.ilog2()).flat_map(|power| [(1 << power) - 1, 1 << power, (1 << power) + 1]);
     [0].into_iter().chain(around.filter(|size| *size <= LONGEST))
 }
 
-/// What all messages are parts of: made and compared by whole slices, because debug builds take long for single bytes.
+/// Contents of which all messages are parts: made and compared by whole slices, because debug builds are slow on
+/// single bytes.
 struct Contents(Vec<u8>);
 
 impl Contents {
@@ -34,21 +35,21 @@ impl Contents {
         Contents((0..LONGEST + STARTS).map(byte).collect())
     }
 
-    /// Of the message with this length from one rank to another.
+    /// Contents of the message with this length from one rank to another.
     fn of(&self, from: usize, to: usize, len: usize) -> &[u8] {
         let start = (from * 131 + to * 17 + len * 7) % STARTS;
         &self.0[start..start + len]
     }
 }
 
-/// Every pair of ranks plays ping-pong.
+/// Lets every pair of ranks exchange messages.
 pub fn all(world: World) -> Result {
     let (me, size) = (world.rank(), world.size());
     let contents = Contents::new();
-    // One for each peer: who answers is known.
+    // There is one mailbox for each peer, so that the answering rank is known.
     let inboxes = (0..size).map(|peer| world.mailbox(&format!("{me}<{peer}"))).collect::<Result<Vec<_>>>()?;
     let (mut messages, mut transports) = (0, BTreeSet::new());
-    // In each round a rank has another peer, which has this rank.
+    // In each round a rank has another peer, whose peer is this rank.
     for peer in (0..size).map(|round| (round + size - me) % size).filter(|peer| *peer != me) {
         let out = world.postbox(&format!("{peer}<{me}"))?;
         transports.insert(out.route().transport.to_string());
@@ -71,7 +72,7 @@ pub fn all(world: World) -> Result {
     world.finish()
 }
 
-/// Who is first posts first.
+/// Exchanges messages; `first` says whether this rank posts first.
 fn rally(
     world: &World,
     first: bool,

@@ -1,4 +1,4 @@
-//! A launcher whose service for its ranks does not work.
+//! A launcher whose service for its ranks is broken.
 
 use std::{
     env,
@@ -10,7 +10,7 @@ use std::{
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// Runs `hello` as rank 0 of 4 with such a service behind `PMI_FD`, and ends as it does.
+/// Runs `hello` as rank 0 of 4 with such a service behind `PMI_FD`, and ends with the same code.
 pub fn run_under(what: &str) -> ExitCode {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     fcntl_setfd(&theirs, FdFlags::empty()).expect("an open descriptor");
@@ -22,7 +22,7 @@ pub fn run_under(what: &str) -> ExitCode {
         .expect("this program starts again");
     drop(theirs);
     let what = what.to_owned();
-    // It ends with this process.
+    // The service ends with this process.
     thread::spawn(move || serve(ours, &what));
     let status = rank.wait().expect("its end");
     ExitCode::from(status.code().map_or(u8::MAX, |code| code as u8))
@@ -37,7 +37,7 @@ fn serve(mut socket: UnixStream, what: &str) {
                 let _ = socket.write_all(b"\xFF\0\n    -1\ncmd=\xC3\x28;;=;rc=\n\n");
             }
         }
-        // After the first question.
+        // The service dies after the first question.
         "dies" => drop(socket.read(&mut asked)),
         other => panic!("no service is {other:?}"),
     }

@@ -1,4 +1,4 @@
-//! What is tried under every launcher.
+//! Cases that run under every launcher.
 
 use std::{
     env, fs,
@@ -15,14 +15,14 @@ use super::launchers::{Engine, Launcher};
 use super::slurm;
 
 pub const RANK: &str = env!("CARGO_BIN_EXE_engines-rank");
-/// Two on each of two nodes, where there are nodes.
+/// Number of ranks: two on each of two nodes, if there are nodes.
 const RANKS: usize = 4;
-/// Many more than there are processors.
+/// Number of ranks that is much larger than the number of processors.
 const CROWD: usize = 40;
-/// Longer than any test lasts: whoever waits for a rank that has ended is found out.
+/// Longer than any test lasts: a wait for a rank that has ended would be noticed.
 const FOR_EVER: &str = "86400";
 
-/// Those that this launcher can run.
+/// Cases that this launcher can run.
 pub fn of(launcher: &'static Launcher) -> Vec<(&'static str, Case)> {
     let case = |name, run: fn(&Launcher)| -> (_, Case) { (name, Box::new(move || run(launcher))) };
     let mut cases = vec![
@@ -46,7 +46,7 @@ pub fn of(launcher: &'static Launcher) -> Vec<(&'static str, Case)> {
         cases.push(case("mpi_in_the_same_process", with_mpi));
     }
     if launcher.without_services.is_some() {
-        // Once, in the same Slurm.
+        // This case runs once, in the same Slurm.
         cases.push(case("deckrun_within_allocations", |_| allocations()));
     }
     if launcher.cyclic.is_some() {
@@ -58,19 +58,19 @@ pub fn of(launcher: &'static Launcher) -> Vec<(&'static str, Case)> {
     cases
 }
 
-/// Ranks that go through this part.
+/// A job whose ranks run this part.
 fn ranks(launcher: &Launcher, part: &str) -> Job {
     launcher.job(&[], RANKS, RANK.as_ref()).arg(part)
 }
 
-/// What the ranks have said, in any order. What else is there the launcher has said.
+/// Lines of the ranks, sorted. All other lines come from the launcher.
 pub fn said(ended: &Ended) -> Vec<&str> {
     let mut lines: Vec<_> = ended.stdout.lines().filter(|line| line.starts_with("rank ")).collect();
     lines.sort_unstable();
     lines
 }
 
-/// Checks that each rank has said this once, and nothing else.
+/// Checks that each rank has printed this line once, and nothing else.
 fn each_says(ended: &Ended, ranks: usize, line: impl Fn(usize) -> String) {
     let mut lines: Vec<_> = (0..ranks).map(line).collect();
     lines.sort_unstable();
@@ -103,7 +103,7 @@ fn cyclic(launcher: &Launcher) {
     exchanged(&ended, "shm");
 }
 
-/// The nodes are one machine: all ranks share its memory.
+/// The nodes are one machine, so all ranks share its memory.
 fn all(launcher: &Launcher) {
     exchanged(&ranks(launcher, "all").run().ok(), "shm");
 }
@@ -112,7 +112,7 @@ fn all_over_tcp(launcher: &Launcher) {
     exchanged(&ranks(launcher, "all").env("DECK_TRANSPORT", "tcp").run().ok(), "tcp");
 }
 
-/// How many messages there are depends on the protocols that the transport has.
+/// Checks an exchange; the number of messages depends on the transport's protocols.
 fn exchanged(ended: &Ended, transport: &str) {
     let lines = said(ended);
     let first = lines.first().unwrap_or_else(|| panic!("{ended}"));
@@ -133,7 +133,7 @@ fn with_mpi(launcher: &Launcher) {
     assert_eq!(said(&ended), (0..RANKS).map(line).collect::<Vec<_>>(), "{ended}");
 }
 
-/// `allocation.sh` has the cases.
+/// Runs the cases of `allocation.sh`.
 fn allocations() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("engines/allocation.sh");
     let folder = Bin::deckrun().path().parent().expect("a folder").to_owned();
@@ -142,19 +142,19 @@ fn allocations() {
     ended.line_with("ok doctor");
 }
 
-/// What the others still say is left to chance.
+/// Checks that the job ends; the last lines of the other ranks are random.
 fn ends_the_job(launcher: &Launcher, victim: usize) {
     let job = launcher.job(launcher.no_survivors, RANKS, RANK.as_ref());
     let job = job.args(["killed", &victim.to_string()]).env("DECK_DEADLINE", FOR_EVER);
     job.run().fails().line_with(&waits(victim));
 }
 
-/// What a rank says when it has met the others.
+/// Line that a rank prints when it has met the others.
 fn waits(rank: usize) -> String {
     format!("rank {rank} of {RANKS} waits")
 }
 
-/// With which code the launcher ends then is its own affair.
+/// Checks that the others learn of the death; the launcher chooses its own exit code.
 fn others_learn(launcher: &Launcher, victim: usize) {
     let job = launcher.job(launcher.survivors.expect("asked for before"), RANKS, RANK.as_ref());
     let job = job.args(["killed", &victim.to_string()]).env("DECK_DEADLINE", FOR_EVER);
@@ -164,7 +164,7 @@ fn others_learn(launcher: &Launcher, victim: usize) {
     let others = (0..RANKS).filter(|rank| *rank != victim);
     wanted.extend(others.map(|rank| format!("rank {rank}: PeerLost rank={victim}")));
     wanted.sort_unstable();
-    // Behind that, how long it took and what has become of it.
+    // Each line continues with the time that it took, and the rank's fate.
     let lines: Vec<_> = said(&ended).into_iter().map(|line| line.split(" after ").next()).collect();
     assert!(lines.into_iter().flatten().eq(&wanted), "{ended}");
 }
@@ -184,7 +184,7 @@ fn worlds_of_one(launcher: &Launcher) {
     assert_eq!(said(&ended), ["rank 0 of 1"; RANKS], "{ended}");
 }
 
-/// In the background of a shell, which ends well if both do.
+/// Starts both jobs in the background of a shell, which ends well if both do.
 fn two_jobs(launcher: &Launcher) {
     const BOTH: &str = r#"
         first=("$@") second=()
@@ -212,7 +212,7 @@ fn without_services(launcher: &Launcher) {
     assert!(ended.stderr.contains("--mpi=pmi2"), "{ended}");
 }
 
-/// A folder of one case. Its name does not look like one that a job leaves behind.
+/// Folder of one case. Its name does not look like a job's leftover.
 struct Folder(PathBuf);
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! The launchers: what is typed, and what each does when a rank dies.
+//! The launchers: their command lines, and their reactions to the death of a rank.
 
 use std::{
     env,
@@ -11,9 +11,9 @@ use udeck_jobs::{Bin, Job};
 
 use super::slurm;
 
-/// Ends a hang; nothing takes so long.
+/// Time limit of a job: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(150);
-/// Names the folder of `cargo xtask peers`.
+/// Variable with the folder of `cargo xtask peers`.
 const PEERS: &str = "UDECK_PEERS";
 
 /// A way to start a job: `program words.. options.. -n N behind.. rank`.
@@ -23,19 +23,19 @@ pub struct Launcher {
     pub engine: Engine,
     words: &'static [&'static str],
     behind: &'static [&'static str],
-    /// With these options a rank that is killed takes nobody with it; `None`: it always does.
+    /// Options with which a killed rank takes no other with it; `None`: it always does.
     pub survivors: Option<&'static [&'static str]>,
-    /// So a rank that is killed takes all with it.
+    /// Options with which a killed rank takes all others with it.
     pub no_survivors: &'static [&'static str],
-    /// Options that place the ranks in turn on the nodes.
+    /// Options that place the ranks on the nodes in turn.
     pub cyclic: Option<&'static [&'static str]>,
-    /// Options by which the ranks do not get their launcher's services.
+    /// Options with which the ranks do not get their launcher's services.
     pub without_services: Option<&'static [&'static str]>,
-    /// What it exits with when a rank aborts the job, whatever code that gives.
+    /// Exit code of the launcher when a rank aborts the job, whatever code the rank gives.
     pub abort_code: Option<i32>,
 }
 
-/// What has to be installed.
+/// Software that has to be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     Deckrun,
@@ -96,7 +96,7 @@ pub const LAUNCHERS: &[Launcher] = &[
 ];
 
 impl Launcher {
-    /// A job of so many ranks of this program, to be completed by its arguments.
+    /// A job of `ranks` ranks of this program, to be completed by its arguments.
     pub fn job(&self, options: &[&str], ranks: usize, program: &Path) -> Job {
         let job = Job::new(&self.engine.program()).limit(LIMIT).args(self.words).args(options);
         let job = job.arg("-n").arg(ranks.to_string()).args(self.behind).arg(program);
@@ -108,7 +108,7 @@ impl Launcher {
 }
 
 impl Engine {
-    /// As `UDECK_ENGINES` and the summary name it.
+    /// Name in `UDECK_ENGINES` and in the summary.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Deckrun => "deckrun",
@@ -119,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Why it cannot be used here.
+    /// Why it cannot be used here; `None`: it can.
     pub fn missing(self) -> Option<String> {
         let none_of = |programs: &[&str], packages: &str| {
             let missing = programs.iter().find(|program| on_path(program).is_none())?;
@@ -156,7 +156,7 @@ fn prterun() -> Option<PathBuf> {
     below.filter(|path| path.is_file()).or_else(|| on_path("prterun"))
 }
 
-/// Also where only root looks: daemons lie there.
+/// Finds a program, also in folders for root only, which have daemons.
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);

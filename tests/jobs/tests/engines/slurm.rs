@@ -1,4 +1,4 @@
-//! The tests' own Slurm, by `slurm.sh`: started when the first case needs it, for all of them.
+//! The tests' own Slurm, run by `slurm.sh`: started when the first case needs it, and used by all.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -7,23 +7,24 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// A port may be taken between its choice and its use, by somebody else on this machine.
+/// Number of attempts: another process may take a port between its choice and its use.
 const ATTEMPTS: usize = 3;
 
 static SLURM: Mutex<Option<Slurm>> = Mutex::new(None);
 
 struct Slurm {
-    /// What `SLURM_CONF` has to be.
+    /// Value for `SLURM_CONF`.
     configuration: String,
-    /// Its end is what the script waits for.
+    /// Input of the script, which waits for its end.
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// What `SLURM_CONF` has to be for `srun`. Starts Slurm if it does not run: the script says within a minute whether it does.
+/// Value of `SLURM_CONF` for `srun`. Starts Slurm if it is not running: the script reports success or failure within a
+/// minute.
 ///
 /// # Panics
-/// If it cannot be started.
+/// Panics if Slurm cannot be started.
 pub fn configuration() -> String {
     let mut slurm = lock();
     if slurm.is_none() {
@@ -32,7 +33,7 @@ pub fn configuration() -> String {
     slurm.as_ref().expect("it was started").configuration.clone()
 }
 
-/// Ends it, if it runs, and waits for that.
+/// Ends Slurm, if it is running, and waits for its end.
 pub fn stop() {
     if let Some(Slurm { input, mut output, .. }) = lock().take() {
         drop(input);
@@ -58,7 +59,7 @@ fn started() -> Slurm {
 
 fn try_start() -> Result<Slurm, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("engines/slurm.sh");
-    // Not one of this process's children: whoever kills all of those leaves the script, which then ends Slurm.
+    // The script is no child of this process: if all children are killed, the script survives, and ends Slurm.
     let mut child: Child = Command::new("setsid")
         .args(["--fork", "bash"])
         .arg(script)

@@ -1,4 +1,4 @@
-//! Environments of which no use can be made, made up: each is an error that says so, and never a world of one.
+//! Made-up environments that are unusable: each causes an error that says so, and never a world of one rank.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use udeck_jobs::{Ended, Job};
 
 use super::cases::{RANK, said};
 
-/// Ends a hang; nothing takes so long.
+/// Time limit of a job: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(100);
 
 pub const CASES: [(&str, fn()); 7] = [

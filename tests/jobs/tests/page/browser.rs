@@ -1,7 +1,7 @@
 //! A headless Chromium, driven over its DevTools protocol.
 //!
-//! `--remote-debugging-pipe` has it read commands from descriptor 3 and write answers to descriptor 4, JSON with a zero byte behind
-//! each. A shell makes these two of its standard input and output. So there is no port that anybody else could use, and no
+//! `--remote-debugging-pipe` makes it read commands from descriptor 3 and write answers to descriptor 4, as JSON with a zero byte
+//! after each. A shell makes these two its standard input and output. So there is no port that anybody else could use, and no
 //! websocket. Every wait has a deadline, and the browser ends with its [`Browser`].
 
 use std::{
@@ -18,12 +18,12 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// For each answer, on a busy machine too. It ends a hang.
+/// Time limit of each answer, on a busy machine, too. It only ends a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Debian's name, and those of others.
+/// Debian's name of the program, and others.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
-/// Where it is installed.
+/// Path of the installed browser.
 pub fn find() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     let folders: Vec<PathBuf> = env::split_paths(&path).collect();
@@ -33,7 +33,7 @@ pub fn find() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// A running one, with one page.
+/// A running browser, with one page.
 pub struct Browser {
     child: Child,
     commands: RefCell<ChildStdin>,
@@ -46,10 +46,10 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts it, with a folder of its own for what it keeps.
+    /// Starts the browser, with a folder of its own for its files.
     ///
     /// # Panics
-    /// This and all other calls panic if the browser does not do what was asked for, or not by the deadline.
+    /// This and all other calls panic if the browser does not do what was requested, or not by the deadline.
     pub fn start(program: &Path, folder: &Path) -> Self {
         let profile = folder.join("profile");
         fs::create_dir_all(&profile).expect("a folder for the browser");
@@ -99,7 +99,7 @@ impl Browser {
         browser
     }
 
-    /// One command and its answer.
+    /// Sends a command and returns its answer.
     pub fn call(&self, method: &str, parameters: Value) -> Value {
         self.last.set(self.last.get() + 1);
         let id = self.last.get();
@@ -155,28 +155,28 @@ impl Browser {
         self.settle();
     }
 
-    /// As a device of this width has it: a window of the browser cannot be as narrow as a telephone.
+    /// Sets the size as on a device of this width: a window of the browser cannot be as narrow as a telephone.
     pub fn resize(&self, width: u32, height: u32) {
         let metrics =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", metrics);
     }
 
-    /// What the system is said to prefer.
+    /// Sets the colour scheme that the system is said to prefer.
     pub fn dark(&self, dark: bool) {
         let value = if dark { "dark" } else { "light" };
         let features = json!([{ "name": "prefers-color-scheme", "value": value }]);
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
-    /// Lets the page draw what was asked for.
+    /// Waits until the page has drawn the requested changes.
     pub fn settle(&self) {
         self.evaluate(
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))",
         );
     }
 
-    /// The value of an expression in the page, awaited.
+    /// Evaluates an expression in the page, and awaits its value.
     pub fn evaluate(&self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let answer = self.call("Runtime.evaluate", asked);
@@ -218,7 +218,7 @@ impl Browser {
 
     /// Errors on the console, exceptions, and requests for anything but the file, since it was opened.
     pub fn complaints(&self) -> Vec<String> {
-        // All events before this answer have come.
+        // All events before this answer have arrived.
         self.evaluate("1");
         let events = self.events.borrow();
         events.iter().filter_map(complaint).collect()

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{Folder, browser::Browser};
 
-/// Width, dark, where it begins, and how high it is.
+/// Width, dark scheme, element where the picture begins, and height.
 const PICTURES: [(u32, bool, &str, u64); 4] = [
     (1400, false, "body", 1330),
     (1400, true, "table.compared", 1330),
@@ -14,7 +14,7 @@ const PICTURES: [(u32, bool, &str, u64); 4] = [
     (390, true, "#run-0", 1330),
 ];
 
-/// Parts of a page, and all of it as it is printed.
+/// Takes pictures of parts of a page, and of the whole page as it is printed.
 pub fn take(program: &Path, page: &Path, to: &Path) {
     let folder = Folder::new("pictures");
     let browser = Browser::start(program, &folder.0);
@@ -39,7 +39,7 @@ pub fn take(program: &Path, page: &Path, to: &Path) {
         .expect("a document");
 }
 
-/// Of a protocol that has no other way for bytes.
+/// Decodes Base64, the protocol's only form of bytes.
 fn base64(text: &str) -> Vec<u8> {
     let value = |letter: u8| match letter {
         b'A'..=b'Z' => Some(u32::from(letter - b'A')),

@@ -1,14 +1,14 @@
-//! Runs that nobody has measured, with everything that a page can show: what is drawn of them is known.
+//! Made-up runs, with everything that a page can show: their drawings are known.
 
 use serde_json::{Value, json};
 
-/// In each series.
+/// Number of rounds in each series.
 pub const ROUNDS: usize = 12;
 const SIZES: [u64; 6] = [0, 8, 512, 4 << 10, 64 << 10, 1 << 20];
-/// A name as nobody has it, but a file may.
+/// An unusual name, which a file may contain nevertheless.
 pub const HOSTILE: &str = "</script><img src=x onerror=alert(1)> & \"Co\" 1.0";
 
-/// What is written into files: a run each.
+/// Runs, with the names of the files into which they are written.
 pub fn runs() -> Vec<(&'static str, Value)> {
     vec![
         ("shm.json", messages("shm", &["copy", "eager", "rdma-write", "hand-off"], 1.0)),
@@ -19,9 +19,10 @@ pub fn runs() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Curves of all of them: four of each of two transports and four of both; one of peers; four of processor time.
+/// Number of charts of all runs: four for each of two transports and four for both; one of peers; four of
+/// processor time.
 pub const CHARTS: usize = 4 + 4 + 4 + 1 + 4;
-/// Figures in all of them.
+/// Number of figures in all runs.
 pub fn figures() -> usize {
     let series = |run: &Value| run["series"].as_array().map_or(0, Vec::len);
     // One round of the first series of each run is missing.
@@ -45,7 +46,7 @@ fn run(command: &str, series: Vec<Value>) -> Value {
 
 fn series(key: Value, unit: &str, middle: f64) -> Value {
     let better = if unit.starts_with("us") { "lower" } else { "higher" };
-    // Scattered by up to a tenth around the middle, the same in each run.
+    // The values are scattered by up to a tenth around the middle, in the same way in each run.
     let rounds: Vec<f64> = (0..ROUNDS)
         .map(|round| middle * (0.9 + 0.2 * ((round * 7 + 3) % ROUNDS) as f64 / ROUNDS as f64))
         .collect();
