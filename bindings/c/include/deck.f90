@@ -1,11 +1,11 @@
-! The module deck: DECK's calls for Fortran 2003 and later, by iso_c_binding. deck.h has what each call does.
+! The module deck: DECK's calls for Fortran 2003 and later, by iso_c_binding. deck.h describes each call.
 !
 !     include 'deck.f90'        ! in one file of the program, before everything else; deckcc knows where it is
 !     program hello
 !       use deck
 !
-! A C string is a Fortran one with c_null_char behind it: 'name' // c_null_char. What a message carries is passed by c_loc, so it is a
-! target. Times are microseconds. All calls are functions, whose results are DECK_OK (0) or negative.
+! A C string is a Fortran string followed by c_null_char: 'name' // c_null_char. The data of a message are passed by c_loc, so they must
+! be a target. Times are microseconds. All calls are functions, whose results are DECK_OK (0) or negative.
 module deck
   use, intrinsic :: iso_c_binding
   implicit none
@@ -33,7 +33,7 @@ module deck
   end type
 
   interface
-    ! The arguments of the program are Fortran's own: pass c_null_ptr twice.
+    ! Fortran has the program's arguments itself: pass c_null_ptr twice.
     integer(c_int) function deck_init(argc, argv) bind(c)
       import :: c_int, c_ptr
       type(c_ptr), value :: argc, argv
@@ -130,7 +130,7 @@ module deck
 
 contains
 
-  ! The words of this thread's last error.
+  ! Returns the text of this thread's last error.
   function deck_error_text() result(text)
     character(len=:), allocatable :: text
     character(kind=c_char), pointer :: bytes(:)

@@ -1,4 +1,4 @@
-"""What an array of `World.empty` becomes when it is posted."""
+"""Arrays of `World.empty`, and the class that one gets when it is posted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEPT = frozenset({"__class__", "__doc__", "__module__", "__repr__", "__str__", 
 
 
 def _exposes(name):
-    """An attribute by which the address becomes a number, which keeps nothing: the array is never moved afterwards, but copied."""
+    """An attribute that gives the address out as a number, without a reference: from then on the array is copied, never moved."""
     attribute = getattr(numpy.ndarray, name)
 
     def get(array):
@@ -41,9 +41,9 @@ class Array(numpy.ndarray):
 
 
 class Posted(_udeck.ArrayLayout):
-    """An array that was posted. It is no array of numpy's any more, and every use of it is an error that says so."""
+    """An array that was posted. It is no numpy array any more, and every use of it raises an error that says so."""
 
-    # As of Array, of which the library makes one.
+    # The slots are those of Array, because the library changes an Array into a Posted.
     __slots__ = ()
 
     def __getattribute__(self, name):
@@ -57,7 +57,7 @@ class Posted(_udeck.ArrayLayout):
     __str__ = __repr__
 
 
-# What is looked up in the class, not in the object: everything that numpy's arrays have, and `__buffer__` from version 3.12 on.
+# Names that Python looks up in the class, not in the object: all of numpy's arrays, and `__buffer__` from version 3.12 on.
 _OF_CLASSES = {"__new__", "__init__", "__init_subclass__", "__subclasshook__", "__class_getitem__", "__dir__"}
 for _name in dir(numpy.ndarray):
     if _name.startswith("__") and _name not in _KEPT | _OF_CLASSES | vars(Posted).keys():

@@ -1,4 +1,4 @@
-"""Exceptions. Each carries the rank and the mailbox that it is about, where there is one."""
+"""Exceptions. Each carries the rank and the mailbox that the error is about, if there is one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Error(Exception):
 
 
 class PeerLost(Error):
-    """Another rank died. A mailbox says so once for each rank, and can be used on."""
+    """Another rank died. A mailbox raises this once for each rank, and stays usable."""
 
 
 class RankFinished(Error):
@@ -19,15 +19,15 @@ class RankFinished(Error):
 
 
 class NobodyLeft(Error):
-    """All other ranks have finished or are lost: nobody can post any more."""
+    """All other ranks have finished or are lost: no rank is left that could post."""
 
 
 class Deadline(Error, TimeoutError):
-    """The time was up. The text says who was waited for."""
+    """The time limit ended. The text says which rank was waited for."""
 
 
 class WouldBlock(Error):
-    """A call that does not wait would have to."""
+    """A call that must not wait would have to wait."""
 
 
 class NoSuchMailbox(Error):
@@ -51,19 +51,19 @@ class Unreachable(Error):
 
 
 class WrongType(Error, TypeError):
-    """The message, or the mailbox, is of another type."""
+    """The type of the message, or of the mailbox, differs from the wanted one."""
 
 
 class TooSmall(Error, ValueError):
-    """The message does not fit into the array. It stays the next one."""
+    """The message does not fit into the array. The message stays the next one."""
 
 
 class TooLarge(Error, ValueError):
-    """The message is longer than any that can be sent."""
+    """The message is longer than the longest that can be sent."""
 
 
 class NoMemory(Error, MemoryError):
-    """This program itself has all of its rank's message memory."""
+    """This program itself holds all of its rank's message memory."""
 
 
 class Undelivered(Error):
@@ -71,7 +71,7 @@ class Undelivered(Error):
 
 
 class SetAsideFull(Error):
-    """Too many other messages came before the one that was asked for."""
+    """Too many other messages arrived before the requested one."""
 
 
 class NoSuchRank(Error, ValueError):
@@ -79,7 +79,7 @@ class NoSuchRank(Error, ValueError):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument makes no sense. The text says which."""
+    """An argument makes no sense. The text names it."""
 
 
 class CallMismatch(Error):
@@ -87,7 +87,7 @@ class CallMismatch(Error):
 
 
 class GroupFailed(Error):
-    """An earlier call of the group failed, so that it cannot be used any more."""
+    """An earlier call of the group failed, so the group cannot be used any more."""
 
 
 class ConfigError(Error, ValueError):
@@ -99,12 +99,12 @@ class Closed(Error):
 
 
 class Busy(Error):
-    """Another thread or task of this rank uses it."""
+    """Another thread or task of this rank uses the object."""
 
 
 class ArrayInUse(Error, BufferError):
-    """Other arrays are views of the memory that is to be posted."""
+    """Other arrays are views of the memory that would be posted."""
 
 
 class ArrayPosted(Error, ValueError):
-    """The array was posted: its memory is the message now."""
+    """The array was posted: its memory is now the message."""

@@ -1,4 +1,4 @@
-"""What the compiled module has Python do: what is quicker said here, and seldom called."""
+"""Python functions for the compiled module: rarely called work that is shorter in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._errors import NobodyLeft
 from ._udeck import Bell
 
 def dtype(kind):
-    """A type of elements, and the shape that each element adds to that of the array."""
+    """Returns the type of the elements, and the shape that each element adds to that of the array."""
     kind = numpy.dtype(kind)
     return kind.base, kind.shape
 
@@ -35,7 +35,7 @@ def from_dlpack(tensor):
 
 @functools.lru_cache(maxsize=256)
 def _text(dtype):
-    """What the file format .npy calls a type. None: it has no words for it, or those of another type."""
+    """Describes a type as the file format .npy does. None: the format has no text for it, or only that of another type."""
     try:
         text = repr(dtype.str if dtype.names is None else dtype.descr)
         return text if _read(text) == dtype else None
@@ -44,7 +44,7 @@ def _text(dtype):
 
 
 def _refuse_elements(dtype):
-    """Refuses elements that are no bytes of their own."""
+    """Refuses elements whose bytes are not their value."""
     if dtype.hasobject:
         raise TypeError(
             f"elements of {dtype} are objects of this process: post_object() posts any object that can be pickled"
@@ -54,13 +54,13 @@ def _refuse_elements(dtype):
 
 
 def name_of(dtype):
-    """What members of a group compare of a type that has no number."""
+    """Returns the name by which members of a group compare a type without a number."""
     _refuse_elements(dtype)
     return _text(dtype) or str(dtype)
 
 
 def describe(dtype):
-    """A type that has no number, as text."""
+    """Describes a type without a number as text."""
     _refuse_elements(dtype)
     text = _text(dtype)
     if text is None:
@@ -91,19 +91,19 @@ def _read(text):
 
 @functools.lru_cache(maxsize=256)
 def dtype_of(text):
-    """The other way. The text is data of another rank: it is read as a literal, and nothing of it is run."""
+    """Parses a description from describe(). The text is data of another rank: it is read as a literal, and never executed."""
     dtype = _read(text)
     _refuse_elements(dtype)
     return dtype
 
 
 class _Loop:
-    """What wakes the tasks of one loop: its library's bell, and the futures of those that wait."""
+    """Wakes the tasks of one loop: the library's bell, and the futures of the waiting tasks."""
 
     def __init__(self, loop):
         self.bell = Bell()
         self.waiting = {}
-        # The loop keeps it until it is closed, and nobody else does.
+        # The loop keeps this object until it is closed; nothing else does.
         loop.add_reader(self.bell.fileno(), self._wake)
 
     def _wake(self):
@@ -113,7 +113,7 @@ class _Loop:
                 woken.set_result(None)
 
 
-#: Weak references to them, by their loops.
+#: Weak references to the loops' objects, by loop.
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Loop]] = weakref.WeakKeyDictionary()
 
 
@@ -128,7 +128,7 @@ def _here():
 
 
 async def drive(task):
-    """Polls a call of the library's until it is over."""
+    """Polls a call of the library until it is over."""
     loop, here = _here()
     try:
         while True:

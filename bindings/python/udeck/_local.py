@@ -1,4 +1,4 @@
-"""Several ranks from a notebook: processes that deckrun starts."""
+"""Several ranks from a notebook, as processes that deckrun starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _R = TypeVar("_R")
 
 
 def _pickler() -> Any:
-    """cloudpickle, which takes functions of a notebook, if it is installed."""
+    """Returns cloudpickle, which pickles functions of a notebook, if it is installed; otherwise pickle."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:
@@ -34,12 +34,12 @@ def _deckrun() -> str:
     return found
 
 
-#: Whether this process is a rank that loads the program's own module.
+#: Whether this process is a rank that is loading the program's own module.
 _is_loading_main = False
 
 
 def _main_module(job: bytes) -> dict[str, str]:
-    """Where ranks find what the job names of the program's own module, as multiprocessing says it."""
+    """Returns where ranks find the job's names from the program's own module, in multiprocessing's form."""
     if b"__main__" not in job and b"__mp_main__" not in job:
         return {}
     where = {key: value for key, value in spawn.get_preparation_data("udeck").items() if key.startswith("init_main")}
@@ -49,7 +49,7 @@ def _main_module(job: bytes) -> dict[str, str]:
 
 
 def _load_main(where: dict[str, str]) -> None:
-    """In a rank: loads the program's module, under another name, so that it does not do all again."""
+    """Loads the program's module in a rank, under another name, so that it does not run everything again."""
     global _is_loading_main
     _is_loading_main = True
     try:
@@ -59,14 +59,14 @@ def _load_main(where: dict[str, str]) -> None:
 
 
 def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | None = None) -> list[_R]:
-    """Runs ``function(world, *args)`` in `n` new processes, each a rank, and returns what they returned, by rank.
+    """Runs ``function(world, *args)`` in `n` new processes, each a rank, and returns their results, by rank.
 
-    The function and its arguments are pickled: a function of a module or of a script, or with cloudpickle installed one of a notebook. A
-    script calls this under ``if __name__ == "__main__":``, because the ranks load it, too. Waits until all ranks have ended. `timeout`:
-    seconds for all of it; None: no limit.
+    The function and its arguments are pickled: a function of a module or of a script or, if cloudpickle is installed, of a notebook. A
+    script calls run_local() under ``if __name__ == "__main__":``, because the ranks load the script, too. Waits until all ranks have
+    ended. `timeout`: seconds for the whole call; None: no limit.
 
-    Raises RuntimeError if a rank raises, in its words; TypeError if the function cannot be pickled; FileNotFoundError without deckrun; and
-    subprocess.TimeoutExpired.
+    Raises RuntimeError with a rank's traceback if the rank raises; TypeError if the function cannot be pickled; FileNotFoundError without
+    deckrun; and subprocess.TimeoutExpired.
     """
     if _is_loading_main:
         raise RuntimeError(
@@ -88,7 +88,7 @@ def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | 
         done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
         files = [Path(folder) / str(rank) for rank in range(n)]
         ends = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
-        # What failed first is why the others returned nothing.
+        # The first failure explains why the others returned nothing.
         for rank, end in enumerate(ends):
             if end and end[0]:
                 raise RuntimeError(f"rank {rank} of {n}: {end[1]}")

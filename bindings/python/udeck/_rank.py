@@ -1,4 +1,4 @@
-"""A rank of `run_local`: what deckrun starts."""
+"""A rank of `run_local`, started by deckrun."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._local import _load_main, _pickler
 
 
 def _main(folder: Path) -> None:
-    # The launcher says it before the world does: what goes wrong in between is told, too.
+    # The launcher sets the rank before the world exists, so an error in between is reported, too.
     file = folder / os.environ["DECK_RANK"]
     try:
         _load_main(pickle.loads((folder / "main").read_bytes()))
@@ -28,7 +28,7 @@ def _main(folder: Path) -> None:
     try:
         world.finish()
     except udeck.Closed:
-        # The function has done so.
+        # The function has already finished the world.
         pass
 
 

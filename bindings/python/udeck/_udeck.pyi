@@ -1,4 +1,4 @@
-"""The compiled part of the package: `import udeck`. What everything means is in its docstrings, by help(udeck.World) and so on."""
+"""The compiled part of the package: `import udeck`. The docstrings describe everything: help(udeck.World) and so on."""
 
 from collections.abc import Coroutine, Sequence
 from typing import Any, Generic, Literal, Protocol, SupportsIndex, TypeVar, final, overload
