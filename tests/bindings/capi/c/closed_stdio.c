@@ -1,10 +1,10 @@
-/* A program that has closed its standard streams and writes on. Nothing of the library's gets their numbers. */
+/* A program that has closed its standard streams and continues to write. Nothing in the library must get their numbers. */
 #include "test.h"
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The three numbers are free. The library's threads have one for a moment, until they have moved what they opened. */
+/* The three numbers are free. The library's threads hold one for a moment, until they have moved what they opened. */
 static void check_numbers(FILE *log)
 {
     const struct timespec a_while = {0, 10000000};

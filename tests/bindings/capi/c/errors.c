@@ -1,4 +1,4 @@
-/* Wrong calls: each is a code and words, and nothing else happens. */
+/* Wrong calls: each returns a code and sets a text, and has no other effect. */
 #include "test.h"
 #include <limits.h>
 #include <pthread.h>
@@ -59,7 +59,7 @@ static void null_pointers(void)
     GIVES(DECK_EINVAL, deck_view_release(NULL));
     GIVES(DECK_EINVAL, deck_buf_free(NULL));
 
-    /* Whether there is something to be had or not. */
+    /* The result is the same whether something is available or not. */
     OK(deck_mbox_create(&box, "null"));
     OK(deck_mbox_clone(&clone, "null"));
     OK(deck_msg_create(&msg, 8));
@@ -141,7 +141,7 @@ static void names(void)
     GIVES(DECK_EINVAL, deck_naming_bind("", "x", 1));
 }
 
-/* Counts that no memory has: nothing is allocated for them, and nothing is read. */
+/* Counts that exceed any memory: nothing is allocated for them, and nothing is read. */
 static void wrong_counts(void)
 {
     const unsigned long counts[] = {ULONG_MAX, LONG_MAX, 1UL << 61, 1UL << 50, 1UL << 40};
@@ -358,7 +358,7 @@ static void sizes(void)
     }
 }
 
-/* More than the tables have at first; each stays itself. */
+/* Creates more objects than the tables hold at first; each keeps its identity. */
 static void many(void)
 {
     static deck_msg_t msgs[300];
@@ -390,7 +390,7 @@ static void gone(void)
     OK(deck_mbox_clone(&clone, "gone"));
     OK(deck_msg_create(&msg, 8));
     OK(deck_mbox_destroy(&box));
-    /* Over a network it takes a moment until the clone hears of it; what was posted meanwhile is not delivered. */
+    /* Over a network the clone learns it a moment later; messages posted meanwhile are not delivered. */
     do {
         result = deck_mbox_post(&clone, &msg);
     } while (result == DECK_OK || result == DECK_EUNDELIVERED);
@@ -402,7 +402,7 @@ static void gone(void)
 
 static void *of_a_thread(void *words)
 {
-    /* Another thread's error is not this one's. */
+    /* Another thread's error does not appear in this thread. */
     if (strlen(deck_errmsg()) != 0)
         return NULL;
     GIVES(DECK_EINVAL, deck_msg_clear(NULL));

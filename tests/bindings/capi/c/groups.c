@@ -3,7 +3,7 @@
 
 static unsigned long rank, size;
 
-/* A length at which algorithms change, and some odd ones. */
+/* A length at which algorithms change, and some odd lengths. */
 static const unsigned long LENGTHS[] = {1, 3, 1000, 100001};
 #define COUNT (sizeof LENGTHS / sizeof *LENGTHS)
 #define MOST 100001
@@ -121,7 +121,7 @@ static void errors(deck_group_t *all)
     GIVES(DECK_EINVAL, deck_group_broadcast(all, size, DECK_DOUBLE, &number, 1));
     GIVES(DECK_EINVAL, deck_group_allgather(all, DECK_DOUBLE, &number, 1, &number));
     SAYS("overlap");
-    /* Nothing was sent: the group is as good as before. */
+    /* Nothing was sent, so the group is unharmed. */
     OK(deck_group_barrier(all));
 }
 
@@ -156,7 +156,7 @@ int main(int argc, char **argv)
         OK(deck_group_destroy(&part));
     }
 
-    /* Calls that do not fit are an error at all members, and concern this group only. */
+    /* Calls that do not match are an error at all members, and affect this group only. */
     OK(deck_group_create(&some, "of no use", three, 3));
     OK(deck_barrier());
     if (rank == 0) {
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
     OK(deck_group_barrier(&all));
     OK(deck_group_destroy(&some));
 
-    /* Types of the same size are not the same. */
+    /* Types of the same size are different types. */
     OK(deck_group_create(&some, "of types", three, 3));
     OK(deck_barrier());
     if (rank == 0) {
@@ -182,9 +182,9 @@ int main(int argc, char **argv)
     OK(deck_group_barrier(&all));
     OK(deck_group_destroy(&some));
 
-    /* What ran out of time has done so afterwards, too. */
+    /* A call that timed out reports the same afterwards. */
     OK(deck_group_create(&some, "too late", three, 3));
-    OK(deck_group_barrier(&all)); /* All have it, before one of them makes it fail. */
+    OK(deck_group_barrier(&all)); /* All have the result before one of them makes the group fail. */
     if (rank == 0) {
         double number = 1;
         OK(deck_group_timeout(&some, 1000));

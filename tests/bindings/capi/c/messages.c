@@ -4,7 +4,7 @@
 
 static unsigned long rank, size;
 
-/* A mailbox of each rank's own, and clones of all. */
+/* A mailbox of this rank, and clones of all ranks' mailboxes. */
 static deck_mbox_t inbox, *out;
 
 static void connect_all(const char *what)
@@ -30,7 +30,7 @@ static void disconnect_all(void)
     OK(deck_mbox_destroy(&inbox));
 }
 
-/* Each rank posts to the next one, and gets the same from the one before. */
+/* Each rank posts to the next one, and gets the same messages from the previous one. */
 static void all_types(void)
 {
     char c = 'c', c2;
@@ -136,7 +136,7 @@ static void all_lengths(void)
     OK(deck_msg_destroy(&msg));
 }
 
-/* The views are held until all have come, and are released in another order. */
+/* The views are held until all messages have arrived, and are released in another order. */
 static void without_copies(void)
 {
     deck_view_t views[COUNT];
@@ -240,7 +240,7 @@ static void threads(void)
     HOLDS(sum == THREADS * (EACH * (EACH - 1L) / 2));
 }
 
-/* Much memory is taken as it is used: a message of all that a machine has is no wait, and costs nothing yet. */
+/* Memory is taken as it is used: a message of 1 GiB is made at once, and costs nothing yet. */
 static void untouched(void)
 {
     deck_msg_t msg;

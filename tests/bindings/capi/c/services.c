@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     OK(deck_shmem_unlock(&counter));
     OK(deck_shmem_barrier(&counter));
 
-    /* As many posts as threads, taken by rank 0 alone. */
+    /* There are as many posts as threads, all taken by rank 0. */
     if (deck_node() == 0) {
         for (n = 0; n < size * THREADS; n++)
             OK(deck_semaph_wait_timeout(&done, 60000000));
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
     }
     OK(deck_shmem_barrier(&counter));
 
-    /* A thread posts what another one of the same rank waits for, through the same structure. */
+    /* A thread posts the permit for which another thread of the same rank waits, through the same structure. */
     OK(deck_semaph_create(&empty, "empty", 0));
     OK(deck_thread_create(&threads[0], pass, &empty));
     OK(deck_semaph_wait(&empty));

@@ -1,4 +1,4 @@
-/* What the tests in C share. */
+/* Macros and functions that the tests in C share. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The call has this result. */
+/* Checks that the call has this result. */
 #define GIVES(expected, call)                                                                              \
     do {                                                                                                   \
         int result_ = (call);                                                                              \
@@ -28,7 +28,7 @@
         }                                                                                                  \
     } while (0)
 
-/* The last error's words have these. */
+/* Checks that the last error's text contains these words. */
 #define SAYS(words)                                                                                        \
     do {                                                                                                   \
         if (!strstr(deck_errmsg(), words)) {                                                               \

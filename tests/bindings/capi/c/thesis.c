@@ -1,5 +1,5 @@
-/* What a message holds, by the calls of the other program in the appendix of the thesis on DECK over VIA: the same names, constants and
- * order, and no header beside deck.h for strings. */
+/* Contents of a message, by the calls of the other program in the appendix of the thesis on DECK over VIA: the same names,
+ * constants and order, and no header beside deck.h for strings. */
 #include <deck.h>
 #include <stdio.h>
 
@@ -10,7 +10,7 @@ static void is(int expected, int got, const char *what) {
     if (got != expected) fprintf(stderr, "%s: %d: %s\n", what, got, deck_errmsg());
 }
 
-/* As the thesis declares the calls. */
+/* The calls as the thesis declares them. */
 int deck_mbox_create(deck_mbox_t *mb, deck_name_t name);
 int deck_mbox_clone(deck_mbox_t *mbox, deck_name_t name);
 

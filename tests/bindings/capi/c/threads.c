@@ -1,4 +1,4 @@
-/* Several threads: what one waits for does not hold up the others' mistakes, and ends nothing under it. */
+/* Several threads: a wait of one neither delays the others' mistakes nor is ended by them. */
 #include "test.h"
 #include <time.h>
 
@@ -14,7 +14,7 @@ static void *joins_itself(void *thread)
     return thread;
 }
 
-/* Whoever may join it still can. */
+/* A thread that may join it can still do so. */
 static void join(void)
 {
     deck_thread_t thread;
@@ -41,7 +41,7 @@ static void *retrieves(void *result)
     return result;
 }
 
-/* A call that is ended by what another thread does. */
+/* A call that another thread's action ends. */
 struct end {
     int code;
     const char *words;
@@ -59,7 +59,7 @@ static void *waits_in_vain(void *arg)
     return arg;
 }
 
-/* Until the other thread is in its call. */
+/* Waits until the other thread is in its call. */
 static void wait_until_busy(deck_msg_t *msg)
 {
     do {
@@ -67,7 +67,7 @@ static void wait_until_busy(deck_msg_t *msg)
     } while (!strstr(deck_errmsg(), "another thread"));
 }
 
-/* A structure that stands for nothing is found out at once, whoever uses what is in the place that its bytes name. */
+/* A structure that refers to nothing is detected at once, whichever thread uses the object in the place that its bytes name. */
 static void no_structure(deck_msg_t *msg, deck_mbox_t destroyed)
 {
     deck_mbox_t zeroes;
@@ -101,7 +101,7 @@ int main(void)
     OK(deck_thread_create(&thread, retrieves, &msg));
     wait_until_busy(&msg);
     no_structure(&msg, first);
-    /* Each waits as long as it wants, for messages. */
+    /* Each thread waits for messages as long as its own limit. */
     GIVES(DECK_ETIMEDOUT, deck_mbox_retrv_timeout(&box, &msg, 10000));
     SAYS("to post");
     GIVES(DECK_ETIMEDOUT, deck_mbox_retrv_view_timeout(&box, &view, 10000));

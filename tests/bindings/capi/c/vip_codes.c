@@ -1,4 +1,4 @@
-/* What each call of VIPL returns for what it cannot do: a code, and never a crash. */
+/* Results of VIPL calls with impossible arguments: a code, and never a crash. */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@ static void never_cq(VIP_PVOID c, VIP_NIC_HANDLE n, VIP_VI_HANDLE v, VIP_BOOLEAN
     abort();
 }
 
-/* NULL, of another kind, made up. */
+/* Handles that are NULL, of another kind, or made up. */
 static void no_handles(VIP_NIC_HANDLE nic, VIP_PROTECTION_HANDLE ptag) {
     VIP_PVOID bad[] = {NULL, ptag, (VIP_PVOID)(uintptr_t)0x12345, (VIP_PVOID)(~(uintptr_t)0), (VIP_PVOID)&nic};
     net_address address;
@@ -154,7 +154,7 @@ static void vis(VIP_NIC_HANDLE nic) {
     OK(VipCreateVi(nic, &good, NULL, NULL, &vi));
     OK(VipQueryVi(vi, &state, &a, &send_empty, &receive_empty));
     HOLDS(state == VIP_STATE_IDLE && a.Ptag == ptag && send_empty && receive_empty);
-    /* A service level, where there are levels. */
+    /* A service level, if there are levels. */
     VIP_QOS has = getenv("DECK_LEVELS") != NULL ? (VIP_QOS)5 : (VIP_QOS)0;
     a = good, a.QoS = (VIP_QOS)5;
     OK(VipSetViAttributes(vi, &a));
@@ -233,7 +233,7 @@ static void connections(VIP_NIC_HANDLE nic) {
     pthread_join(thread, NULL);
     GIVES(VIP_REJECT, a.result);
 
-    /* A VI of another level cannot accept; another one still can. */
+    /* A VI of another level cannot accept; a VI of the right level still can. */
     VIP_VI_ATTRIBUTES level = usual_attributes(p.ptag, 0);
     level.ReliabilityLevel = VIP_SERVICE_RELIABLE_RECEPTION;
     OK(VipCreateVi(nic, &level, NULL, NULL, &other));
@@ -248,7 +248,7 @@ static void connections(VIP_NIC_HANDLE nic) {
     GIVES(VIP_INVALID_STATE, VipSetViAttributes(p.a.vi, &level));
     OK(VipDestroyVi(other));
 
-    /* The end from one side is an error state on the other. */
+    /* The end from one side puts the other side into the error state. */
     OK(VipDisconnect(p.a.vi));
     for (int i = 0; i < 6000 && state_of(p.b.vi) != VIP_STATE_ERROR; i++) {
         struct timespec a_while = {0, 10000000};
@@ -311,7 +311,7 @@ static void cqs_and_names(VIP_NIC_HANDLE nic) {
 
     OK(VipNSInit(nic, NULL));
     char host[] = "localhost", no[] = "no.such.host.invalid";
-    /* A discriminator that stands there already is the program's. */
+    /* A discriminator that is already in the memory belongs to the program. */
     address.address.DiscriminatorLen = 7;
     OK(VipNSGetHostByName(nic, host, &address.address, 0));
     HOLDS(address.address.HostAddressLen == 16 && address.address.DiscriminatorLen == 7);
@@ -331,7 +331,7 @@ static void cqs_and_names(VIP_NIC_HANDLE nic) {
     free(list.ADAddrArray);
 }
 
-/* What programs are compiled with: sizes, offsets and values of the specification. */
+/* Sizes, offsets and values of the specification, with which programs are compiled. */
 static void header(void) {
     HOLDS(sizeof(VIP_CONTROL_SEGMENT) == 32 && sizeof(VIP_DESCRIPTOR_SEGMENT) == 16 && sizeof(VIP_DESCRIPTOR) == 64);
     HOLDS(offsetof(VIP_CONTROL_SEGMENT, NextHandle) == 8 && offsetof(VIP_CONTROL_SEGMENT, SegCount) == 12);

@@ -1,4 +1,4 @@
-/* What has ended is over: peer requests that were withdrawn or answered disturb no later ones, and a NIC that closes ends who waits. */
+/* Ends: peer requests that were withdrawn or answered disturb no later ones, and closing a NIC ends the waits at it. */
 #include "vip_test.h"
 
 static void a_while(long milliseconds) {
@@ -19,7 +19,7 @@ static void ask_peer(pair *p, end *e, const char *name, VIP_ULONG timeout) {
     OK(VipConnectPeerRequest(e->vi, &here.address, &here.address, timeout));
 }
 
-/* One connects after the other, and one side is slower. */
+/* Each VI connects after the other, and one side is slower. */
 static void one_after_the_other(VIP_NIC_HANDLE nic) {
     pair p;
     VIP_VI_ATTRIBUTES theirs;
@@ -36,14 +36,14 @@ static void one_after_the_other(VIP_NIC_HANDLE nic) {
     end_pair(&p);
 }
 
-/* A request that was withdrawn before anybody came is found by nobody. */
+/* A request that was withdrawn before any peer came is found by none. */
 static void withdrawn(VIP_NIC_HANDLE nic) {
     pair p, q;
     VIP_VI_ATTRIBUTES theirs;
     two(&p, nic);
     two(&q, nic);
     ask_peer(&p, &p.a, "withdrawn", VIP_INFINITE);
-    a_while(200); /* it is known by then, most often */
+    a_while(200); /* The request is usually known by then. */
     OK(VipDisconnect(p.a.vi));
     a_while(200);
     ask_peer(&q, &q.a, "withdrawn", 10000);
@@ -70,7 +70,7 @@ static void *wait_without_end(void *argument) {
     return NULL;
 }
 
-/* Who waits for connections, or for somebody that waits for them, when the NIC closes. */
+/* Threads that wait for connections, or for a peer that waits for them, when the NIC closes. */
 static void closes(void) {
     pthread_t threads[2];
     pair p;
@@ -83,7 +83,7 @@ static void closes(void) {
     a.vi = p.a.vi;
     HOLDS(pthread_create(&threads[0], NULL, wait_without_end, &w) == 0);
     HOLDS(pthread_create(&threads[1], NULL, ask, &a) == 0);
-    a_while(300); /* both wait by then, most often; otherwise the NIC is no NIC any more */
+    a_while(300); /* Both threads usually wait by then; otherwise the NIC's handle is already invalid. */
     OK(VipCloseNic(p.nic));
     for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
     HOLDS(w.result != VIP_SUCCESS && a.result != VIP_SUCCESS);

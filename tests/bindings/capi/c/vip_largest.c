@@ -4,7 +4,7 @@
 static end whole(pair *p, VIP_ULONG length) {
     end e;
     VIP_VI_ATTRIBUTES attributes = usual_attributes(p->ptag, 1);
-    attributes.MaxTransferSize = 0; /* the NIC's */
+    attributes.MaxTransferSize = 0; /* The value 0 stands for the NIC's limit. */
     e.memory = make_memory(p->nic, SLOT + length, p->ptag, VIP_TRUE, VIP_TRUE);
     OK(VipCreateVi(p->nic, &attributes, NULL, NULL, &e.vi));
     return e;

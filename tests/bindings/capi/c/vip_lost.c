@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
         post_send(&p.a, 2, 8);
         sent(&p.a, 2, 0);
         VIP_DESCRIPTOR *done;
-        OK(VipRecvWait(p.a.vi, TIMEOUT, &done)); /* the other side has it */
+        OK(VipRecvWait(p.a.vi, TIMEOUT, &done)); /* The other side has the message. */
         kill(getpid(), SIGKILL);
     }
     received(&p.a, 0, 0);

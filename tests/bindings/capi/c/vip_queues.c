@@ -1,4 +1,4 @@
-/* How descriptors end: order, errors, flushes, completion queues, handlers, RDMA. */
+/* Ends of descriptors: order, errors, flushes, completion queues, handlers, RDMA. */
 #include "vip_test.h"
 
 static VIP_UINT16 levels_of(VIP_NIC_HANDLE nic) {
@@ -42,7 +42,7 @@ static void messages(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level) {
     end_pair(&p);
 }
 
-/* More than any ring holds: who posts is never refused, and all arrive in order. */
+/* More messages than any ring holds: a post is never refused, and all arrive in order. */
 static void floods(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level, VIP_UINT32 length) {
     enum { COUNT = 2000 };
     pair p = connected(nic, level, 0, NULL);
@@ -70,7 +70,7 @@ static void floods(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level, VIP_UINT32 l
     end_pair(&p);
 }
 
-/* A wrong send ends by its own error, and ends a reliable connection; what is behind it is flushed. */
+/* A wrong send ends with its own error, and ends a reliable connection; descriptors behind it are flushed. */
 static void wrong_sends(VIP_NIC_HANDLE nic, told *t) {
     static const VIP_UINT32 errors[] = {VIP_STATUS_FORMAT_ERROR, VIP_STATUS_FORMAT_ERROR, VIP_STATUS_PROTECTION_ERROR,
                                         VIP_STATUS_PROTECTION_ERROR, VIP_STATUS_LENGTH_ERROR};
@@ -100,8 +100,8 @@ static void wrong_sends(VIP_NIC_HANDLE nic, told *t) {
     }
 }
 
-/* The peer sends as soon as it is connected, before this side has heard of the connection and can post. Sent is a message, or a write with
- * immediate data; then perhaps the end. */
+/* The peer sends as soon as it is connected, before this side has learned of the connection and can post. It sends a message, or a
+ * write with immediate data, and then perhaps ends the connection. */
 static void early(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level, int kind) {
     pair p;
     net_address of_a, of_b;
@@ -146,14 +146,14 @@ static void early(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level, int kind) {
     if (with_queue) OK(VipDestroyCQ(cq));
 }
 
-/* A message that finds no descriptor, or none that takes it. */
+/* A message that finds no descriptor, or none that can take it. */
 static void no_place(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
     for (int wrong = 0; wrong < 3; wrong++) {
         pair p = connected(nic, level, 0, NULL);
         VIP_DESCRIPTOR *none;
         if (wrong == 1) post_receive(&p.b, 0, 7);
         if (wrong == 2) {
-            /* Its memory goes while it is posted. */
+            /* The memory is freed while it is posted. */
             block gone = make_memory(nic, SLOT, p.ptag, 0, 0);
             one_segment(descriptor(&p.b, 0), gone.bytes, 8, gone.handle);
             OK(VipPostRecv(p.b.vi, descriptor(&p.b, 0), p.b.memory.handle));
@@ -169,7 +169,7 @@ static void no_place(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
             sent(&p.a, 1, level == VIP_SERVICE_RELIABLE_RECEPTION ? VIP_STATUS_REMOTE_DESC_ERROR : 0);
             HOLDS(state_of(p.b.vi) == VIP_STATE_ERROR);
             was_told(t, p.b.vi, VIP_ERROR_RECVQ_EMPTY);
-            GIVES(VIP_TIMEOUT, VipRecvWait(p.a.vi, 100, &none)); /* takes what the peer said */
+            GIVES(VIP_TIMEOUT, VipRecvWait(p.a.vi, 100, &none)); /* The wait takes the peer's messages. */
             was_told(t, p.a.vi, VIP_ERROR_CONN_LOST);
         }
         end_pair(&p);
@@ -178,7 +178,7 @@ static void no_place(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
 
 static void rdma(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
     pair p = connected(nic, level, 1, NULL);
-    /* A message behind the write: when it has come, the bytes are there. */
+    /* When the message behind the write has arrived, the bytes of the write are in place. */
     for (int round = 0; round < 3; round++) {
         VIP_UINT32 length = round == 0 ? 16 : round == 1 ? 25 : 3000;
         post_receive(&p.b, 0, 8);
@@ -191,7 +191,7 @@ static void rdma(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
         HOLDS(data(&p.b, 5)[length] == 0);
         HOLDS(sent(&p.a, 1, 0) == VIP_STATUS_OP_RDMA_WRITE);
         HOLDS(sent(&p.a, 2, 0) == VIP_STATUS_OP_SEND);
-        /* With immediate data it takes a descriptor. */
+        /* A write with immediate data takes a descriptor. */
         post_receive(&p.b, 0, 8);
         post_rdma(&p.a, 1, VIP_CONTROL_OP_RDMAWRITE | VIP_CONTROL_IMMEDIATE, data(&p.b, 6), p.b.memory.handle, length);
         HOLDS(received(&p.b, 0, 0) == VIP_STATUS_OP_REMOTE_RDMA_WRITE);
@@ -199,7 +199,7 @@ static void rdma(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
         HOLDS(sent(&p.a, 1, 0) == VIP_STATUS_OP_RDMA_WRITE);
     }
     if (level != VIP_SERVICE_UNRELIABLE) {
-        /* Nobody looks at b: the library's thread answers. What is fenced comes behind. */
+        /* Nothing polls b: the library's thread answers. Fenced descriptors come behind. */
         memset(data(&p.b, 7), 0x77, 3000);
         memset(data(&p.a, 3), 0, 3000);
         post_receive(&p.b, 0, 8);
@@ -224,7 +224,7 @@ static void rdma(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
         memset(data(&p.a, 1), 0xee, 64);
         if (wrong == 1) post_rdma(&p.a, 1, operation, p.b.memory.bytes + SLOTS * SLOT - 4, p.b.memory.handle, 8);
         else if (wrong == 2) post_rdma(&p.a, 1, operation, theirs, handle ^ 0x5550000, 8);
-        else if (wrong == 3 && level == VIP_SERVICE_UNRELIABLE) post_send(&p.a, 1, 8); /* no reads there */
+        else if (wrong == 3 && level == VIP_SERVICE_UNRELIABLE) post_send(&p.a, 1, 8); /* The level has no reads. */
         else post_rdma(&p.a, 1, operation, theirs, handle, 8);
         VIP_UINT32 status;
         VIP_DESCRIPTOR *done;
@@ -233,7 +233,7 @@ static void rdma(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
         if (level == VIP_SERVICE_UNRELIABLE) {
             HOLDS(status == 0 && state_of(p.a.vi) == VIP_STATE_CONNECTED);
         } else {
-            /* On reliable delivery a write is done when it has left. */
+            /* With reliable delivery a write is done when it has left. */
             HOLDS(status == (wrong == 3 || level == VIP_SERVICE_RELIABLE_RECEPTION ? VIP_STATUS_RDMA_PROT_ERROR : 0U));
             was_told(t, p.b.vi, wrong == 3 ? VIP_ERROR_RDMAR_PROT : VIP_ERROR_RDMAW_PROT);
         }
@@ -243,7 +243,7 @@ static void rdma(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
     }
 }
 
-/* Each completed descriptor is an entry, in order. */
+/* Each completed descriptor makes an entry, in order. */
 static void completion_queue(VIP_NIC_HANDLE nic) {
     VIP_CQ_HANDLE cq;
     OK(VipCreateCQ(nic, 64, &cq));
@@ -317,13 +317,13 @@ static void handlers(VIP_NIC_HANDLE nic) {
     post_receive(&p.b, 0, 8);
     post_receive(&p.b, 1, 8);
     OK(VipRecvNotify(p.b.vi, &c, on_queue));
-    GIVES(VIP_ERROR_RESOURCE, VipRecvNotify(p.b.vi, &c, on_queue)); /* one at a time */
+    GIVES(VIP_ERROR_RESOURCE, VipRecvNotify(p.b.vi, &c, on_queue)); /* Only one notification at a time is allowed. */
     post_send(&p.a, 2, 8);
     was_called(&c, 1);
     HOLDS(c.vi == p.b.vi && c.descriptor == descriptor(&p.b, 0));
     post_send(&p.a, 3, 8);
-    received(&p.b, 1, 0); /* it is called once */
-    OK(VipSendNotify(p.a.vi, &c, on_queue)); /* there are two already */
+    received(&p.b, 1, 0); /* The handler is called once. */
+    OK(VipSendNotify(p.a.vi, &c, on_queue)); /* There are two completions already. */
     was_called(&c, 2);
     HOLDS(c.vi == p.a.vi && c.descriptor == descriptor(&p.a, 2));
     sent(&p.a, 3, 0);
@@ -338,7 +338,7 @@ static void handlers(VIP_NIC_HANDLE nic) {
     GIVES(VIP_ERROR_RESOURCE, VipCQNotify(cq, &c, on_cq));
     post_send(&p.a, 1, 8);
     was_called(&c, 3);
-    /* The completions of two VIs have no order. Nobody looks: the library's thread takes the message. */
+    /* The completions of two VIs have no order. Nothing polls: the library's thread takes the message. */
     const VIP_BOOLEAN first = c.receives;
     HOLDS(first == VIP_TRUE ? c.vi == p.b.vi : first == VIP_FALSE && c.vi == p.a.vi);
     OK(VipCQNotify(cq, &c, on_cq));

@@ -1,12 +1,12 @@
-/* Who is to be served is served, whatever the program looks at meanwhile, and no peer is told of without end. */
+/* Service of peers: each is served whatever the program polls meanwhile, and no peer's error is reported endlessly. */
 #include "vip_test.h"
 
-/* VIs of two NICs of this process: no thread that waits at one NIC serves the other. */
+/* VIs on two NICs of this process: a thread that waits at one NIC serves no other. */
 typedef struct {
     pair there, here;
 } far_pair;
 
-/* What is told of errors that are not looked at. */
+/* Errors that were reported while the program did not poll. */
 static told unlooked;
 
 static void join_far(far_pair *f, VIP_VI_HANDLE asks, VIP_VI_HANDLE accepts) {
@@ -32,7 +32,7 @@ static far_pair far_connected(VIP_RELIABILITY_LEVEL level) {
     open_end(&f.here, level);
     VIP_DESCRIPTOR *none;
     join_far(&f, f.here.a.vi, f.there.a.vi);
-    /* It has asked: a message without a receive is an error from now on. */
+    /* The peer has connected: a message without a receive is an error from now on. */
     GIVES(VIP_NOT_DONE, VipRecvDone(f.there.a.vi, &none));
     return f;
 }
@@ -44,7 +44,7 @@ static void close_far(far_pair *f) {
     OK(VipCloseNic(f->there.nic));
 }
 
-/* It looks at one VI all the time, and a peer reads memory by another one. */
+/* The program polls one VI all the time, and a peer reads memory through another one. */
 static void looks_elsewhere(void) {
     far_pair f = far_connected(VIP_SERVICE_RELIABLE_DELIVERY);
     VIP_DESCRIPTOR *done = NULL;
@@ -69,24 +69,24 @@ static int count_of(told *t, VIP_VI_HANDLE vi, VIP_ERROR_CODE code) {
     return count;
 }
 
-/* A peer that asks again and again for what it may not have is told of once. */
+/* A peer that repeatedly requests forbidden memory is reported once. */
 static void asks_in_vain(told *t) {
     enum { READS = 30 };
     far_pair f = far_connected(VIP_SERVICE_RELIABLE_DELIVERY);
     VIP_VI_HANDLE there = f.there.a.vi;
     t->count = 0;
     OK(VipErrorCallback(f.there.nic, t, tell));
-    /* It does not look for answers in between. */
+    /* The peer does not poll for answers in between. */
     for (int i = 0; i < READS; i++)
         post_rdma(&f.here.a, i, VIP_CONTROL_OP_RDMAREAD, data(&f.there.a, 1), f.there.a.memory.handle ^ 0x10000, 8);
     was_told(t, there, VIP_ERROR_RDMAR_PROT);
     sent(&f.here.a, 0, VIP_STATUS_RDMA_PROT_ERROR);
     for (int i = 1; i < READS; i++) sent(&f.here.a, i, VIP_STATUS_DESC_FLUSHED_ERROR);
-    close_far(&f); /* all handlers have been called */
+    close_far(&f); /* All handlers have been called. */
     HOLDS(count_of(t, there, VIP_ERROR_RDMAR_PROT) == 1);
 }
 
-/* What the peer had no place for ends by that; a read before it has met no error of its own. */
+/* A post for which the peer had no place fails with this; a read before it has no error of its own. */
 static void breaks_behind_a_read(VIP_RELIABILITY_LEVEL level) {
     for (int round = 0; round < 5; round++) {
         far_pair f = far_connected(level);

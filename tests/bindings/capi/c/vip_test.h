@@ -1,4 +1,4 @@
-/* What the tests of VIPL in C share: two VIs of one process, connected. */
+/* Code that the tests of VIPL in C share: two connected VIs of one process. */
 #ifndef VIP_TEST_H
 #define VIP_TEST_H
 
@@ -7,7 +7,7 @@
 
 #include "../../../../examples/c/vip_common.h"
 
-/* The call has this result. */
+/* Checks that the call has this result. */
 #define GIVES(expected, call)                                                                              \
     do {                                                                                                   \
         int result_ = (int)(call);                                                                         \
@@ -38,7 +38,7 @@ static inline VIP_DESCRIPTOR *descriptor(end *e, int slot) {
     return (VIP_DESCRIPTOR *)(void *)(e->memory.bytes + (size_t)slot * SLOT);
 }
 
-/* Behind the descriptor, of which there are at most 4 segments. */
+/* Offset behind the descriptor, which has at most 4 segments. */
 static inline unsigned char *data(end *e, int slot) { return e->memory.bytes + (size_t)slot * SLOT + 256; }
 
 static inline void make_end(pair *p, end *e, VIP_RELIABILITY_LEVEL level, int rdma, VIP_CQ_HANDLE cq) {
@@ -104,7 +104,7 @@ static inline VIP_VI_STATE state_of(VIP_VI_HANDLE vi) {
     return state;
 }
 
-/* Both VIs in the Idle state, their queues empty, all given back. */
+/* Returns both VIs to the Idle state, with empty queues and everything given back. */
 static inline void end_pair(pair *p) {
     end *ends[2] = {&p->a, &p->b};
     for (int i = 0; i < 2; i++) {
@@ -129,7 +129,7 @@ static inline void post_send(end *e, int slot, VIP_UINT32 length) {
     OK(VipPostSend(e->vi, descriptor(e, slot), e->memory.handle));
 }
 
-/* The first segment is the peer's place. */
+/* The first segment is the peer's memory. */
 static inline void post_rdma(end *e, int slot, VIP_UINT16 control, void *there, VIP_MEM_HANDLE handle, VIP_UINT32 length) {
     VIP_DESCRIPTOR *d = descriptor(e, slot);
     one_segment(d, NULL, length, 0);
@@ -143,7 +143,7 @@ static inline void post_rdma(end *e, int slot, VIP_UINT16 control, void *there, 
     OK(VipPostSend(e->vi, d, e->memory.handle));
 }
 
-/* The next send that is done is that slot's, with these error bits and this operation. */
+/* Checks that the next finished send is that of the slot, with these error bits and this operation. */
 static inline VIP_UINT32 sent(end *e, int slot, VIP_UINT32 errors) {
     VIP_DESCRIPTOR *done = NULL;
     OK(VipSendWait(e->vi, TIMEOUT, &done));
@@ -160,7 +160,7 @@ static inline VIP_UINT32 received(end *e, int slot, VIP_UINT32 errors) {
     return done->CS.Status & VIP_STATUS_OP_MASK;
 }
 
-/* What the error callback was told. */
+/* Events that the error callback received. */
 typedef struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -181,7 +181,7 @@ static inline void tell(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error) {
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Waits until that VI's error was told. */
+/* Waits until the error of this VI was reported. */
 static inline void was_told(told *t, VIP_VI_HANDLE vi, VIP_ERROR_CODE code) {
     struct timespec until;
     int found = 0;

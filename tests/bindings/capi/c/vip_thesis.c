@@ -1,5 +1,5 @@
-/* One message to and from each host that is named, by the calls of the program in the appendix of the thesis on DECK over VIA: the same
- * names, constants and order. It runs on each of these hosts at once. */
+/* One message to and from each named host, by the calls of the program in the appendix of the thesis on DECK over VIA: the same
+ * names, constants and order. The program runs on each of these hosts at once. */
 #include <vipl.h>
 #include <vipl_priv.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As the thesis has it, a second; only ends a hang here. */
+/* The limit is that of the thesis, a second; here it only ends a hang. */
 #define TIMEOUT 60 * 1000
 #define OK(call) done(call, #call)
 
@@ -18,7 +18,7 @@ static void done(VIP_RETURN got, const char *what) {
     }
 }
 
-/* The first address in such memory that descriptors may have. */
+/* Returns the first address in this memory at which descriptors may lie. */
 #define ALIGNED(pointer) (void *)(((VIP_UINTPTR)(pointer) + 0x3F) & ~((VIP_UINTPTR)0x3F))
 
 int main(int argc, char **argv) {
@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     local->DiscriminatorLen = 1;
     memcpy(local->HostAddress, of_nic.LocalNicAddress, of_nic.NicAddressLen);
     local->HostAddress[local->HostAddressLen] = 'Z';
-    /* Before its host is known, and never again. */
+    /* The lengths are set before the host is known, and never again. */
     remote->HostAddressLen = of_nic.NicAddressLen;
     remote->DiscriminatorLen = 1;
 
@@ -102,7 +102,7 @@ int main(int argc, char **argv) {
         remote->HostAddress[remote->HostAddressLen] = 'Z';
         OK(VipConnectPeerRequest(vi, local, remote, TIMEOUT));
         OK(VipConnectPeerWait(vi, &theirs));
-        /* Behind the connection: the peer may have sent already. */
+        /* The receive follows the connection: the peer may have sent already. */
         OK(VipPostRecv(vi, receive, receive_handle));
         memset(out, 0, sizeof text);
         snprintf((char *)out, sizeof text, "a message to %s", name);

@@ -8,7 +8,7 @@ static pthread_mutex_t connecting = PTHREAD_MUTEX_INITIALIZER;
 
 static void *own_pair(void *argument) {
     (void)argument;
-    pthread_mutex_lock(&connecting); /* all connect at one discriminator */
+    pthread_mutex_lock(&connecting); /* All threads connect at one discriminator. */
     pair p = connected(nic, VIP_SERVICE_RELIABLE_DELIVERY, 1, NULL);
     pthread_mutex_unlock(&connecting);
     for (int i = 0; i < ROUNDS; i++) {
@@ -19,7 +19,7 @@ static void *own_pair(void *argument) {
         if (i % 50 == 0) {
             post_rdma(&p.a, 2, VIP_CONTROL_OP_RDMAREAD, data(&p.b, 3), p.b.memory.handle, 100);
             HOLDS(sent(&p.a, 2, 0) == VIP_STATUS_OP_RDMA_READ);
-            /* Registering and deregistering goes on beside what others do. */
+            /* Other threads register and deregister meanwhile. */
             block extra = make_memory(nic, SLOT, p.ptag, 0, 0);
             free_memory(nic, &extra);
         }
@@ -30,11 +30,11 @@ static void *own_pair(void *argument) {
 
 static pair shared;
 static block sends;
-/* How often each of them was given back. */
+/* Number of times that each descriptor was given back. */
 static int given_back[MESSAGES];
 
-/* Posts its half, and waits once for each: for whichever is over next, which may be the other's. Who waited for a certain one would wait
-   in vain after the other has been given it. */
+/* Posts its half, and waits once for each post: for the next finished one, which may be the other thread's. A wait for a certain post
+   would be in vain after the other thread has got it. */
 static void *post_half(void *argument) {
     int half = *(int *)argument;
     VIP_DESCRIPTOR *all = (VIP_DESCRIPTOR *)(void *)sends.bytes, *done;
@@ -57,7 +57,7 @@ static void one_vi(void) {
     int halves[2] = {0, 1}, came[2] = {0, 0};
     shared = connected(nic, VIP_SERVICE_RELIABLE_DELIVERY, 0, NULL);
     sends = make_memory(nic, MESSAGES * sizeof(VIP_DESCRIPTOR), shared.ptag, 0, 0);
-    /* As many receives as messages will come: nothing holds the posters up. */
+    /* There are as many receives as messages, so nothing delays the posters. */
     block many = make_memory(nic, MESSAGES * sizeof(VIP_DESCRIPTOR), shared.ptag, 0, 0);
     VIP_DESCRIPTOR *receives = (VIP_DESCRIPTOR *)(void *)many.bytes;
     for (int i = 0; i < MESSAGES; i++) {

@@ -1,4 +1,5 @@
-/* Two ranks of a deckrun job: rank 0 listens, rank 1 connects. With the argument "dies" rank 1 kills itself then, and rank 0 is told. */
+/* Two ranks of a deckrun job: rank 0 listens, rank 1 connects. With the argument "dies" rank 1 then kills itself, and rank 0
+ * learns it. */
 
 #include <signal.h>
 #include <unistd.h>
@@ -7,7 +8,7 @@
 
 enum { SERVICE = 4711, ROUNDS = 100 };
 
-/* Where the other one may read and write, as a message. */
+/* Memory that the other rank may read and write, described in a message. */
 struct place {
     DAT_VADDR address;
     DAT_RMR_CONTEXT context;
@@ -33,7 +34,7 @@ static void listen_and_accept(void) {
     NEXT(connect_evd[A], DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/* The other rank may not listen yet. */
+/* The other rank may not be listening yet. */
 static void connect_to_who_listens(void) {
     DAT_EVENT event;
     DAT_COUNT count;
@@ -82,7 +83,7 @@ int main(int argc, char **argv) {
         close_all();
         return 0;
     }
-    /* Each writes to the other's memory, says so, and the other reads back what it has written. */
+    /* Each rank writes to the other's memory and tells it, and the other reads back what it has written. */
     there.virtual_address = theirs->address;
     there.rmr_context = theirs->context;
     there.segment_length = 1024;
@@ -98,7 +99,7 @@ int main(int argc, char **argv) {
         OK(dat_ep_post_rdma_read(ep[A], 1, &part, cookie(5), &there, DAT_COMPLETION_DEFAULT_FLAG));
         DONE(request_evd[A], 5, DAT_DTO_SUCCESS);
         CHECK(memory[A][16384] == (char)round);
-        /* Nobody writes again before the other has read. */
+        /* Neither rank writes again before the other has read. */
         receive(128, 6);
         say(192);
         DONE(recv_evd[A], 6, DAT_DTO_SUCCESS);

@@ -1,5 +1,5 @@
-/* What calls refuse because of what is there: states, rights, queues that are full, and who waits already. (`refusals.c` has wrong
-   handles and arguments.) */
+/* Refusals of calls because of the objects' states: states of end points, rights, full queues, and waiting threads. (`refusals.c` has
+   wrong handles and arguments.) */
 
 #include <pthread.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@ enum { FEW = 2, MANY_EVENTS = 9000 };
 
 static DAT_RMR_HANDLE rmr;
 
-/* An end point without a protection zone, and one without a connection. */
+/* An end point without a protection zone, and an end point without a connection. */
 static void states(void) {
     DAT_LMR_TRIPLET part = piece(A, 0, 8);
     DAT_RMR_TRIPLET there = remote(B, 0, 8, rmr_context[B]);
@@ -33,7 +33,7 @@ static void states(void) {
     NOTHING(request_evd[A]);
 }
 
-/* Memory without the right that a call needs, and of another zone. */
+/* Memory without the right that a call needs, and memory of another zone. */
 static void rights(void) {
     DAT_LMR_TRIPLET part = piece(A, 0, 8), read_only = part, write_only = part, none;
     DAT_RMR_TRIPLET there = remote(B, 0, 8, rmr_context[B]);
@@ -47,7 +47,7 @@ static void rights(void) {
     OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, SIZE, pz, flags, DAT_VA_TYPE_VA, handle, &(triplet).lmr_context, NULL, NULL, NULL))
     REGION(DAT_MEM_PRIV_LOCAL_READ_FLAG, &readable, read_only);
     REGION(DAT_MEM_PRIV_LOCAL_WRITE_FLAG, &writable, write_only);
-    /* What is registered can be sent. */
+    /* Registered memory can be sent. */
     FAILS(dat_ep_post_rdma_read(ep[A], 1, &read_only, cookie(1), &there, 0), DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE);
 #define BIND(handle, of, what, flags) dat_rmr_bind(handle, of, what, flags, DAT_VA_TYPE_VA, ep[A], cookie(1), 0, &context)
     FAILS(BIND(rmr, readable, &read_only, DAT_MEM_PRIV_REMOTE_WRITE_FLAG), DAT_PRIVILEGES_VIOLATION, 0);
@@ -55,7 +55,7 @@ static void rights(void) {
     OK(dat_pz_create(ia, &other));
     OK(dat_rmr_create(other, &foreign));
     FAILS(BIND(foreign, lmr[A], &part, DAT_MEM_PRIV_REMOTE_READ_FLAG), DAT_PROTECTION_VIOLATION, DAT_PROTECTION_RDMA_READ);
-    /* Nothing of any region, but by an end point of another zone. */
+    /* A bind of zero bytes names no region, but an end point of another zone refuses it. */
     none = part;
     none.segment_length = 0;
     FAILS(BIND(foreign, DAT_HANDLE_NULL, &none, DAT_MEM_PRIV_REMOTE_READ_FLAG), DAT_PROTECTION_VIOLATION, DAT_PROTECTION_RDMA_READ);
@@ -66,7 +66,7 @@ static void rights(void) {
     OK(dat_lmr_free(writable));
 }
 
-/* A message that is longer than any may be, and a queue of receives that is full. */
+/* A message beyond the largest length, and a full queue of receives. */
 static void sizes(void) {
     DAT_LMR_TRIPLET part = piece(A, 0, 8), long_one;
     DAT_SEG_LENGTH len = ia_attr.max_message_size + 1;
@@ -95,7 +95,7 @@ static void sizes(void) {
     for (at = 0; at < FEW; at++) DONE(recv_evd[A], at, DAT_DTO_ERR_FLUSHED);
 }
 
-/* A qualifier that somebody has, end points of the provider, and a request for another end point. */
+/* A qualifier in use, end points of the provider, and a request for another end point. */
 static void service_points(void) {
     DAT_RSP_HANDLE rsp;
     DAT_PSP_HANDLE made;
@@ -128,7 +128,7 @@ static void *wait_for_its_end(void *evd) {
     return NULL;
 }
 
-/* A dispatcher that somebody waits for, that tells a notification object, or that holds more than it shall. */
+/* A dispatcher that a thread waits at, that notifies an object, or that holds more events than its new size. */
 static void dispatchers(void) {
     const DAT_OS_WAIT_PROXY_AGENT nobody = {NULL, NULL};
     const DAT_RETURN waiter = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_WAITER;

@@ -1,4 +1,4 @@
-/* Regions, RMRs, RDMA, and what is refused of them. */
+/* Regions, RMRs, RDMA, and the calls on them that are refused. */
 
 #include "test.h"
 
@@ -44,7 +44,7 @@ static void ends_a_connection_that_reaches_too_far(DAT_RMR_CONTEXT context, int 
         DONE(request_evd[A], 5, DAT_DTO_ERR_REMOTE_ACCESS);
     } else {
         OK(dat_ep_post_rdma_write(ep[A], 1, &part, cookie(5), &there, 0));
-        DONE(request_evd[A], 5, DAT_DTO_SUCCESS); /* it has left */
+        DONE(request_evd[A], 5, DAT_DTO_SUCCESS); /* The write has left. */
     }
     NEXT(connect_evd[A], DAT_CONNECTION_EVENT_BROKEN);
     CHECK(memory[B][16] == 7 && state_of(ep[A]) == DAT_EP_STATE_DISCONNECTED);
@@ -54,7 +54,7 @@ static void ends_a_connection_that_reaches_too_far(DAT_RMR_CONTEXT context, int 
     connect_both();
 }
 
-/* What the end of the connection has flushed leaves nothing open, neither what was bound before nor what was to be. */
+/* Requests that the end of the connection flushed leave nothing open: neither earlier bindings nor those that were due. */
 static void flushes_a_bind(int len) {
     DAT_RMR_HANDLE rmr;
     DAT_RMR_CONTEXT before, after;
@@ -117,14 +117,14 @@ int main(void) {
     FAILS(dat_lmr_free(lmr[B]), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
     OK(dat_rmr_query(rmr, DAT_RMR_FIELD_ALL, &param));
     CHECK(param.rmr_context == context && param.lmr_triplet.segment_length == 8 && param.pz_handle == pz);
-    /* Bound anew it has other rights, and another context; the first one is none any more. */
+    /* A second bind gives it other rights, and another context; the first context is invalid from then on. */
     bind_part(rmr, 16, 8, DAT_MEM_PRIV_REMOTE_READ_FLAG, &later);
     CHECK(later != context);
     ends_a_connection_that_reaches_too_far(context, 1);
     ends_a_connection_that_reaches_too_far(later, 0);
     bind_part(rmr, 0, 0, DAT_MEM_PRIV_NONE_FLAG, &context);
     ends_a_connection_that_reaches_too_far(later, 1);
-    /* A message that ends an RMR of the receiver's. */
+    /* A message invalidates an RMR of the receiver. */
     bind_part(rmr, 16, 8, DAT_MEM_PRIV_REMOTE_WRITE_FLAG, &context);
     part = piece(B, 0, 16);
     OK(dat_ep_post_recv(ep[B], 1, &part, cookie(21), 0));
@@ -137,7 +137,7 @@ int main(void) {
     flushes_a_bind(0);
     flushes_a_bind(8);
     binds_nothing_of_another_zone();
-    /* A receive that is too short. */
+    /* The receive is too short. */
     part = piece(B, 0, 4);
     OK(dat_ep_post_recv(ep[B], 1, &part, cookie(31), 0));
     part = piece(A, 0, 8);
@@ -145,7 +145,7 @@ int main(void) {
     DONE(recv_evd[B], 31, DAT_DTO_ERR_LOCAL_LENGTH);
     NEXT(connect_evd[B], DAT_CONNECTION_EVENT_BROKEN);
     NEXT(connect_evd[A], DAT_CONNECTION_EVENT_BROKEN);
-    /* Nothing is left of memory that was freed. */
+    /* Nothing remains in memory that was freed. */
     OK(dat_lmr_free(lmr[B]));
     FAILS(dat_lmr_free(lmr[B]), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
     (void)none;

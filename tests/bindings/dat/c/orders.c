@@ -1,4 +1,4 @@
-/* Messages without receives, binds that wait for their turn, and agents that take their time. */
+/* Messages without receives, binds that wait for their turn, and slow agents. */
 
 #include <pthread.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 
 enum { POSTED = 4096 };
 
-/* The context of a bind works when the bind has come to its turn, and not before. */
+/* The context of a bind becomes valid when the bind is carried out, and not before. */
 static void binds_in_its_turn(void) {
     DAT_EP_ATTR attr;
     DAT_RMR_HANDLE rmr;
@@ -28,7 +28,7 @@ static void binds_in_its_turn(void) {
         OK(dat_ep_create(ia, pz, recv_evd[A], request_evd[A], connect_evd[A], &attr, &ep[A]));
         OK(dat_ep_create(ia, pz, recv_evd[B], request_evd[B], connect_evd[B], &attr, &ep[B]));
         connect_both();
-        /* B has no receives: A's messages fill what is between them, and the bind waits behind them. */
+        /* B has no receives: A's messages fill the connection, and the bind waits behind them. */
         for (posted = 0; pass == 0 && posted < POSTED; posted++) {
             OK(dat_ep_post_send(ep[A], 1, &part, cookie(1), DAT_COMPLETION_SUPPRESS_FLAG));
         }
@@ -44,14 +44,14 @@ static void binds_in_its_turn(void) {
         if (pass == 0) {
             NEXT(connect_evd[A], DAT_CONNECTION_EVENT_BROKEN);
             CHECK(memory[A][4096] == 7);
-            /* A message without a receive keeps it from hearing of that soon. */
+            /* A message without a receive keeps the end point from learning that soon. */
             OK(dat_ep_disconnect(ep[B], DAT_CLOSE_ABRUPT_FLAG));
             OK(dat_evd_wait(connect_evd[B], 20 * SECOND, 1, &event, &more));
             do OK(dat_evd_dequeue(request_evd[A], &event));
             while (event.event_number != DAT_RMR_BIND_COMPLETION_EVENT);
             CHECK(event.event_data.rmr_completion_event_data.status == DAT_DTO_ERR_FLUSHED);
         } else {
-            /* It has arrived when a message behind it has. */
+            /* The write has arrived when a message behind it has. */
             part = piece(A, 0, 8);
             OK(dat_ep_post_recv(ep[A], 1, &part, cookie(4), 0));
             OK(dat_ep_post_send(ep[B], 1, &from, cookie(5), DAT_COMPLETION_SUPPRESS_FLAG));
@@ -69,7 +69,7 @@ static void binds_in_its_turn(void) {
 
 enum { LARGE = 48 << 20, CONNECTIONS = 3 };
 
-/* Messages without receives wait, but not more of them than an adapter bears: others are told so at once. */
+/* Messages without receives wait, but no more of them than an adapter bears: the others fail at once. */
 static void bears_so_many_bytes_without_a_receive(void) {
     DAT_EP_HANDLE senders[CONNECTIONS], receivers[CONNECTIONS];
     DAT_LMR_HANDLE large;
@@ -146,7 +146,7 @@ static void until(int *what, int wanted) {
     CHECK(__atomic_load_n(what, __ATOMIC_SEQ_CST) == wanted);
 }
 
-/* A call of an agent's is over when its object is free; news wait for it once. */
+/* An agent's call is over when its object is free; news wait for it once. */
 static void ends_with_its_agent(void) {
     struct agent agent = {0, 0, 0, DAT_HANDLE_NULL};
     DAT_OS_WAIT_PROXY_AGENT proxy = {&agent, take_time}, freeing = {&agent, free_own};
@@ -164,7 +164,7 @@ static void ends_with_its_agent(void) {
     for (at = 0; at < 1000; at++) OK(dat_evd_post_se(evd, &event));
     agent.may_return = 1;
     until(&agent.is_inside, 0);
-    until(&agent.calls, 2); /* one for all thousand */
+    until(&agent.calls, 2); /* The agent is called once for all thousand. */
     usleep(50000);
     CHECK(agent.calls == 2);
     until(&agent.is_inside, 0);
@@ -185,7 +185,7 @@ static void ends_with_its_agent(void) {
     OK(dat_evd_free(evd));
 }
 
-/* A message without a receive does not keep back the answer to a read: the program may post the receive when it has read. */
+/* A message without a receive does not delay the answer to a read: the program may post the receive after it has read. */
 static void reads_while_a_message_waits(void) {
     DAT_LMR_TRIPLET message = piece(A, 0, 8), into = piece(B, 0, 8);
     DAT_RMR_TRIPLET there = remote(A, 64, 8, rmr_context[A]);
@@ -211,7 +211,7 @@ int main(void) {
     open_all();
     reads_while_a_message_waits();
     binds_in_its_turn();
-    /* Elsewhere so many bytes may take longer than a message waits. */
+    /* Elsewhere this number of bytes may take longer than a message waits. */
     if (strcmp(ia_attr.adapter_name, "shm0") == 0) bears_so_many_bytes_without_a_receive();
     ends_with_its_agent();
     close_all();

@@ -1,10 +1,10 @@
-/* Qualities of service: a connection has the one that it was asked for with where the adapter has service levels, and is best effort elsewhere. */
+/* Qualities of service: a connection has the requested quality if the adapter has service levels, and otherwise is best effort. */
 
 #include "test.h"
 
 static DAT_PROVIDER_ATTR provider;
 
-/* What an end point has that asks for this. */
+/* Quality that an end point has after this request. */
 static DAT_QOS has(DAT_QOS asked) {
     return (DAT_QOS)(provider.dat_qos_supported & asked);
 }
@@ -36,7 +36,7 @@ static void attributes_ask_for_one(void) {
     DAT_EP_PARAM param;
     memset(&attr, 0, sizeof attr);
     memset(&param, 0, sizeof param);
-    attr.qos = (DAT_QOS)3; /* a set is none */
+    attr.qos = (DAT_QOS)3; /* A set of qualities is no quality. */
     FAILS(dat_ep_create(ia, pz, recv_evd[B], request_evd[B], connect_evd[B], &attr, &ep[B]), DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
     attr.qos = DAT_QOS_ECONOMY;
     OK(dat_ep_create(ia, pz, recv_evd[B], request_evd[B], connect_evd[B], &attr, &ep[B]));
@@ -47,7 +47,7 @@ static void attributes_ask_for_one(void) {
     param.ep_attr.qos = DAT_QOS_PREMIUM;
     OK(dat_ep_modify(ep[A], DAT_EP_FIELD_EP_ATTR_QOS, &param));
     CHECK(qos_of(ep[A]) == has(DAT_QOS_PREMIUM));
-    /* What is not named stays. */
+    /* Attributes that are not named stay as they are. */
     param.ep_attr.qos = DAT_QOS_ECONOMY;
     param.ep_attr.max_recv_dtos = 8;
     OK(dat_ep_modify(ep[A], DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, &param));
@@ -70,7 +70,7 @@ static void calls_ask_for_one(void) {
     DONE(request_evd[A], 2, DAT_DTO_SUCCESS);
     ends(ep[A]);
     CHECK(qos_of(ep[A]) == has(DAT_QOS_PREMIUM));
-    /* Best effort asks for nothing: the attributes do. */
+    /* Best effort requests nothing, so the attributes apply. */
     OK(dat_ep_connect(ep[A], ia_attr.ia_address_ptr, qualifier, 20 * SECOND, 0, NULL, DAT_QOS_BEST_EFFORT, 0));
     accepts(ep[A]);
     CHECK(qos_of(ep[A]) == has(DAT_QOS_PREMIUM));

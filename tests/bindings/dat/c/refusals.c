@@ -1,4 +1,5 @@
-/* What each call refuses: handles that are none, of another kind, or freed, and arguments out of their range, by the provider's table. */
+/* Refusals of each call: handles that are invalid, of another kind, or freed, and arguments out of range, by the provider's table.
+ * Refusals of each call: handles that are invalid, of another kind, or freed, and arguments out of range, by the provider's table. */
 
 #define DAT_EXTENSIONS 1
 
@@ -9,10 +10,10 @@
 enum { SLOTS = 79 };
 
 static DAT_PROVIDER *calls;
-/* Which slots of the table were tried. */
+/* Slots of the table that were tried. */
 static char tried[SLOTS];
 
-/* A place for what calls give. */
+/* Memory for results of calls. */
 static union {
     DAT_HANDLE handle;
     DAT_EVENT event;
@@ -36,7 +37,7 @@ static union {
 } out;
 static DAT_COUNT more;
 
-/* Handles: NULL, of another kind, and one that was freed, in turn. */
+/* Handles, in turn: NULL, of another kind, and freed. */
 static DAT_HANDLE wrong;
 
 #define HANDLE_AS(other, freed, call, type, subtype)                     \
@@ -51,7 +52,7 @@ static DAT_HANDLE wrong;
 #define HANDLE(other, freed, call, subtype) HANDLE_AS(other, freed, call, DAT_INVALID_HANDLE, subtype)
 /* The nth argument, from 1. */
 #define ARGUMENT(nth, call) FAILS(call, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + (nth) - 1)
-/* A slot of the table, which is tried from here on. */
+/* A slot of the table that is tried from here on. */
 #define CALL(name) \
     (tried[(offsetof(DAT_PROVIDER, name##_func) - offsetof(DAT_PROVIDER, ia_open_func)) / sizeof(void *)] = 1, calls->name##_func)
 
@@ -114,7 +115,7 @@ static void make_and_free(void) {
     freed_ia = pz_param.ia_handle;
 }
 
-/* What is freed is told from what comes later only while its place is free: nothing is made from here on that succeeds. */
+/* A freed object is recognised only while its place is free: from here on no call that makes an object succeeds. */
 
 static void adapters(void) {
     DAT_EVD_HANDLE evd = DAT_HANDLE_NULL;
@@ -195,7 +196,7 @@ static void dispatchers(void) {
     ARGUMENT(2, CALL(evd_resize)(cr_evd, 0));
     HANDLE(pz, freed_evd, CALL(evd_post_se)(wrong, &event), DAT_INVALID_HANDLE1);
     ARGUMENT(2, CALL(evd_post_se)(cr_evd, NULL));
-    FAILS(CALL(evd_post_se)(cr_evd, &event), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1); /* not of that stream */
+    FAILS(CALL(evd_post_se)(cr_evd, &event), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1); /* The event is not of this stream. */
     HANDLE(pz, freed_evd, CALL(evd_dequeue)(wrong, &out.event), DAT_INVALID_HANDLE1);
     ARGUMENT(2, CALL(evd_dequeue)(cr_evd, NULL));
     HANDLE(pz, freed_evd, CALL(evd_free)(wrong), DAT_INVALID_HANDLE1);

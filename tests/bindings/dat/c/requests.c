@@ -1,11 +1,12 @@
-/* Connection requests: that nobody answers, more than are answered, of a reserved service point that goes, and of other adapters. */
+/* Connection requests: unanswered ones, more than are answered, requests of a reserved service point that ends, and of other
+ * adapters. */
 
 #include <dirent.h>
 #include <unistd.h>
 
 #include "test.h"
 
-/* Threads of this process that ask for a connection. */
+/* Number of threads of this process that make connects. */
 static int askers(void) {
     DIR *tasks = opendir("/proc/self/task");
     struct dirent *task;
@@ -55,7 +56,7 @@ static void ends_with_its_end_point(void) {
     NEXT(connect_evd[A], DAT_CONNECTION_EVENT_DISCONNECTED);
     nobody_asks();
     OK(dat_cr_reject(cr, 0, NULL));
-    /* Or at its time. */
+    /* Or it ends at its time limit. */
     OK(dat_ep_reset(ep[A]));
     ask(ep[A], qualifier, 100000);
     cr = asked();
@@ -68,7 +69,7 @@ static void ends_with_its_end_point(void) {
 
 enum { MANY = 200, MOST = 128 };
 
-/* A service point has so many requests that nobody has answered, and the next one when one of them is. */
+/* A service point holds a bounded number of unanswered requests, and accepts the next one when one of them is answered. */
 static void are_not_more_than_so_many(void) {
     static DAT_EP_HANDLE all[MANY];
     static DAT_CR_HANDLE crs[MANY];
@@ -110,7 +111,7 @@ static void stays_when_its_service_point_goes(void) {
     NEXT(connect_evd[B], DAT_CONNECTION_EVENT_DISCONNECTED);
     OK(dat_ep_reset(ep[B]));
     make_ep(A);
-    /* Refused, its end point is free. */
+    /* When the request is refused, its end point is free. */
     OK(dat_rsp_create(ia, 99, ep[B], cr_evd, &rsp));
     ask(ep[A], 99, 20 * SECOND);
     cr = asked();
@@ -118,7 +119,7 @@ static void stays_when_its_service_point_goes(void) {
     OK(dat_cr_reject(cr, 0, NULL));
     NEXT(connect_evd[A], DAT_CONNECTION_EVENT_PEER_REJECTED);
     CHECK(state_of(ep[B]) == DAT_EP_STATE_UNCONNECTED);
-    /* Refused while the service point is there, it stays reserved. */
+    /* When the request is refused while the service point exists, the end point stays reserved. */
     OK(dat_ep_reset(ep[A]));
     OK(dat_rsp_create(ia, 99, ep[B], cr_evd, &rsp));
     ask(ep[A], 99, 20 * SECOND);
@@ -131,7 +132,7 @@ static void stays_when_its_service_point_goes(void) {
     OK(dat_ep_free(ep[B]));
 }
 
-/* What a peer has said stays as long as an event points to it, whatever becomes of the end point. */
+/* The peer's data stay valid as long as an event points to them, whatever becomes of the end point. */
 static void keeps_what_a_peer_has_said(void) {
     static const char words[] = "what a peer has said is there when its event is taken";
     DAT_EVENT event;
@@ -156,7 +157,7 @@ static void keeps_what_a_peer_has_said(void) {
     OK(dat_ep_free(ep[B]));
 }
 
-/* The address of an end point's peer, that a query has shown, can be read as long as there is the end point. */
+/* The peer's address that a query has returned stays readable as long as the end point exists. */
 static void keeps_the_address_of_its_peer(void) {
     DAT_EP_PARAM param;
     struct sockaddr_in *of_a, *of_b;
@@ -188,7 +189,7 @@ static void keeps_the_address_of_its_peer(void) {
         for (at = 0; at < 1000; at++) free(others[at]);
         OK(dat_ep_query(ep[A], DAT_EP_FIELD_ALL, &param));
         CHECK(param.remote_ia_address_ptr == NULL);
-        /* Nobody listens there. */
+        /* No service point listens there. */
         ask(ep[A], 7, 100000);
         OK(dat_ep_query(ep[A], DAT_EP_FIELD_ALL, &param));
         of_a = (struct sockaddr_in *)param.remote_ia_address_ptr;
@@ -203,7 +204,7 @@ static void keeps_the_address_of_its_peer(void) {
 
 enum { ROUNDS = 200, ASKERS = 4 };
 
-/* A service point closes while requests come: each that an event names is there, and no other one. */
+/* A service point closes while requests arrive: each request named by an event is valid, and there is no other. */
 static void are_there_when_an_event_names_them(void) {
     DAT_EP_HANDLE all[ASKERS];
     DAT_PSP_HANDLE closes;
@@ -225,11 +226,11 @@ static void are_there_when_an_event_names_them(void) {
         NOTHING(cr_evd);
         while (DAT_GET_TYPE(dat_evd_dequeue(connect_evd[A], &event)) == DAT_SUCCESS) continue;
     }
-    /* A thread that has just begun has not its name yet. */
+    /* A thread that has just begun has no name yet. */
     for (at = 0; at < 100; at = askers() == 0 ? at + 1 : 0) usleep(1000);
 }
 
-/* Objects of another adapter are none of this one's. */
+/* Objects of another adapter are invalid at this one. */
 static void are_not_of_another_adapter(void) {
     DAT_IA_HANDLE other;
     DAT_EVD_HANDLE other_async = DAT_HANDLE_NULL, other_evd, made_evd;
@@ -260,7 +261,7 @@ static void are_not_of_another_adapter(void) {
     FAILS(dat_ep_create(ia, other_pz, recv_evd[A], request_evd[A], connect_evd[A], NULL, &made), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
     FAILS(dat_ep_create(ia, pz, other_evd, request_evd[A], connect_evd[A], NULL, &made), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_RECV);
     FAILS(dat_ep_create(ia, pz, recv_evd[A], other_evd, connect_evd[A], NULL, &made), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_REQUEST);
-    /* Where connection events go is the program's choice. */
+    /* The program chooses the dispatcher of connection events. */
     OK(dat_ep_create(ia, pz, recv_evd[A], request_evd[A], other_evd, NULL, &made));
     OK(dat_ep_free(made));
     FAILS(dat_ep_create_with_srq(ia, pz, recv_evd[A], request_evd[A], connect_evd[A], other_srq, NULL, &made), DAT_INVALID_HANDLE,
@@ -289,7 +290,7 @@ static void are_not_of_another_adapter(void) {
           DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     OK(dat_rmr_free(rmr));
     FAILS(dat_ep_dup_connect(ep[A], other_ep, SECOND, 0, NULL, 0), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
-    /* A request that is accepted with the wrong end point stays. */
+    /* A request that is accepted with the wrong end point stays valid. */
     ask(ep[A], qualifier, 20 * SECOND);
     cr = asked();
     FAILS(dat_cr_accept(cr, other_ep, 0, NULL), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
@@ -299,7 +300,7 @@ static void are_not_of_another_adapter(void) {
     OK(dat_ia_close(other, DAT_CLOSE_ABRUPT_FLAG));
 }
 
-/* Nor does the end of the adapter leave it. */
+/* The end of the adapter leaves no connecting thread either. */
 static void ends_with_its_adapter(void) {
     make_ep(A);
     ask(ep[A], qualifier, DAT_TIMEOUT_INFINITE);
@@ -312,7 +313,7 @@ static void ends_with_its_adapter(void) {
 int main(void) {
     open_all();
     ends_with_its_end_point();
-    /* Over UDP each datagram wakes everybody who asks: two hundred of them take a minute where there are few processors. */
+    /* Over UDP each datagram wakes all connecting threads: two hundred of them take a minute on few processors. */
     if (strcmp(ia_attr.adapter_name, "udp0") != 0) are_not_more_than_so_many();
     stays_when_its_service_point_goes();
     keeps_what_a_peer_has_said();

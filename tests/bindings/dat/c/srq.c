@@ -35,12 +35,12 @@ int main(void) {
         CHECK(DONE(recv_evd[B], i, DAT_DTO_SUCCESS).ep_handle == ep[B]);
         CHECK(memory[B][64 * i] == 'a' + i);
     }
-    /* Fewer than two are left: told once. */
+    /* Fewer than two receives are left, which is reported once. */
     event = NEXT(async_evd, DAT_ASYNC_ERROR_EP_BROKEN);
     CHECK(event.event_data.asynch_error_event_data.dat_handle == srq);
     CHECK(event.event_data.asynch_error_event_data.reason == DAT_SRQ_LOW_WATERMARK_EVENT);
     NOTHING(async_evd);
-    /* A message that finds none waits for one. */
+    /* A message that finds no receive waits for one. */
     for (i = 0; i < 2; i++) {
         OK(dat_ep_post_send(ep[A], 1, &part, cookie(30 + i), 0));
         DONE(request_evd[A], 30 + i, DAT_DTO_SUCCESS);

@@ -1,4 +1,4 @@
-/* End points: each state, and what each refuses. */
+/* States of end points: each state, and its refusals. */
 
 #include "test.h"
 
@@ -68,7 +68,7 @@ static void is_connected_and_ends(void) {
     DONE(request_evd[A], 4, DAT_DTO_SUCCESS);
     CHECK(DONE(recv_evd[B], 3, DAT_DTO_SUCCESS).transfered_length == 8);
     CHECK(strcmp(memory[B], "message") == 0);
-    /* What is suppressed is not told, and what is posted behind the end is flushed. */
+    /* Suppressed completions are not reported, and posts after the end are flushed. */
     OK(dat_ep_post_recv(ep[B], 1, &other, cookie(5), 0));
     OK(dat_ep_post_send(ep[A], 1, &part, cookie(6), DAT_COMPLETION_SUPPRESS_FLAG));
     DONE(recv_evd[B], 5, DAT_DTO_SUCCESS);
@@ -84,7 +84,7 @@ static void is_connected_and_ends(void) {
     DONE(recv_evd[A], 9, DAT_DTO_ERR_FLUSHED);
     OK(dat_ep_disconnect(ep[A], DAT_CLOSE_DEFAULT));
     NOTHING(connect_evd[A]);
-    /* And again. */
+    /* The same happens again. */
     OK(dat_ep_reset(ep[A]));
     OK(dat_ep_reset(ep[B]));
     connect_both();
@@ -112,7 +112,7 @@ static void is_reserved(void) {
     CHECK(state_of(ep[B]) == DAT_EP_STATE_CONNECTED);
 }
 
-/* An end point that gets the place of one that was freed while it asked is not connected by what that one has asked for. */
+/* An end point that takes the place of one that was freed during its connect is not connected by that connect. */
 static void is_not_who_was_there_before(void) {
     DAT_EP_HANDLE before, late;
     DAT_CR_HANDLE first, second;
@@ -124,12 +124,12 @@ static void is_not_who_was_there_before(void) {
     first = NEXT(cr_evd, DAT_CONNECTION_REQUEST_EVENT).event_data.cr_arrival_event_data.cr_handle;
     OK(dat_ep_free(ep[A]));
     make_ep(A);
-    CHECK(ep[A] == before); /* or this test shows nothing */
+    CHECK(ep[A] == before); /* Otherwise this test shows nothing. */
     OK(dat_ep_connect(ep[A], ia_attr.ia_address_ptr, qualifier, 20 * SECOND, 0, NULL, 0, 0));
     second = NEXT(cr_evd, DAT_CONNECTION_REQUEST_EVENT).event_data.cr_arrival_event_data.cr_handle;
     OK(dat_ep_create(ia, pz, recv_evd[B], request_evd[B], connect_evd[B], NULL, &late));
     OK(dat_cr_accept(first, late, 0, NULL));
-    /* This side may know already that nobody asks any more. */
+    /* This side may already know that the connect was given up. */
     OK(dat_evd_wait(connect_evd[B], 20 * SECOND, 1, &event, &more));
     if (event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED)
         NEXT(connect_evd[B], DAT_CONNECTION_EVENT_DISCONNECTED);

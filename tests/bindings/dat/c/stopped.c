@@ -1,4 +1,4 @@
-/* A peer is stopped while its request is answered: others of the same dispatcher have their connections meanwhile. */
+/* A peer is stopped while its request is being answered: other connections of the same dispatcher are made meanwhile. */
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -6,7 +6,7 @@
 
 #include "test.h"
 
-/* The peer: another process, which asks and is stopped then. */
+/* The peer: another process, which connects and is then stopped. */
 static void ask(int told) {
     DAT_CONN_QUAL whom;
     if (read(told, &whom, sizeof whom) != sizeof whom) _exit(0);
@@ -18,7 +18,7 @@ static void ask(int told) {
 
 static DAT_EVD_HANDLE both;
 
-/* Accepts the next request, and has its connection. */
+/* Accepts the next request, and waits for its connection. */
 static DAT_EP_HANDLE accept_next(pid_t stop) {
     DAT_CR_HANDLE cr = NEXT(both, DAT_CONNECTION_REQUEST_EVENT).event_data.cr_arrival_event_data.cr_handle;
     DAT_EP_HANDLE handle;
@@ -49,7 +49,7 @@ int main(void) {
         ask(told[0]);
     }
     close(told[0]);
-    /* First: the process that opens first serves the table of names, and is not the one to be stopped. */
+    /* This process opens first: the first one serves the table of names, and must not be the stopped one. */
     open_all();
     OK(dat_evd_create(ia, 64, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG, &both));
     OK(dat_psp_create_any(ia, &whom, both, DAT_PSP_CONSUMER_FLAG, &service));

@@ -1,4 +1,5 @@
-/* What our programs of uDAPL have in common. Each is one process that connects to itself, and says "well" in the end. */
+/* Code that the project's uDAPL programs share. Each program is one process that connects to itself, and prints "well" at its end.
+ * Code that the project's uDAPL programs share. Each program is one process that connects to itself, and prints "well" at its end. */
 
 #include <dat2/udat.h>
 #include <dat2/udat_redirection.h>
@@ -13,9 +14,9 @@
 
 #define SECOND 1000000u
 
-/* A call that succeeds. */
+/* Checks that a call succeeds. */
 #define OK(call) is(call, DAT_SUCCESS, #call, __LINE__)
-/* A call that fails with this type and subtype. */
+/* Checks that a call fails with this type and subtype. */
 #define FAILS(call, type, subtype) is(call, DAT_CLASS_ERROR | (type) | (subtype), #call, __LINE__)
 #define CHECK(what) ((what) ? (void)0 : fail(#what, __LINE__))
 
@@ -31,7 +32,7 @@ static inline void is(DAT_RETURN got, DAT_RETURN wanted, const char *what, int l
     }
 }
 
-/* The next event, which is of this kind. */
+/* Waits for the next event, which must be of this kind. */
 static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, int line) {
     DAT_EVENT event;
     DAT_COUNT more;
@@ -45,7 +46,7 @@ static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, int li
 }
 #define NEXT(evd, number) next(evd, number, __LINE__)
 
-/* The next completion: its cookie and status. */
+/* Waits for the next completion, and checks its cookie and status. */
 static inline DAT_DTO_COMPLETION_EVENT_DATA done(DAT_EVD_HANDLE evd, DAT_UINT64 cookie, int status, int line) {
     DAT_EVENT event = next(evd, DAT_DTO_COMPLETION_EVENT, line);
     DAT_DTO_COMPLETION_EVENT_DATA data = event.event_data.dto_completion_event_data;
@@ -82,7 +83,7 @@ static DAT_PZ_HANDLE pz;
 static DAT_PSP_HANDLE psp;
 static DAT_CONN_QUAL qualifier;
 static DAT_IA_ATTR ia_attr;
-/* Of both ends. */
+/* Objects of both ends. */
 static DAT_EP_HANDLE ep[2];
 static DAT_EVD_HANDLE recv_evd[2], request_evd[2], connect_evd[2];
 static DAT_LMR_HANDLE lmr[2];
@@ -134,7 +135,7 @@ static inline void make_ep(int end) {
     OK(dat_ep_create(ia, pz, recv_evd[end], request_evd[end], connect_evd[end], NULL, &ep[end]));
 }
 
-/* A asks, B accepts. */
+/* A connects, B accepts. */
 static inline void connect_both(void) {
     DAT_EVENT event;
     OK(dat_ep_connect(ep[A], ia_attr.ia_address_ptr, qualifier, 20 * SECOND, 2, "hi", DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
