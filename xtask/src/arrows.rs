@@ -150,6 +150,7 @@ const RULES: &[Rule] = &[
         may: &["crates/via", "tests/faults"],
         tests_may: &["transports/*", "tests/mock-verbs", "crates/boot", "bindings/dat", "crates/sys"],
     },
+    Rule { folder: "benches", may: &[], tests_may: &[".", "crates/boot", "crates/sys"] },
     // Programs in other languages run over the libraries that users get.
     Rule { folder: "tests/bindings", may: &[], tests_may: &["tests/jobs"] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
