@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Ends a hang.
+#: Seconds after which a hanging job is ended.
 PATIENCE = 120
-#: What a rank prints is one write: those of several would mix.
+#: Beginning of each program. A rank prints a line in one write, because lines of several ranks would mix otherwise.
 PROLOGUE = """import numpy, os, signal, sys, time, threading
 import udeck
-# What a shell starts in the background ignores it, and Python leaves that so.
+# A shell makes programs in the background ignore SIGINT, and Python keeps that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def print(*words, **_): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
 
 
 class Job:
-    """What became of a job."""
+    """Outcome of a job."""
 
     def __init__(self, done):
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""What test_memory.py runs under valgrind: everything in the binding that touches memory by address, in one rank."""
+"""Program of test_memory.py under valgrind: everything in the binding that accesses memory by address, in one rank."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ async def first_of(inbox):
 world = udeck.init()
 kept = []
 with world.mailbox("memory", objects=True) as inbox, world.postbox("memory") as out:
-    # Values: short and long, of each kind of type, strided, of another byte order, and empty.
+    # Values: short and long ones, of each kind of type, strided, of another byte order, and empty.
     for kind in ["?", "i4", "f8", "c16", ">f8", "S5", "M8[ns]", "i4,f8"]:
         for shape in [(), (0,), (3,), (2, 3), (40, 50)]:
             array = numpy.zeros(shape, dtype=kind)
@@ -26,11 +26,11 @@ with world.mailbox("memory", objects=True) as inbox, world.postbox("memory") as 
     out.post(numpy.arange(600.0).reshape(20, 30).T)
     assert inbox.retrieve()[1, 1] == 31
 
-    # Longer than caches are: copied past them.
+    # Arrays longer than caches are copied past them.
     out.post(numpy.full(5_000_001, 3.0))
     assert (inbox.retrieve() == 3).all()
 
-    # Into an array, and what does not fit.
+    # Retrieves into an array, and messages that do not fit.
     room = numpy.zeros(5)
     out.post(numpy.ones(5))
     assert inbox.retrieve_into(room) == 5
@@ -40,7 +40,7 @@ with world.mailbox("memory", objects=True) as inbox, world.postbox("memory") as 
     except udeck.TooSmall:
         kept.append(inbox.retrieve())
 
-    # Memory that moves, and what is left of its array.
+    # Memory that moves, and the remainder of its array.
     for shape in [3, (30, 40)]:
         array = world.zeros(shape)
         view = array[1:]
@@ -77,11 +77,11 @@ for kind in ["?", "i1", "u2", "f4", "f8", "c16"]:
     part = numpy.zeros(1000, dtype=kind)
     group.reduce_scatter(array, part)
     assert (group.allgather(array)[0] == array).all() and (group.alltoall(array) == array).all()
-# Aligned as its elements want it, and no more.
+# Memory aligned as its elements need it, and no more.
 array = numpy.ones(9, dtype="f4")[1:].view("c8")
 group.allreduce(array)
 
-# Views outlive their mailbox, and their world.
+# Views outlive their mailbox and their world.
 world.finish()
 assert [one.sum() for one in kept[:3]] == [6, 0, 0] and kept[3].sum() == 49_995_000
 unposted[:] = 1

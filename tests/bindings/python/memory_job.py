@@ -1,4 +1,4 @@
-"""What test_memory.py runs under valgrind in several ranks: arrays of other processes, until one of these is killed."""
+"""Program of test_memory.py under valgrind in several ranks: arrays of other processes, until one of these is killed."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ others = [rank for rank in range(size) if rank != me]
 inbox = world.mailboxes("job", objects=True)
 outs = {rank: world.postbox_of("job", rank) for rank in others}
 kept = []
-# Short, handed off, and in pieces; copied, moved and pickled.
+# Messages: short, handed off, and in pieces; copied, moved and pickled.
 for shape in [(), (3,), (100, 3), (100, 1000)]:
     for out in outs.values():
         out.post(numpy.full(shape, me))
@@ -67,7 +67,7 @@ assert (row == before).all()
 part = group.split(me % 2)
 part.broadcast(row, root=part.size - 1)
 
-# What a rank posted before its death is read after it.
+# Messages that a rank posted before its death are read after it.
 dying = size - 1
 if me == dying:
     for out in outs.values():

@@ -1,4 +1,4 @@
-"""Tensors of torch and JAX, on the CPU: what is shared, and what is copied. Without a framework its tests are skipped."""
+"""Tensors of torch and JAX on the CPU: which are shared, and which are copied. Without a framework its tests are skipped."""
 
 import numpy
 import pytest
@@ -41,7 +41,7 @@ def test_torch_takes_received_arrays_without_a_copy(torch, ends, received):
         assert take(received).data_ptr() == received.ctypes.data
     tensor = torch.from_dlpack(received)
     del received
-    # The tensor keeps the message: its memory is not written again.
+    # The tensor keeps the message, whose memory is not written again.
     inbox, out = ends
     for _ in range(5):
         out.post(numpy.zeros(SIZE, dtype="f4"))

@@ -146,7 +146,7 @@ def test_a_killed_rank_is_an_exception_at_the_others(job):
             out.post(numpy.zeros(1))
         for _ in range(3):
             inbox.retrieve()
-        # The others are not within a barrier: one that is left late may hear of the loss there.
+        # The other ranks are not within a barrier, where a late one might learn of the loss.
         if world.rank != 1:
             outs[1].post(numpy.zeros(1))
         else:
@@ -318,7 +318,7 @@ def test_the_launcher_sees_a_wait(tmp_path, waits, words):
         world.barrier()
     """))
     deckrun = Path(sysconfig.get_path("scripts")) / "deckrun"
-    # What waits gives up in the end, so that a line that never comes is the end of the text.
+    # Waits end after these times, so that a missing line shows as the end of the text.
     environment = {**os.environ, "DECK_DEADLINE": "20", "DECK_SETUP_TIMEOUT": "20"}
     with subprocess.Popen(
         [deckrun, "-n", "2", "--watchdog", "1s", "--", sys.executable, program],
@@ -359,7 +359,8 @@ def test_copies_are_counted_once_and_everywhere(job, transfers):
     )
     units = {"B": 1, "KiB": 1024}
     lines = [line.split() for line in done.err.splitlines() if line.startswith("deck: rank 0:")]
-    # The line of the peer has posted, bytes, received, bytes, copied, each size with its unit; the last one begins with the sum.
+    # The peer's line has the columns posted, bytes, received, bytes, copied, each with its unit; the last line begins with the
+    # sum.
     (peer,) = [line for line in lines if line[3] == "1"]
     (total,) = [line for line in lines if "all;" in line]
     peer, total = (float(line[at]) * units[line[at + 1]] for line, at in ((peer, 10), (total, 3)))
@@ -387,7 +388,7 @@ def test_a_signal_interrupts_a_connect_that_nobody_answers(job, transport):
             except (FileNotFoundError, ProcessLookupError):
                 return True
         os.kill(pid, signal.SIGSTOP)
-        # Its other threads answer until the one that has got the signal runs, and so stops them all.
+        # The other threads answer until the one with the signal runs, and so stops them all.
         while not all(map(is_stopped, os.listdir(f"/proc/{pid}/task"))):
             time.sleep(0.01)
         try:
@@ -408,7 +409,7 @@ def test_a_signal_interrupts_a_connect_that_nobody_answers(job, transport):
 
 
 def test_a_connection_under_way_has_no_standard_streams_number():
-    # Whoever calls once its queue is full gets no answer.
+    # A caller whose connection does not fit into the full queue gets no answer.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as server, socket.create_connection(server.getsockname()):
         port = server.getsockname()[1]
         environment = {**os.environ, "PMI_PORT": f"127.0.0.1:{port}", "PMI_ID": "0"}
@@ -423,7 +424,7 @@ def test_a_connection_under_way_has_no_standard_streams_number():
 
 
 def leads_to(fd):
-    """Where a link leads, which may be gone since it was listed."""
+    """Target of a link, which may have vanished since it was listed."""
     try:
         return os.readlink(fd)
     except FileNotFoundError:
@@ -431,7 +432,7 @@ def leads_to(fd):
 
 
 def calling(port, rank):
-    """The inode of the socket that waits for this port of the host to answer, once there is one."""
+    """Inode of the socket that waits for this port's answer, once there is one."""
     while rank.poll() is None:
         for row in map(str.split, Path("/proc/net/tcp").read_text().splitlines()):
             syn_sent = "02"
@@ -487,7 +488,7 @@ def test_a_task_that_waits_ends_no_interpreter(job):
         out.post(numpy.zeros(3))
         woken.wait()
         class Slowly:
-            # While the interpreter ends, too.
+            # This also runs while the interpreter ends.
             closed = False
             def flush(self, sleep=time.sleep):
                 sleep(0.3)
@@ -507,7 +508,7 @@ def test_a_task_waits_for_memory_without_holding_the_loop(job):
             inbox, out = world.mailbox("in"), world.postbox("in")
             array, held = numpy.zeros(2 << 20), []
             async def fills():
-                # Until there is no memory for one more.
+                # The loop ends when there is no memory for another message.
                 while not (posting := asyncio.ensure_future(out.post_async(array))).done():
                     await asyncio.sleep(0)
                     if not posting.done():
@@ -560,7 +561,7 @@ def test_run_local_returns_what_the_ranks_did(monkeypatch):
     assert [rank for rank, _ in results] == [0, 1, 2] and all((array == 6).all() for _, array in results)
     with pytest.raises(RuntimeError, match="rank 1 of 2(.|\n)*no way"):
         udeck.run_local(2, fails, timeout=60)
-    # As where it is not installed.
+    # The test behaves as if cloudpickle were not installed.
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     with pytest.raises(TypeError, match="cloudpickle"):
         udeck.run_local(2, lambda world: (yield), timeout=60)
@@ -595,7 +596,7 @@ def test_run_local_runs_what_a_script_defines(tmp_path):
     script.write_text(SCRIPT + "main()\n")
     done = run_script(script)
     assert done.returncode != 0 and 'under `if __name__ == "__main__":`' in done.stderr, done
-    # A file is what ranks need.
+    # Ranks need a file.
     done = run_script("-c", SCRIPT + "main()\n")
     assert done.returncode != 0 and "install cloudpickle" in done.stderr.splitlines()[-1], done
 
@@ -620,7 +621,7 @@ def test_data_loader(example):
     done = example(3, "data_loader.py")
     first, second = done.out.splitlines()
     assert done.code == 0 and first == "60 batches of each of 2 loaders, 0 bytes of them copied", done
-    # What is found with a fixed order of batches is 0.99; theirs is any.
+    # With a fixed order of batches the result is 0.99; here the order is arbitrary.
     assert "of 12000 rows" in second and float(second.split()[-1]) > 0.95, done
 
 

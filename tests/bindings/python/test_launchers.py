@@ -1,4 +1,4 @@
-"""Python's ranks under the launchers that clusters have. The tests' own Slurm is that of `tests/jobs/tests/engines`."""
+"""Python's ranks under the launchers of clusters. The tests' own Slurm is that of `tests/jobs/tests/engines`."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ LAUNCHERS = {
     "hydra": ["mpiexec.hydra"],
     "openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"],
 }
-#: Daemons lie where only root looks.
+#: Folders with daemons, which only root searches.
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 
 
@@ -27,7 +27,7 @@ def require(*programs):
 
 @pytest.fixture(scope="module")
 def slurm():
-    """What SLURM_CONF has to be."""
+    """Value for SLURM_CONF."""
     require("srun", "sinfo", "slurmctld", "slurmd", "munged", "setsid")
     if os.geteuid() != 0:
         pytest.skip("slurmd needs root")
@@ -85,7 +85,7 @@ def test_pi(launched):
 @pytest.mark.parametrize("first", ["mpi4py.MPI", "udeck"])
 @pytest.mark.parametrize("last", ["mpi4py.MPI", "udeck"])
 def test_mpi_in_the_same_process(tmp_path, first, last):
-    """Hydra has one connection for a process: MPI says goodbye by it, whoever was first."""
+    """Hydra has one connection for a process: MPI ends it with a goodbye, whichever library was first."""
     pytest.importorskip("mpi4py", reason="mpi4py is not installed (UDECK_PYTHON_MORE=mpi4py,mpich)")
     mpiexec = shutil.which("mpiexec", path=os.path.dirname(sys.executable) + ":" + PATH)
     if not mpiexec:

@@ -1,4 +1,4 @@
-"""The binding under valgrind: nothing of udeck reads or writes memory that is not there, or that nobody has written."""
+"""The binding under valgrind: udeck neither accesses memory that does not exist, nor reads memory that was not written."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-#: Valgrind takes a hundred times as long, on a machine that is busy besides.
+#: Time limit in seconds: valgrind takes a hundred times as long, on a busy machine.
 PATIENCE = 900
 
 
 def blocks(log):
-    """The errors of a log: kind, and the stacks below."""
+    """Errors of a log: the kind of each, and the stacks below."""
     block = []
     for line in log.splitlines():
         words = re.sub(r"^==\d+== ?", "", line)
@@ -31,7 +31,7 @@ def blocks(log):
 
 def run(program, log, before=(), **more):
     """Runs a program of this folder under valgrind; %p in the name of the log is a process's number."""
-    # Each object is a block of its own, so that what lies beside it is not another one's.
+    # Each object is a block of its own, so that the memory beside it belongs to no other.
     environment = {
         **os.environ,
         "PYTHONMALLOC": "malloc",
@@ -52,7 +52,7 @@ def run(program, log, before=(), **more):
 
 
 def check(logs):
-    """The interpreter and numpy have errors of their own; what udeck is part of is one."""
+    """The interpreter and numpy have errors of their own; only those with udeck in the stack count."""
     text = "\n\n".join(log.read_text() for log in logs)
     assert "ERROR SUMMARY" in text, text[-4000:]
     ours = [block for block in blocks(text) if re.search(r"\n +(at|by) 0x.*udeck", block)]
@@ -74,7 +74,7 @@ def test_valgrind_finds_nothing_of_udeck_in_one_rank(tmp_path):
 
 @pytest.mark.parametrize(("transport", "ranks"), [("shm", 2), ("tcp", 2), ("shm", 3)])
 def test_valgrind_finds_nothing_of_udeck_in_a_job(tmp_path, transport, ranks):
-    """One of its ranks is killed in the end."""
+    """One of the ranks is killed at the end."""
     deckrun = Path(sysconfig.get_path("scripts")) / "deckrun"
     before = [deckrun, "-n", str(ranks), "--on-failure", "continue", "--"]
     done = run("memory_job.py", tmp_path / "log.%p", before, DECK_TRANSPORT=transport)

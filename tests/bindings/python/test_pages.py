@@ -1,4 +1,4 @@
-"""The samples that readers see: each is a whole program, and runs as it stands."""
+"""The samples of the documents: each is a whole program, and runs unchanged."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What editors and type checkers see: types, and docstrings."""
+"""Types and docstrings, as editors and type checkers see them."""
 
 import importlib.util
 import inspect
@@ -10,7 +10,7 @@ from conftest import ROOT
 
 import udeck
 
-#: The harness installs it where it can.
+#: The type checker, which the harness installs where it can.
 needs_mypy = pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy could not be installed")
 EXAMPLES = sorted((ROOT / "examples/python").glob("*.py"))
 
@@ -28,7 +28,7 @@ def cache(tmp_path_factory):
 
 
 def strict(cache, *files):
-    # matplotlib is used where it is installed, and not needed by the tests.
+    # matplotlib is used if it is installed, but the tests do not need it.
     return run("mypy", "--strict", "--ignore-missing-imports", "--cache-dir", cache, *files)
 
 
@@ -39,7 +39,7 @@ def test_examples_are_typed(cache):
     assert code == 0, said
 
 
-#: What the checker says of a line.
+#: Lines that the checker reports.
 LINES = {
     "world.postbox(3)": 'Argument 1 to "postbox"',
     "world.all().allreduce(array, op='mean')": 'Argument "op" to "allreduce"',
@@ -68,7 +68,7 @@ def test_the_checker_sees_types(cache, tmp_path):
 
 @needs_mypy
 def test_stubs_and_module_agree(tmp_path):
-    # The types of caches, and classes that are made by loops and specifications.
+    # Types of caches, and classes that are made by loops and specifications.
     allowed = tmp_path / "allowed"
     allowed.write_text(r"udeck\._helpers\.(dtype_of|_text)|udeck\._array\..*|udeck\._udeck\.ArrayLayout" + "\n")
     code, said = run("mypy.stubtest", "udeck", "--allowlist", allowed)
@@ -76,7 +76,7 @@ def test_stubs_and_module_agree(tmp_path):
 
 
 def public():
-    """Every public thing, by its name."""
+    """Every public object, by its name."""
     yield "udeck", udeck
     for name in udeck.__all__:
         thing = getattr(udeck, name)

@@ -1,4 +1,4 @@
-"""What is posted and what is retrieved, in one rank."""
+"""Posted and retrieved values, in one rank."""
 
 import array
 import asyncio
@@ -23,7 +23,7 @@ import udeck
 
 @pytest.fixture(scope="module")
 def world():
-    # The process ends with the tests: a rank joins its job once.
+    # The process ends with the tests: a rank joins its job only once.
     return udeck.init()
 
 
@@ -57,7 +57,7 @@ def padded(**layout):
     return numpy.dtype({"names": ["a", "b"], "formats": ["i4", "i2"], **layout})
 
 
-#: Structures, times and texts that come as they went.
+#: Structures, times and texts that arrive unchanged.
 SURVIVORS = [
     "M8[25s]", "m8", ">M8[us]", "V3", ">U2", [("a", ">i4")], [(("title", "a"), "i4")], [("é", "i4")],
     [("a", [("x", "f4", (2, 2))]), ("b", "S3")], numpy.dtype([("a", "u1"), ("b", "f8")], align=True),
@@ -79,7 +79,7 @@ def test_types_without_a_number_survive(world, kind, shape):
 
 
 def others():
-    """Types that numpy has no text for, or one that is another type's."""
+    """Types without a text in numpy, or whose text is that of another type."""
     yield "V0", "0 bytes"
     yield "S0", "0 bytes"
     yield [], "0 bytes"
@@ -110,7 +110,7 @@ def test_types_that_would_come_as_others_are_refused(world, ends, kind, advice):
     assert inbox.try_retrieve() is None
     room = numpy.zeros(3, dtype=kind)
     if room.dtype.itemsize and not room.dtype.hasobject:
-        # Members of a group have arrays of their own: the bytes are enough.
+        # Members of a group have arrays of their own, so the bytes suffice.
         world.all().broadcast(room)
 
 
@@ -265,7 +265,7 @@ def test_posted_arrays_leave_nothing(world, ends):
 
 
 class Interface:
-    """Has an array's address, and does not keep the array."""
+    """Takes an array's address without a reference to the array."""
 
     def __init__(self, **attributes):
         vars(self).update(attributes)
@@ -289,7 +289,7 @@ def pandas_frame(array):
     return pytest.importorskip("pandas").DataFrame(array.reshape(-1, 1), copy=False)
 
 
-#: What else can have the memory of an array, and how it writes there.
+#: Other holders of an array's memory, with the way in which each writes there.
 HOLDERS = {
     "asarray": (numpy.asarray, set_first),
     "view of asarray": (lambda array: numpy.asarray(array)[:500], set_first),
@@ -355,7 +355,7 @@ def by_task(out, make):
     return asyncio.run(post())
 
 
-#: Ways to call. What has a variable returns it.
+#: Ways to call post. One that has a variable returns it.
 POSTS = {
     "variable": by_variable,
     "keyword": by_keyword,
@@ -395,13 +395,13 @@ def test_nothing_else_writes_a_message(world, holder, post):
         try:
             posted = POSTS[post](out, array)
         except udeck.ArrayInUse:
-            # Seen to be a view: that is an answer, too.
+            # The array was recognised as a view, which is a right answer, too.
             return
         if posted is not None:
             with pytest.raises(udeck.ArrayPosted):
                 posted.sum()
         check(inbox.retrieve())
-        # The message's memory may be another one's.
+        # The message's memory may now belong to another message.
         check(world.zeros(1000))
 
 
@@ -444,7 +444,7 @@ def test_one_variable_is_no_reason_for_a_copy(world, ends):
 
     posts = [local, task, pop, closure]
     if sys.version_info >= (3, 11):
-        # Before, whoever calls a function has its arguments, too, until it returns.
+        # In earlier versions the caller of a function holds its arguments, too, until it returns.
         posts.append(parameter)
     for post in posts:
         assert copied(post) == 0, post
@@ -498,7 +498,7 @@ def test_memory_with_views_is_not_posted(world, ends):
     with pytest.raises(udeck.ArrayInUse, match="1 more array") as raised:
         out.post(array)
     assert raised.value.mailbox == inbox.name
-    out.post(part)  # a part is copied
+    out.post(part)  # The part is copied.
     assert len(inbox.retrieve()) == 990
     del part
     out.post(array.reshape(10, 100).copy())
@@ -522,7 +522,7 @@ def test_objects_with_buffers_beside(world):
         out.post_object({"big": big, "text": "x", "none": None, "more": [numpy.ones(3)] * 2})
         got = inbox.retrieve()
         assert (got["big"] == big).all() and got["text"] == "x" and got["more"][1][2] == 1
-        # As from any pickle: what could be written can be written, and is nobody else's.
+        # The objects are those of any pickle: writeable ones stay writeable, and are shared with nobody.
         got["big"].sort()
         got["big"][0] = got["more"][0][0] = 7
         assert got["more"][1][0] == 7 and big[0] == 0
@@ -632,12 +632,12 @@ def test_one_of_several_mailboxes_has_a_message(world, ends):
         for _ in range(2):
             out.post(numpy.zeros(3))
             to_other.post(numpy.zeros(3))
-        # They take turns.
+        # The two mailboxes take turns.
         order = [udeck.select([inbox, other]) for _ in range(4)]
         assert order == [inbox, other] * 2 or order == [other, inbox] * 2
         for box in order:
             box.retrieve(timeout=0)
-        # What did not fit stays the next one, here too.
+        # A message that does not fit stays the next one, here too.
         out.post(numpy.zeros(3))
         with pytest.raises(udeck.TooSmall):
             inbox.retrieve_into(numpy.zeros(1))
@@ -663,7 +663,7 @@ def test_threads_that_select_do_not_wait_for_each_other_for_ever(world, ends):
             while not message:
                 try:
                     message = udeck.select(boxes, timeout=30).try_retrieve()
-                except udeck.Busy:  # the other thread looks into that mailbox just now
+                except udeck.Busy:  # The other thread polls that mailbox just now.
                     pass
             got.append(message.tag)
 
@@ -715,7 +715,7 @@ def test_other_threads_run_while_one_waits(ends):
     counted = 0
     waiter = threading.Thread(target=inbox.retrieve)
     waiter.start()
-    # A wait that kept the interpreter's lock would keep this from running, and the message from coming.
+    # A wait that held the interpreter's lock would keep this loop from running, and the message from arriving.
     for _ in range(1000):
         counted += 1
     out.post(numpy.zeros(1))
@@ -737,13 +737,13 @@ def test_two_threads_retrieve_one_after_another(ends):
 
 
 class Waiting(threading.Thread):
-    """A thread that waits in a call, longer than any test; and what becomes of it."""
+    """A thread that waits in a call, longer than any test, and the outcome of the call."""
 
     def __init__(self, call):
         super().__init__(daemon=True)
         self.call, self.result = call, None
         self.start()
-        time.sleep(0.2)  # so that it waits; a test that comes before it sees less, and does not fail
+        time.sleep(0.2)  # After this time the thread usually waits; an earlier test covers less, and does not fail.
 
     def run(self):
         try:
@@ -862,7 +862,7 @@ def test_a_cancelled_task_loses_nothing(ends):
     assert inbox.retrieve()[0] == 4
 
 
-#: What is wrong, and how the error begins.
+#: Wrong arguments, and the beginning of each error.
 ARGUMENTS = {
     "out.post(array, tag=-1)": (ValueError, "tag=-1:"),
     "out.post(array, tag=2**32)": (ValueError, "tag=4294967296:"),
@@ -911,7 +911,7 @@ def test_an_error_names_the_argument(world, ends, call):
 
 
 class OwnThreadOnly(asyncio.SelectorEventLoop):
-    """A loop that notes which other threads have called it."""
+    """A loop that records which other threads have called it."""
 
     def __init__(self):
         super().__init__()
@@ -970,7 +970,7 @@ def test_busy_is_raised_by_the_await(ends):
 
     got, refused = asyncio.run(retrieves())
     assert got[0] == 6 and isinstance(refused, udeck.Busy)
-    # One that is never awaited has no mailbox.
+    # A call that is never awaited does not take the mailbox.
     inbox.retrieve_async().close()
     out.post(numpy.full(1, 7))
     assert inbox.retrieve()[0] == 7

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deckrun within allocations of a real Slurm of two nodes, n1 and n2, which may be one machine: salloc, sbatch, steps.
+# Tests deckrun within allocations of a real Slurm with two nodes, n1 and n2, which may be one machine: salloc, sbatch, steps.
 #
 #   SLURM_CONF=… DECK_BIN_DIR=target/release tests/jobs/engines/allocation.sh
 #
@@ -12,7 +12,7 @@ bin=$(cd "$DECK_BIN_DIR" && pwd)
 deckrun=$bin/deckrun
 ring=$bin/examples/ring
 readonly LIMIT=60
-# The nodes have no names that the system knows, and the address of this host.
+# The nodes have names that the system does not know, and the address of this host.
 export DECKRUN_OPTIONS="--iface lo --start-timeout 50s"
 export deckrun
 folder=$(mktemp -d)
@@ -32,7 +32,7 @@ in_allocation() {
     out=$(sort out)
 }
 
-# The same for deckrun, with these options and this script for each rank.
+# Runs deckrun in such an allocation, with these options and this script for each rank.
 ranks() {
     local script=${*: -1}
     # shellcheck disable=SC2086 # words
@@ -47,7 +47,7 @@ says() {
     grep -qF -- "$1" err || fail "standard error lacks: $1"
 }
 
-# No process with this mark in its environment.
+# Checks that no process has this mark in its environment.
 nothing_is_left() {
     local until=$((SECONDS + LIMIT))
     while grep -lzsqx "ALLOCATION_MARK=$1" /proc/[0-9]*/environ; do
@@ -97,7 +97,7 @@ given_hosts() {
     expect "$code $out" $'0 0 n1 here\n1 n1 here\n2 n2 here\n3 n2 here'
 }
 
-# The first node is this host there, by Slurm's name for it: no step.
+# For deckrun the first node is this host, by Slurm's name for it, so it needs no step.
 batch_script() {
     cat >script <<'END'
 #!/bin/sh
@@ -108,7 +108,7 @@ END
     expect "$code $(sort out)" $'0 0/4 n1\n1/4 n1\n2/4 n2 step\n3/4 n2 step'
 }
 
-# As sbatch --export=NONE sets it: steps are to have no environment but Slurm's.
+# The variable is as sbatch --export=NONE sets it: steps then have only Slurm's environment.
 environment() {
     export SLURM_EXPORT_ENV=NONE ALLOCATION_TEST=kept
     ranks 'echo $ALLOCATION_TEST'
@@ -141,7 +141,7 @@ ends() {
     says "rank 3 exited with code 7; ending ranks 0-2"
     ranks --timeout 300ms 'sleep 600'
     expect "$code" 124
-    # No other step keeps a later one waiting, and none is left.
+    # No other step delays a later one, and none is left.
     # shellcheck disable=SC2016 # for the shell in there
     in_allocation bash -c 'for i in 1 2; do "$deckrun" $DECKRUN_OPTIONS true || exit; done; squeue --noheader --steps --jobs=$SLURM_JOB_ID'
     expect "$code $(grep -cvE 'extern|interactive' out || true)" "0 0"

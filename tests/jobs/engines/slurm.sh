@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# A Slurm of the tests' own on this machine: two nodes, with a munge, ports and a folder of their own. What the system has of
-# Slurm is neither used nor changed.
+# The tests' own Slurm on this machine: two nodes, with a munge, ports and a folder of their own. The system's Slurm is neither
+# used nor changed.
 #
-#   slurm.sh        starts it, prints `ready FILE` (what SLURM_CONF has to be for srun), and ends it when its standard input ends
+#   slurm.sh        starts it, prints `ready FILE` (the value of SLURM_CONF for srun), and ends it when its standard input ends
 #
-# So it ends with whoever started it, however that one ends. Each daemon and each process of a job has SLURM_CONF in its
-# environment: by this they are found. What a killed run has left, the next one removes.
+# So it ends with the process that started it, in whatever way that one ends. Each daemon and each process of a job has
+# SLURM_CONF in its environment, by which they are found. The next run removes the leftovers of a killed one.
 set -uo pipefail
 
 readonly FOLDERS=/tmp/engines-slurm
 readonly folder=$FOLDERS.$$
 readonly START_LIMIT=60
 
-# The processes that belong to a folder. Those that end meanwhile cannot be read.
+# Prints the processes that belong to a folder. A process that has ended meanwhile cannot be read.
 members() {
     local file
     for file in $(grep -lzs "^SLURM_CONF=$1/" /proc/[0-9]*/environ); do
@@ -21,7 +21,7 @@ members() {
     done
 }
 
-# Ends them, and removes the folder. What is killed may just have started another process.
+# Ends the processes, and removes the folder. A killed process may just have started another one.
 remove() {
     local pids round
     for round in $(seq 1000); do
@@ -49,7 +49,7 @@ fail() {
     exit 1
 }
 
-# The first of three ports at which nobody listens. Below those that the system gives to anybody who asks for none.
+# Prints the first of three ports at which nothing listens. They are below those that the system assigns on request.
 free_ports() {
     local first port
     while true; do
@@ -62,8 +62,9 @@ free_ports() {
     done
 }
 
-# Many processors, and no count of memory, so that no job waits for another one; and no task is bound to any of them.
-# A folder for each node's temporary files: Slurm's PMIx has files of the same names there for both.
+# The nodes have many processors, and memory is not counted, so that no job waits for another one; no task is bound to any
+# processor.
+# Each node has a folder for temporary files: otherwise Slurm's PMIx would have files of the same names for both.
 configuration() {
     local host user port
     host=$(hostname -s) user=$(id -un) port=$(free_ports)
@@ -94,12 +95,12 @@ PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscrib
 END
 }
 
-# In the background, with what it says in a file.
+# Runs in the background, with its output in a file.
 daemon() {
     local log=$1
     shift
     SLURM_CONF=$folder/slurm.conf "$@" </dev/null >"$folder/log/$log" 2>&1 &
-    # Nothing is to be said of its end.
+    # The end of the daemon must print nothing.
     disown
 }
 
@@ -117,7 +118,7 @@ start() {
     daemon slurmctld slurmctld -D -c
     daemon slurmd.n1 slurmd -D -N n1
     daemon slurmd.n2 slurmd -D -N n2
-    # Both nodes in one state: one line.
+    # Both nodes are in one state if there is one line.
     until [[ $(SLURM_CONF=$folder/slurm.conf timeout 10 sinfo -h -o %t 2>/dev/null) == idle ]]; do
         ((SECONDS < end)) || fail "the nodes of Slurm are not ready within $START_LIMIT s"
         sleep 0.1
@@ -131,5 +132,5 @@ trap 'exit 1' HUP INT TERM
 remove_leftovers
 start
 echo "ready $folder/slurm.conf"
-# Until the end of the input.
+# Waits for the end of the input.
 cat >/dev/null
