@@ -194,7 +194,7 @@ fn a_message_that_was_given_up_comes_in_order_or_not_at_all() {
             let inbox = world.mailbox::<u8>("in")?;
             for round in 0..ROUNDS {
                 world.barrier()?;
-                // In this time the mailbox may have granted the request, or not.
+                // The mailbox may grant the request during these polls, or not.
                 let mut came: Vec<u32> = Vec::new();
                 for _ in 0..round % 30 {
                     came.extend(inbox.try_retrieve()?.map(|message| message.tag()));

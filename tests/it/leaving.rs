@@ -36,7 +36,7 @@ fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_
     let slow = Trace::new(move |event| {
         if matches!(event.call, Call::Connect { .. }) {
             has_left.lock().unwrap().recv_timeout(LONG).expect("it is answered, posts, and finishes");
-            // In this time the news can be heard.
+            // The news can be heard during this sleep.
             std::thread::sleep(SHORT * 4);
         }
     });

@@ -143,7 +143,7 @@ enum Command {
     /// Needs libibverbs' headers (`transports/verbs/oracle/README.md`). Not part of `test`; run it when you touch
     /// `transports/verbs/ffi` or the stand-in's `abi`.
     VerbsOracle {
-        /// With those of `ibverbs-sys`, too: needs cmake and libclang, and builds for some minutes
+        /// Compare those of `ibverbs-sys`, too: needs cmake and libclang, and builds for some minutes
         #[arg(long)]
         bindgen: bool,
     },

@@ -31,7 +31,7 @@ use udeck_dat::{
     RemoteMemory, SharedLmr, Status,
 };
 
-/// Largest number of events taken before their answers are sent: so long answers wait to be packed.
+/// Largest number of events taken before their answers are sent; until then the answers wait to be packed.
 const BATCH: usize = 16;
 /// Interval of checks for dead ranks.
 const LOOK: Duration = Duration::from_millis(20);

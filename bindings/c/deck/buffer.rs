@@ -40,7 +40,7 @@ impl Structure for Buffer {
 }
 
 impl Structure for View {
-    /// In a box, because a short message lies in its `Received`, and C has its address.
+    /// The message is boxed, because a short one lies in its `Received`, and C has its address.
     type Object = Box<Received<u8>>;
     const TABLE: &'static Table<Box<Received<u8>>> = &VIEWS;
 

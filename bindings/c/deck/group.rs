@@ -245,7 +245,7 @@ pub unsafe extern "C" fn deck_group_broadcast(
 /// `int deck_group_gather(deck_group_t *group, unsigned long root, int type, const void *mine, unsigned long n, void *all)`
 ///
 /// # Safety
-/// `structure` is NULL or points to a structure; `mine` has `n` elements, and at the root `all` so many for each member.
+/// `structure` is NULL or points to a structure; `mine` has `n` elements, and at the root `all` as many for each member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_gather(
     structure: *mut GroupStructure,
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn deck_group_gather(
 /// `int deck_group_scatter(deck_group_t *group, unsigned long root, int type, const void *all, void *mine, unsigned long n)`
 ///
 /// # Safety
-/// `structure` is NULL or points to a structure; `mine` has `n` elements, and at the root `all` so many for each member.
+/// `structure` is NULL or points to a structure; `mine` has `n` elements, and at the root `all` as many for each member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_scatter(
     structure: *mut GroupStructure,
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn deck_group_scatter(
 /// `int deck_group_allgather(deck_group_t *group, int type, const void *mine, unsigned long n, void *all)`
 ///
 /// # Safety
-/// `structure` is NULL or points to a structure; `mine` has `n` elements, and `all` so many for each member.
+/// `structure` is NULL or points to a structure; `mine` has `n` elements, and `all` as many for each member.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_group_allgather(
     structure: *mut GroupStructure,

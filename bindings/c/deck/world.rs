@@ -119,7 +119,7 @@ pub unsafe extern "C" fn deck_naming_bind(name: *const c_char, value: *const c_v
 /// `int deck_naming_fetch(const char *name, void *value, unsigned long *len)`
 ///
 /// # Safety
-/// `name` is NULL or a string; `len` points to a number, and `value` has so many bytes.
+/// `name` is NULL or a string; `len` points to a number, and `value` has that many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_naming_fetch(
     name: *const c_char,

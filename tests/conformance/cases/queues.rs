@@ -237,7 +237,7 @@ fn a_send_that_is_out_at_disconnect_is_named(fabric: &dyn Fabric) {
     }
 }
 
-/// Until then the send queue keeps its place; the receive queue has none.
+/// The send queue keeps its place until the receiver has given the message back; the receive queue has none.
 fn a_send_that_is_out_at_disconnect_keeps_one_place(fabric: &dyn Fabric) {
     let (door, mut a, mut b) = two(fabric, 3);
     for dropped in [false, true] {

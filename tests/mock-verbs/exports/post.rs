@@ -100,7 +100,7 @@ fn iwarp_takes(pair: &Pair, wr: &ibv_send_wr) -> bool {
 }
 
 /// # Safety
-/// So many pieces from `first` on.
+/// `count` pieces lie from `first` on.
 unsafe fn list<'a>(first: *const ibv_sge, count: c_int) -> &'a [ibv_sge] {
     if first.is_null() || count <= 0 {
         return &[];
