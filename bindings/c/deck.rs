@@ -14,7 +14,7 @@
 //! | `service` | `deck_semaph_t`, `deck_shmem_t` |
 //! | `thread` | `deck_thread_t` |
 //!
-//! A structure of C holds a kind and a number; the object itself lies in a [`table::Table`]. A structure that was never created,
+//! A structure of C holds a number; the object itself lies in a [`table::Table`]. A structure that was never created,
 //! was destroyed, or is a copy of such a structure is an error, as far as its bytes tell. One thread at a time uses a mailbox: a
 //! second thread waits for the first.
 
