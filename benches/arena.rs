@@ -1,10 +1,10 @@
 //! Cost of taking a block of message memory and giving it back.
 
 use criterion::Criterion;
+use udeck::via::Nic;
 use udeck::via::mem::Fill;
 
-pub fn measure(criterion: &mut Criterion) {
-    let nic = crate::nic();
+pub fn measure(criterion: &mut Criterion, nic: &Nic) {
     let outbox = nic.outbox();
     let mut group = criterion.benchmark_group("arena");
     for (name, len) in [("64 B", 64), ("4 KiB", 4 << 10), ("1 MiB", 1 << 20)] {

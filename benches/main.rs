@@ -17,13 +17,6 @@ use std::time::Duration;
 use criterion::Criterion;
 use udeck_boot::{Client, local::Job};
 
-/// Opens a NIC of shared memory whose process is alone.
-fn nic() -> udeck::via::Nic {
-    let (_job, mut streams) = Job::new(1).expect("a name service");
-    let client = Client::new(streams.remove(0)).expect("the name service answers");
-    udeck::open_nic("shm0", &udeck::NicOptions::new(client.keys())).expect("shared memory")
-}
-
 fn main() {
     let mut criterion = Criterion::default()
         .sample_size(20)
@@ -33,9 +26,16 @@ fn main() {
     ring::measure(&mut criterion);
     shared::measure(&mut criterion);
     doorbell::measure(&mut criterion);
-    arena::measure(&mut criterion);
-    registration::measure(&mut criterion);
+    arena::measure(&mut criterion, &nic());
+    registration::measure(&mut criterion, &nic());
     pack::measure(&mut criterion);
     exchange::measure(&mut criterion);
     criterion.final_summary();
+}
+
+/// Opens a NIC of shared memory whose process is alone.
+fn nic() -> udeck::via::Nic {
+    let (_job, mut streams) = Job::new(1).expect("a name service");
+    let client = Client::new(streams.remove(0)).expect("the name service answers");
+    udeck::open_nic("shm0", &udeck::NicOptions::new(client.keys())).expect("shared memory")
 }

@@ -1,12 +1,11 @@
 //! Cost of registering memory of the program's own: for the first time, and found in the registration cache.
 
 use criterion::{BatchSize, Criterion};
-use udeck::via::UserMemory;
+use udeck::via::{Nic, UserMemory};
 
 const LEN: usize = 64 << 10;
 
-pub fn measure(criterion: &mut Criterion) {
-    let nic = crate::nic();
+pub fn measure(criterion: &mut Criterion, nic: &Nic) {
     let ptag = nic.ptag();
     let mut group = criterion.benchmark_group("registration cache");
     group.bench_function("found", |bencher| {
