@@ -1,7 +1,13 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
 use super::{guest::GuestResult, root::Root};
-use crate::{builds::RELEASE, child::Cargo, console::say, test_counts::Counts, workspace::Workspace};
+use crate::{
+    builds::RELEASE,
+    child::{self, Cargo},
+    console::say,
+    test_counts::Counts,
+    workspace::Workspace,
+};
 use std::{
     collections::BTreeMap,
     fs,
@@ -15,6 +21,9 @@ const SUITE: &str = "verbs";
 const OTHER_SUITE: &str = "tcp";
 /// What must be loaded when it is first used: programs run where there is none.
 const LATE: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
+
+/// For one program.
+const STRIP_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is to be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +77,29 @@ impl Programs {
             Wanted::Dat => None,
         };
         Ok(Programs { jobs, suite, dat: release.join("libudeck_dat.so"), dat_tests: test("dat")? })
+    }
+
+    /// Copies without debugging information, in this folder. A guest unpacks all files before it does anything else, and four fifths of
+    /// them would be that.
+    pub fn stripped(self, folder: &Path) -> Result<Programs, String> {
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let strip = |name: &str, path: &Path| {
+            let copy = folder.join(name);
+            let mut command = Command::new("strip");
+            command.arg("--strip-debug").arg("-o").arg(&copy).arg(path);
+            child::run_quoted(command, STRIP_LIMIT, |_| true).map(|()| copy)
+        };
+        let jobs = self.jobs.into_iter().map(|(name, path)| Ok((name, strip(name, &path)?)));
+        let suite = match self.suite {
+            Some(suite) => Some(Suite { path: strip("conformance", &suite.path)?, ..suite }),
+            None => None,
+        };
+        Ok(Programs {
+            jobs: jobs.collect::<Result<_, String>>()?,
+            suite,
+            dat: strip("libudeck_dat.so", &self.dat)?,
+            dat_tests: strip("dat", &self.dat_tests)?,
+        })
     }
 
     /// With the names that they have in the guests.
