@@ -17,6 +17,7 @@ mod modules;
 mod packages;
 mod programs;
 mod root;
+mod suite;
 
 use crate::console::say;
 use crate::test_counts::Counts;
@@ -57,26 +58,29 @@ const PAIR_LIMIT: Duration = Duration::from_secs(2400);
 /// `require` here makes a failure of what would be a skip.
 const VARIABLE: &str = "UDECK_RDMA";
 
-/// Those that are alone: a name, the script, and what that is told.
-const SINGLE: [(&str, &str, &str); 6] = [
-    ("suite", "conformance", "cases=verbs::"),
-    ("shared", "conformance", "cases=verbs-shared-memory::"),
+/// Those that are alone: a name, the script, and what that is told besides the words of [`suite::words`] and [`dat::words`].
+const SINGLE: [(&str, &str, &str); 9] = [
+    ("suite", "conformance", "connections=100"),
+    ("long", "conformance", "connections=100"),
+    ("shared", "conformance", "connections=500"),
     ("jobs", "jobs", ""),
+    ("jobs-again", "jobs", "again=yes"),
     ("cm", "cm", ""),
     ("failures", "failures", ""),
     ("dat", "dat", ""),
+    ("dat-long", "dat", "long=yes"),
 ];
 /// Two that are joined.
 const PAIR: &str = "pair";
 /// The guests that the step leaves to a night.
-const TAIL: [&str; 1] = ["shared"];
+const TAIL: [&str; 4] = ["long", "shared", "jobs-again", "dat-long"];
 /// In no step: how much more uDAPL costs over us than over Debian's own provider.
 const COST: (&str, &str, &str) = ("dat-cost", "dat-cost", "");
 
 #[derive(clap::Args)]
 pub struct RdmaOptions {
-    /// Guests: suite, jobs, cm, failures, dat, pair; shared, which only a night runs, and dat-cost, which no step does. Without names
-    /// those of the step
+    /// Guests: suite, jobs, cm, failures, dat, pair; long, shared, jobs-again and dat-long, which only a night runs; and dat-cost, which
+    /// no step does. Without names those of the step
     #[arg(value_name = "GUEST", value_parser = PossibleValuesParser::new(names()))]
     guests: Vec<String>,
 
@@ -185,7 +189,8 @@ fn run(workspace: &Workspace, chosen: &Chosen, limit: Duration, report: &mut Rdm
     report.guests = run_guests(&cache, &path, chosen).map_err(Stop::Fail)?;
     // One that was ended has been told of.
     let suites = report.guests.iter().filter(|guest| guest.part == "conformance" && guest.problem.is_none());
-    let whole: Vec<_> = suites.map(|guest| programs.suite_is_whole(guest)).collect();
+    let whole: Vec<_> =
+        suites.filter_map(|guest| programs.suite.as_ref().map(|suite| suite.is_whole(guest))).collect();
     report.checked(whole);
     Ok(())
 }
@@ -259,7 +264,8 @@ fn image(cache: &Cache, programs: &Programs, scripts: &Path) -> Result<Image, St
 
 fn run_guests(cache: &Cache, image: &Path, chosen: &Chosen) -> Result<Vec<GuestResult>, String> {
     let guest = |name, part, more: &str, limit: Duration| {
-        let settings = format!("transport={TRANSPORT} limit={} {more}", limit.as_secs());
+        let words = [suite::words(name), dat::words(name)].concat().join(",");
+        let settings = format!("transport={TRANSPORT} limit={} words={words} {more}", limit.as_secs());
         Guest { cache, image, name, part, settings, link: None, limit }
     };
     let single = SINGLE.into_iter().chain([COST]).filter(|(name, ..)| chosen.has(name));

@@ -1,6 +1,6 @@
 //! What guests have of uDAPL: Debian's registry, its providers and its programs, our provider, and our programs in C.
 
-use super::{image::Image, root::Root};
+use super::{TRANSPORT, image::Image, root::Root};
 use crate::child;
 use std::{
     fs,
@@ -23,8 +23,48 @@ udeck u2.0 nonthreadsafe default /usr/lib/x86_64-linux-gnu/libudeck-dat.so.0 ude
 stock-cm u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"dummy0 0\" \"\"
 stock-scm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"rxe0 1\" \"\"
 ";
+/// Programs that ask the device for nothing that others do not ask for, but with more threads or endpoints, or about objects that no
+/// device has. The step `dat` runs them over other transports, a night here.
+const LONG: [&str; 23] = [
+    "dapltest::T::threads_polling",
+    "dapltest::T::end_points",
+    "dapltest::T::threads_and_end_points",
+    "dapltest::T::reap_on_receive",
+    "dapltest::P::write_polling",
+    "dapltest::P::read_polling",
+    "dtest::pair::polling",
+    "dtest::pair::write_one_way",
+    "dtest::pair::write_all_sizes",
+    "dtest::pair::times",
+    "dtest::pair::verbose",
+    "dtestcm::pair::waiting",
+    "dtestcm::pair::many_service_points",
+    "dtestsrq::pair::bursts",
+    "dtestsrq::pair::without_a_shared_queue",
+    "dapltest::L::limit_ia",
+    "dapltest::L::limit_pz",
+    "dapltest::L::limit_cno",
+    "dapltest::L::limit_evd",
+    "dapltest::L::limit_rsp",
+    "dapltest::L::limit_psp",
+    "dapltest::L::limit_size_lmr",
+    "dapltest::F::queryinfo",
+];
+/// Those that only repeat more often what others do, in no guest.
+const OFTEN: [&str; 2] = ["dapltest::T::many_iterations", "dtestcm::pair::thousand_connections"];
+
 /// For one of our programs, to be compiled.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// What a guest gives the program that runs the others as its command line. `dat-long` has what `dat` leaves out.
+pub fn words(guest: &str) -> Vec<String> {
+    let full = |name: &str| format!("{name}::{TRANSPORT}");
+    match guest {
+        "dat" => LONG.iter().chain(&OFTEN).flat_map(|name| ["--skip".into(), full(name)]).collect(),
+        "dat-long" => LONG.map(full).into(),
+        _ => Vec::new(),
+    }
+}
 
 /// Compiles our programs against the packages' headers, to this folder, and puts everything into the guests' files.
 pub fn pack(
@@ -75,4 +115,27 @@ fn compile(root: &Root, sources: &Path, folder: &Path) -> Result<Vec<(String, Pa
         return Err(format!("{} has no program in C", sources.display()));
     }
     Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that fits nothing would leave out nothing, and a night would run nothing for it.
+    #[test]
+    fn what_is_left_out_is_in_the_list_of_programs() {
+        let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/dat/programs.rs");
+        let list = fs::read_to_string(list).unwrap();
+        for name in LONG.iter().chain(&OFTEN) {
+            let last = name.rsplit("::").next().unwrap();
+            assert!(list.contains(&format!("{last:?}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_night_runs_what_is_left_out() {
+        let (most, long) = (words("dat"), words("dat-long"));
+        assert!(long.iter().all(|name| most.contains(name) && name.ends_with("::verbs")));
+        assert_eq!(most.len(), 2 * (long.len() + OFTEN.len()));
+    }
 }

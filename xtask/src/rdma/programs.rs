@@ -1,11 +1,13 @@
 //! Our programs that the guests run, as they are built here for anybody.
 
-use super::{guest::GuestResult, root::Root};
+use super::{
+    root::Root,
+    suite::{self, Suite},
+};
 use crate::{
     builds::RELEASE,
     child::{self, Cargo},
     console::say,
-    test_counts::Counts,
     workspace::Workspace,
 };
 use std::{
@@ -16,9 +18,6 @@ use std::{
     time::Duration,
 };
 
-/// The transport's suite, and the one whose cases it has to have as well.
-const SUITE: &str = "verbs";
-const OTHER_SUITE: &str = "tcp";
 /// What must be loaded when it is first used: programs run where there is none.
 const LATE: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 
@@ -38,17 +37,10 @@ pub enum Wanted {
 pub struct Programs {
     /// Those that jobs are made of, by name.
     jobs: BTreeMap<&'static str, PathBuf>,
-    suite: Option<Suite>,
+    pub suite: Option<Suite>,
     /// uDAPL's provider, and the program that runs other people's programs over it.
     pub dat: PathBuf,
     dat_tests: PathBuf,
-}
-
-#[derive(Debug)]
-struct Suite {
-    path: PathBuf,
-    /// How many cases it has, over any transport.
-    cases: u64,
 }
 
 impl Programs {
@@ -73,7 +65,7 @@ impl Programs {
             path.ok_or_else(|| format!("`{tests}` did not say where {name} lies"))
         };
         let suite = match wanted {
-            Wanted::All => Some(Suite { path: test(SUITE)?, cases: count_cases(&test(OTHER_SUITE)?)? }),
+            Wanted::All => Some(Suite { path: test(suite::PROGRAM)?, counted: test(suite::COUNTED)? }),
             Wanted::Dat => None,
         };
         Ok(Programs { jobs, suite, dat: release.join("libudeck_dat.so"), dat_tests: test("dat")? })
@@ -114,16 +106,6 @@ impl Programs {
         let programs = self.packed().filter(|(name, _)| !["deckrun", "dat"].contains(name));
         programs.map(|(_, path)| path).chain([self.dat.as_path()])
     }
-
-    /// Whether a guest that runs the suite has gone through as many cases as the suite has, with those that it skipped.
-    pub fn suite_is_whole(&self, guest: &GuestResult) -> Result<(), String> {
-        let Counts { passed, failed, skipped } = guest.tally.total();
-        let (seen, wanted) = (passed + failed + skipped, self.suite.as_ref().map_or(0, |suite| suite.cases));
-        if seen == wanted {
-            return Ok(());
-        }
-        Err(format!("{}: {seen} cases over {SUITE}, but {wanted} over {OTHER_SUITE}", guest.name))
-    }
 }
 
 fn run(
@@ -146,16 +128,6 @@ fn executable(line: &str) -> Option<(String, PathBuf)> {
         line.trim_start().strip_prefix("Executable ")?.strip_suffix(')')?.split_once(" (")?;
     let name = Path::new(source).file_stem()?.to_str()?;
     Some((name.to_owned(), path.into()))
-}
-
-/// Over the first of its fabrics.
-fn count_cases(suite: &Path) -> Result<u64, String> {
-    let output = Command::new(suite).arg("--list").output();
-    let output = output.map_err(|error| format!("cannot run {}: {error}", suite.display()))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let prefix = format!("{OTHER_SUITE}::");
-    let cases = text.lines().filter(|line| line.starts_with(&prefix) && line.ends_with(": test")).count();
-    if cases == 0 { Err(format!("{} --list names no case", suite.display())) } else { Ok(cases as u64) }
 }
 
 /// Checks that a program has the transport in it, and is not linked with the libraries that it uses.

@@ -58,7 +58,7 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
             .on(Lane::Third),
         step(
             "guests",
-            "the suite over an RDMA device, with the memory of another NIC",
+            "over an RDMA device: what the step `rdma` leaves out, and the suite with the memory of another NIC",
             Work::Rdma(rdma::Chosen::tail()),
         )
         .on(Lane::Third)
