@@ -88,6 +88,14 @@ impl Close {
     }
 }
 
+/// Words, for the programs of both sides, about a message of `len` bytes for which its receiver has no memory.
+pub fn no_memory(len: usize) -> String {
+    format!(
+        "the receiver has no memory for a message of {len} bytes: let it drop received messages sooner, send less at a \
+         time, or give its process or host more memory"
+    )
+}
+
 /// The longest beginning of a text that fits into `most` bytes.
 pub fn cut(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);

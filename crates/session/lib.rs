@@ -43,7 +43,7 @@ mod send_order;
 mod unacked;
 mod watching;
 
-pub use close::{Close, Violation, cut};
+pub use close::{Close, Violation, cut, no_memory};
 pub use credits::{Credits, SendWindow};
 pub use events::Events;
 pub use framed::{

@@ -1,6 +1,6 @@
 //! Incoming frames: each is checked before anything is allocated for it.
 
-use udeck_session::Store;
+use udeck_session::{Store, no_memory};
 use udeck_sys::position::Position;
 use udeck_via::Reliability;
 use udeck_via::transport::{Inline, TransferStatus};
@@ -164,7 +164,8 @@ impl Connection {
             return Ok(());
         }
         let Some(store) = Store::copy_of(&self.memory, body) else {
-            return violation(format!("a message of {len} bytes, for which there is no memory"));
+            self.break_off(&no_memory(len));
+            return Ok(());
         };
         let receipt = receipt.then_some(number);
         self.deliver(Item::Body { immediate, head: Inline::gather(head, &[]), store, landed: 0, receipt });

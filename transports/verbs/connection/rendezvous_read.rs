@@ -3,7 +3,7 @@
 //! The engine reads them, not the program. So a message comes while its receiver computes, and its sender has its
 //! memory back soon. The engine reads only as many as the program can be expected to take soon: see `WAITING`.
 
-use udeck_session::Store;
+use udeck_session::{Store, no_memory};
 use udeck_via::transport::TransferStatus;
 
 use super::recv_queue::{Item, Offer, Progress};
@@ -71,7 +71,7 @@ impl Connection {
         let Some(at) = next.filter(|at| *at == 0 || waiting < WAITING) else { return Ok(false) };
         let Some(Item::Pending(offer)) = self.recv_queue.get_mut(at) else { return Ok(false) };
         let Some(mut store) = Store::whole(&self.memory, offer.len) else {
-            return Err(format!("there is no memory for a message of {} bytes", offer.len));
+            return Err(no_memory(offer.len));
         };
         let to = segment_of(&mut store, |memory| work.register(memory))?;
         offer.progress = Progress::Reading(store);

@@ -35,7 +35,7 @@ impl Connection {
         self.try_over();
     }
 
-    /// Ends the connection by an error that is the peer's fault but no violation of the protocol: both programs learn why.
+    /// Ends the connection by an error that is no violation of the protocol: both programs learn why.
     pub(super) fn break_off(&mut self, why: &str) {
         self.close.report_loss(why, &mut self.events);
         // The peer counts the messages without a receipt as unread.

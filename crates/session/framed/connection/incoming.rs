@@ -10,6 +10,7 @@ use udeck_via::transport::Inline;
 
 use super::Connection;
 use super::pieces::{Direct, Expected, Shape};
+use crate::close::no_memory;
 use crate::framed::windows::{Inside, Right};
 use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
 use crate::memory::{Place, Store};
@@ -100,14 +101,10 @@ impl Connection {
             self.expect(&mut direct);
             return direct;
         }
-        match self.next_places() {
-            Ok((places, inside)) => {
-                places.into_iter().for_each(|place| direct.push(place));
-                if let Some(inside) = inside {
-                    direct.keep_open(inside);
-                }
-            }
-            Err(violation) => self.break_protocol(&violation),
+        let (places, inside) = self.next_places();
+        places.into_iter().for_each(|place| direct.push(place));
+        if let Some(inside) = inside {
+            direct.keep_open(inside);
         }
         direct
     }
@@ -133,18 +130,20 @@ impl Connection {
     }
 
     /// Places for the next bytes of the payload, and the guard that keeps their window from being taken back. For a body: all
-    /// of its memory so far, at least [this much](Store::room).
-    fn next_places(&mut self) -> Result<(SmallVec<[Place; 2]>, Option<Inside>), Violation> {
+    /// of its memory so far, at least [this much](Store::room). No places: the rest of the payload is thrown away.
+    fn next_places(&mut self) -> (SmallVec<[Place; 2]>, Option<Inside>) {
         let Incoming { done, len, .. } = self.incoming;
-        let places = match &mut self.incoming.target {
+        match &mut self.incoming.target {
             Target::Nowhere => (SmallVec::new(), None),
             Target::Store(store) => {
                 let place = match self.incoming.posted {
                     Some(posted) => Some(posted.first(len).behind(done)),
                     None => store.room(done),
                 };
-                let place = place.ok_or_else(|| no_memory(len))?;
-                (SmallVec::from_iter([place]), None)
+                if place.is_none() {
+                    self.break_off(&no_memory(len));
+                }
+                (place.into_iter().collect(), None)
             }
             &mut Target::Window(handle, offset) => {
                 let rest = RemoteBuffer { handle, offset: offset + done, len: len - done };
@@ -155,7 +154,7 @@ impl Connection {
                 let Some((inside, place)) = found else {
                     // The window was taken back: the rest of the write is thrown away.
                     (self.incoming.target, self.incoming.refused) = (Target::Nowhere, true);
-                    return Ok((SmallVec::new(), None));
+                    return (SmallVec::new(), None);
                 };
                 (SmallVec::from_iter([place]), Some(inside))
             }
@@ -171,8 +170,7 @@ impl Connection {
                 }
                 (places, None)
             }
-        };
-        Ok(places)
+        }
     }
 
     /// Lets `look` take in what has come. If a long message is coming that `to` can hold and was posted for, its bytes go to
@@ -224,7 +222,7 @@ impl Connection {
             ParseStage::Lead(frame, len) => self.parse_lead(frame, len, bytes),
             ParseStage::Payload(_) => {
                 let now = &bytes[..bytes.len().min(self.incoming.len - self.incoming.done)];
-                let copied = self.copy_in(now)?;
+                let copied = self.copy_in(now);
                 self.advance(copied)?;
                 Ok(&bytes[copied..])
             }
@@ -317,10 +315,10 @@ impl Connection {
 
     /// Copies payload out of a driver's scratch. Returns the number of bytes that are done: those that had a place, or all if
     /// they are thrown away.
-    fn copy_in(&mut self, bytes: &[u8]) -> Result<usize, Violation> {
-        let (places, inside) = self.next_places()?;
+    fn copy_in(&mut self, bytes: &[u8]) -> usize {
+        let (places, inside) = self.next_places();
         if places.is_empty() {
-            return Ok(bytes.len());
+            return bytes.len();
         }
         let mut rest = bytes;
         for place in places {
@@ -331,12 +329,8 @@ impl Connection {
         drop(inside);
         let copied = bytes.len() - rest.len();
         self.memory.count_copied(copied);
-        Ok(copied)
+        copied
     }
-}
-
-pub(super) fn no_memory(len: usize) -> Violation {
-    Violation(format!("a message of {len} bytes, for which there is no memory"))
 }
 
 /// Ends a poll's use of the program's place, also on a panic.

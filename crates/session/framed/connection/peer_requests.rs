@@ -6,8 +6,9 @@ use udeck_via::transport::{Inline, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
-use super::incoming::{Target, no_memory};
+use super::incoming::Target;
 use super::outgoing::{Out, Then};
+use crate::close::no_memory;
 use crate::framed::windows::Right;
 use crate::framed::wire::{Frame, Header, Violation};
 use crate::memory::Place;
@@ -88,7 +89,7 @@ impl Connection {
         if lent && !self.close.closed {
             match self.store_for(head, body) {
                 Some(store) => self.incoming.target = Target::Store(store),
-                None => return Err(no_memory(body)),
+                None => self.break_off(&no_memory(body)),
             }
         }
         Ok((head.into(), body))

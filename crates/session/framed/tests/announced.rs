@@ -8,7 +8,7 @@ use udeck_sys::segment::CHUNK;
 use udeck_via::Reliability;
 
 use super::pair::{fill, hello, pattern, shared};
-use crate::framed::connection::{Connection, Content, Phase, Settings, Side};
+use crate::framed::connection::{Connection, Content, Phase, Pieces, Settings, Side};
 use crate::framed::wire::{Frame, Header};
 use crate::{Memory, Windows};
 use crate::{Taken, TakenBody};
@@ -122,9 +122,17 @@ fn one_for_which_there_is_no_memory_ends_its_connection() {
     announce(&mut connection, 5 * CHUNK);
     let bytes = pattern(5 * CHUNK, 1);
     bytes.chunks(1 << 16).for_each(|bytes| come(&mut connection, bytes, 1 << 14));
-    assert_eq!(connection.phase(), Phase::Broken);
     let why = format!("{:?}", connection.end());
-    assert!(why.contains("for which there is no memory"), "{why}");
+    assert!(why.contains("no memory for a message of") && !why.contains("protocol"), "{why}");
+    // The peer kept the rules: it is told of the shortage, and may end the connection in order.
+    assert_eq!(connection.phase(), Phase::Open);
+    let mut pieces = Pieces::new();
+    connection.gather(0, usize::MAX, &mut pieces);
+    let mut sent = vec![0; pieces.bytes()];
+    pieces.copy_to(&mut sent);
+    drop(pieces);
+    let sent = String::from_utf8_lossy(&sent).into_owned();
+    assert!(sent.contains("no memory for a message of") && !sent.contains("protocol"), "{sent}");
     connection.lost("the test");
     assert_eq!(receiver.memory.outbox.usage().used, 0);
 }
