@@ -80,7 +80,7 @@ struct Shared {
     who: &'static str,
     /// The launcher's services, in a job that deckrun did not start.
     guest: Option<Guest>,
-    _presence: process::Presence,
+    _fork_mark: process::ForkMark,
 }
 
 #[derive(Default)]
@@ -170,7 +170,7 @@ impl Client {
             waits,
             who,
             guest,
-            _presence: process::Presence::default(),
+            _fork_mark: process::ForkMark::default(),
         });
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
         let on_panic = move |why: &str| failing.end(format!("the thread that hears it has panicked: {why}"));

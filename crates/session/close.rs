@@ -71,7 +71,7 @@ impl Close {
                 events.lost = Some(why.to_owned());
             }
         }
-        events.tell_end();
+        events.notify_end();
     }
 
     /// Notes that no more frames come or go, for the reason `why`. Returns the status of everything in flight. After the

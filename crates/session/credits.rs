@@ -14,13 +14,13 @@ pub struct SendWindow {
     /// Whether the peer was asked how many messages it has taken, and has not answered.
     asked: bool,
     /// Whether the peer was asked to report when its program takes a message.
-    hungry: bool,
+    credit_requested: bool,
 }
 
 impl SendWindow {
     /// A window after `sent` posted messages, of which `taken` were taken.
     pub const fn at(sent: Position, taken: Position) -> Self {
-        SendWindow { sent, taken, asked: false, hungry: false }
+        SendWindow { sent, taken, asked: false, credit_requested: false }
     }
 
     /// Sequence number of the next message.
@@ -65,7 +65,7 @@ impl SendWindow {
 
     /// Counts `more` messages as taken.
     pub fn advance(&mut self, more: u32) {
-        (self.taken, self.hungry) = (self.taken.plus(u64::from(more)), false);
+        (self.taken, self.credit_requested) = (self.taken.plus(u64::from(more)), false);
     }
 
     /// Notes that the peer is to be asked how many messages it has taken. Returns whether the question is new.
@@ -79,8 +79,8 @@ impl SendWindow {
     }
 
     /// Notes that the peer is to be asked to report when its program takes a message. Returns whether the question is new.
-    pub fn hunger(&mut self) -> bool {
-        !std::mem::replace(&mut self.hungry, true)
+    pub fn request_credit(&mut self) -> bool {
+        !std::mem::replace(&mut self.credit_requested, true)
     }
 }
 
@@ -99,7 +99,7 @@ pub struct Credits {
     /// The value of `taken` that the peer was told last.
     advertised: u32,
     /// Whether the peer waits for room, and wants to know when more is taken.
-    pub hungry: bool,
+    pub credit_requested: bool,
     /// Whether the peer has asked for the count.
     pub asked: bool,
 }
@@ -121,7 +121,7 @@ impl Credits {
     #[inline]
     pub fn advertise(&mut self) -> u32 {
         if self.advertised != self.taken {
-            (self.advertised, self.hungry) = (self.taken, false);
+            (self.advertised, self.credit_requested) = (self.taken, false);
         }
         self.taken
     }
@@ -132,19 +132,19 @@ impl Credits {
     #[inline]
     pub fn is_due(&self, at: u32) -> bool {
         let unadvertised = self.unadvertised();
-        self.asked || unadvertised >= at || (self.hungry && unadvertised > 0)
+        self.asked || unadvertised >= at || (self.credit_requested && unadvertised > 0)
     }
 
-    /// Handles the peer's question. `hungry`: it waits for room, and wants to be told when something is taken; otherwise it
+    /// Handles the peer's question. `when_taken`: it waits for room, and wants to be told when something is taken; otherwise it
     /// wants the count now.
-    pub fn on_ask(&mut self, hungry: bool) {
-        self.asked |= !hungry;
-        self.hungry |= hungry;
+    pub fn on_ask(&mut self, when_taken: bool) {
+        self.asked |= !when_taken;
+        self.credit_requested |= when_taken;
     }
 
     /// Acts as if `messages` more had been taken and advertised.
     #[cfg(test)]
-    pub fn age(&mut self, messages: u32) {
+    pub fn advance_for_test(&mut self, messages: u32) {
         (self.taken, self.advertised) =
             (self.taken.wrapping_add(messages), self.advertised.wrapping_add(messages));
     }

@@ -45,27 +45,27 @@ impl Events {
     }
 
     /// Notes for both queues that the connection has ended.
-    pub fn tell_end(&mut self) {
+    pub fn notify_end(&mut self) {
         (self.send, self.end) = (true, true);
     }
 
     /// Notes the end again. It was announced while an arrival lay before it, which is taken by now: a program that takes one
     /// message per announcement is told of the end, too.
     #[inline]
-    pub fn tell_end_behind(&mut self) {
+    pub fn notify_end_after_arrival(&mut self) {
         self.end = true;
     }
 
     /// Notes all news again for a new receiver of news.
-    pub fn tell_again(&mut self, end: Option<Refused>) {
-        self.tell_end();
+    pub fn renotify(&mut self, end: Option<Refused>) {
+        self.notify_end();
         if let Some(Refused::Lost(why)) = end {
             self.lost = Some(why);
         }
     }
 
     /// Keeps `owner` until the lock is released; its drop may run any code.
-    pub fn bury(&mut self, owner: Owner) {
+    pub fn defer_drop(&mut self, owner: Owner) {
         self.owners.push(owner);
     }
 }

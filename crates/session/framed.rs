@@ -33,7 +33,7 @@
 //! peer says nothing more is given up by `lost` after a time of the driver's own. Afterwards nothing is gathered, and
 //! arriving bytes are thrown away.
 //!
-//! **Polling.** A waiting thread calls [`Driver::look`], a closing one [`Driver::look_last`]: take in what has come, and
+//! **Polling.** A waiting thread calls [`Driver::poll`], a closing one [`Driver::drain_before_close`]: take in what has come, and
 //! never wait. [`Driver::is_done`] says whether everything that was sent has left, and, where that can be known, whether the
 //! peer has it.
 //!
@@ -69,4 +69,4 @@ pub use connection::{
 pub use device::{Network, SessionDevice, Source, attributes};
 pub use endpoint::SessionEndpoint;
 pub use link::{Driver, Link};
-pub use windows::{Inside, Right, Spot, Windows};
+pub use windows::{Right, WindowAccess, WindowRange, Windows};

@@ -47,13 +47,14 @@ pub use close::{Close, Violation, cut, no_memory};
 pub use credits::{Credits, SendWindow};
 pub use events::Events;
 pub use framed::{
-    Connection, Content, Datagram, Direct, Driver, Inside, Landing, Link, Network, Phase, Piece, PieceMut,
-    Pieces, Right, SessionDevice, SessionEndpoint, Settings, Side, Source, Spot, Windows, attributes,
+    Connection, Content, Datagram, Direct, Driver, Landing, Link, Network, Phase, Piece, PieceMut, Pieces,
+    Right, SessionDevice, SessionEndpoint, Settings, Side, Source, WindowAccess, WindowRange, Windows,
+    attributes,
 };
 pub use listeners::{Listener, Listeners};
 pub use memory::{Acknowledge, ForDevice, Memory, Store};
 pub use order_thread::{Ordered, start_order_thread};
-pub use recv_queue::{Item, PendingBody, RecvQueue, Taken, TakenBody};
+pub use recv_queue::{Item, PendingBody, RecvQueue, TakenBody, TakenMessage};
 pub use send_order::{Outstanding, SendBuffer, SendOrder};
 pub use udeck_qos::levels::{BadLevels, Levels};
 use udeck_via::NicAttributes;

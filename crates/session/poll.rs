@@ -61,7 +61,7 @@ impl Poller {
     }
 
     /// Polls; sleeps for at most `limit` if nothing is ready. May return early.
-    pub fn look(&self, found: &mut Found, limit: Duration) {
+    pub fn poll(&self, found: &mut Found, limit: Duration) {
         found.0.clear();
         let millis = limit.as_nanos().div_ceil(1_000_000);
         let seconds = (millis / 1000).min(i32::MAX as u128 / 1000) as i64;
@@ -99,7 +99,7 @@ impl Bell {
     }
 
     /// Clears the signal.
-    pub fn hush(&self) {
+    pub fn reset(&self) {
         self.0.reset();
     }
 
@@ -123,7 +123,7 @@ impl Bell {
             }
         };
         if rung {
-            self.hush();
+            self.reset();
         }
         trouble
     }

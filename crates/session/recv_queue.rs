@@ -90,16 +90,16 @@ impl<P: PendingBody> Item<P> {
 
     /// The arrival in the form in which it is taken. `None`: the program does not get it, or not yet.
     #[inline]
-    pub fn into_taken(self) -> Option<Taken> {
+    pub fn into_taken(self) -> Option<TakenMessage> {
         match self {
             Item::Inline { immediate, bytes } => {
-                Some(Taken { immediate, body: TakenBody::Inline(bytes), receipt: None })
+                Some(TakenMessage { immediate, body: TakenBody::Inline(bytes), receipt: None })
             }
             Item::Body { immediate, head, store, landed, receipt } => {
-                Some(Taken { immediate, body: TakenBody::Body(head, store, landed), receipt })
+                Some(TakenMessage { immediate, body: TakenBody::Body(head, store, landed), receipt })
             }
             Item::Written { immediate, len, receipt } => {
-                Some(Taken { immediate: Some(immediate), body: TakenBody::Written(len), receipt })
+                Some(TakenMessage { immediate: Some(immediate), body: TakenBody::Written(len), receipt })
             }
             Item::Silent | Item::Pending(_) => None,
         }
@@ -107,12 +107,12 @@ impl<P: PendingBody> Item<P> {
 }
 
 impl<P: PendingBody> RecvQueue<P> {
-    /// Takes a short message, if it is the first arrival, and passes it to `look`. Returns its immediate data. This is the
+    /// Takes a short message, if it is the first arrival, and passes it to `read`. Returns its immediate data. This is the
     /// shortest path, for most messages.
     #[inline]
-    pub fn take_inline(&mut self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
+    pub fn take_inline(&mut self, read: impl FnOnce(&Inline)) -> Option<Option<u32>> {
         let Some(Item::Inline { immediate, bytes }) = self.0.front() else { return None };
-        look(bytes);
+        read(bytes);
         let immediate = *immediate;
         // (The item has nothing to drop, which the compiler does not know.)
         std::mem::forget(self.0.pop_front());
@@ -156,7 +156,7 @@ impl<P> DerefMut for RecvQueue<P> {
 }
 
 /// A message that was taken.
-pub struct Taken {
+pub struct TakenMessage {
     /// Immediate data.
     pub immediate: Option<u32>,
     /// The message's bytes.
@@ -175,7 +175,7 @@ pub enum TakenBody {
     Written(usize),
 }
 
-impl Taken {
+impl TakenMessage {
     /// Copies the message to the place that a program has posted for it, if it is short, or came without a header and fits.
     /// Returns the payload bytes that were copied, without those of short messages. `None`: the program gets it
     /// [otherwise](Taken::into_arrival).
@@ -206,7 +206,7 @@ impl Taken {
         whom: impl FnOnce() -> Arc<dyn Acknowledge>,
         kept: &mut Option<Lent>,
     ) -> Arrival {
-        let Taken { immediate, body, receipt: number } = self;
+        let TakenMessage { immediate, body, receipt: number } = self;
         let body = match body {
             TakenBody::Inline(bytes) => Body::Inline(bytes),
             TakenBody::Body(head, store, _) => {

@@ -65,7 +65,7 @@ struct State<B> {
     arbiter: Arbiter,
     links: HashMap<u64, OrderedLink>,
     /// Buffers by [`key`].
-    buffers: HashMap<usize, Known<B>>,
+    buffers: HashMap<usize, BufferState<B>>,
     /// Unacknowledged bytes of all links, as far as known.
     unacked: usize,
     /// The part of `unacked` that slow buffers have.
@@ -85,7 +85,7 @@ struct OrderedLink {
 }
 
 /// A buffer and its state.
-struct Known<B> {
+struct BufferState<B> {
     buffer: Arc<B>,
     /// Number of links above it.
     links: usize,
@@ -139,7 +139,7 @@ impl<B: SendBuffer> SendOrder<B> {
     pub fn add(&self, link: u64, level: ServiceLevel, buffer: &Arc<B>) {
         let mut state = self.state.lock();
         let ordered = OrderedLink { buffer: key(buffer), level, wants: 0 };
-        state.buffers.entry(ordered.buffer).or_insert_with(|| Known::new(buffer.clone())).links += 1;
+        state.buffers.entry(ordered.buffer).or_insert_with(|| BufferState::new(buffer.clone())).links += 1;
         state.links.insert(link, ordered);
     }
 
@@ -233,7 +233,7 @@ impl<B: SendBuffer> State<B> {
             return true;
         }
         let now = Instant::now();
-        let waiting: usize = self.buffers.values_mut().map(|known| known.look(now)).sum();
+        let waiting: usize = self.buffers.values_mut().map(|known| known.poll(now)).sum();
         let of = |slow| {
             self.buffers.values().filter(move |known| known.is_slow == slow).map(|known| known.unacked)
         };
@@ -254,7 +254,7 @@ impl<B: SendBuffer> State<B> {
     }
 
     /// Whether a slow buffer cannot have a turn now.
-    fn is_held_up(&self, known: &Known<B>, most: usize) -> bool {
+    fn is_held_up(&self, known: &BufferState<B>, most: usize) -> bool {
         known.is_slow && (self.unacked + TURN_BYTES > most || known.buffer.outstanding().unsent > 0)
     }
 
@@ -286,10 +286,10 @@ impl<B: SendBuffer> State<B> {
     }
 }
 
-impl<B: SendBuffer> Known<B> {
+impl<B: SendBuffer> BufferState<B> {
     fn new(buffer: Arc<B>) -> Self {
         let acked = (0, Instant::now());
-        Known {
+        BufferState {
             buffer,
             links: 0,
             unacked: 0,
@@ -311,15 +311,15 @@ impl<B: SendBuffer> Known<B> {
     }
 
     /// Polls the buffer. Returns the bytes that wait in it and are counted.
-    fn look(&mut self, now: Instant) -> usize {
+    fn poll(&mut self, now: Instant) -> usize {
         if self.unacked == 0 && !self.is_slow && !self.is_silent {
             return 0;
         }
         let Outstanding { all, unsent } = self.buffer.outstanding();
-        self.judge(self.written - (unsent as u64).min(self.written), now);
+        self.note_sent(self.written - (unsent as u64).min(self.written), now);
         // Posts go on writing meanwhile, so the second answer may be the larger one.
         self.unacked = if self.is_slow { all.saturating_sub(unsent) } else { all };
-        self.hear(self.written - (all as u64).min(self.written), now);
+        self.note_acked(self.written - (all as u64).min(self.written), now);
         if self.is_silent {
             self.unacked = 0;
         }
@@ -327,7 +327,7 @@ impl<B: SendBuffer> Known<B> {
     }
 
     /// Decides whether the buffer is slow, given that all bytes before `sent` have been sent by now.
-    fn judge(&mut self, sent: u64, now: Instant) {
+    fn note_sent(&mut self, sent: u64, now: Instant) {
         // Lost bytes wait again, although no turn has written since.
         let Some((upto, since)) = self.turn.or((sent < self.written).then_some((self.written, now))) else {
             return;
@@ -344,7 +344,7 @@ impl<B: SendBuffer> Known<B> {
     }
 
     /// Decides whether the buffer is silent, given that the peer has acknowledged all bytes before `acked` by now.
-    fn hear(&mut self, acked: u64, now: Instant) {
+    fn note_acked(&mut self, acked: u64, now: Instant) {
         let (before, since) = self.acked;
         if acked > before || acked == self.written {
             (self.acked, self.is_silent) = ((acked, now), false);

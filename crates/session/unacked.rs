@@ -123,7 +123,7 @@ impl Unacked {
             PostedBuffer::Caller(_) if self.gone => {}
             PostedBuffer::Caller(number) => self.ended.push_back((number, status)),
             PostedBuffer::Block(block) => drop(block),
-            PostedBuffer::Owner(owner) => events.bury(owner),
+            PostedBuffer::Owner(owner) => events.defer_drop(owner),
         }
         self.tell_of_room(events);
     }

@@ -22,7 +22,7 @@ pub use memory::copy_bytes::copy_bytes;
 pub use memory::elements::Elements;
 #[cfg(not(loom))]
 pub use memory::{segment, shared_memory};
-pub use os::cpu::{Home, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
+pub use os::cpu::{PreferredCpu, Topology, boot_id, host_key, pin_to_cpu, restrict_to_cpus, usable_cpus};
 pub use os::deadline::Deadline;
 #[cfg(not(loom))]
 pub use os::descriptor::{above_stdio, open_above_stdio, stream_pair, tcp_connect, tcp_socket};

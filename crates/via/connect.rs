@@ -9,9 +9,9 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use crate::attributes::ViAttributes;
-use crate::cq::{CqEntryShares, CqHandle};
+use crate::connection_quota::ConnectionShare;
+use crate::cq::{CqHandle, CqReservations};
 use crate::error::{Error, NO_PLACE, Result};
-use crate::guests::Guest;
 use crate::nic::Nic;
 use crate::transport::{Device, Hello, Incoming, Queues};
 use crate::vi::Vi;
@@ -23,7 +23,7 @@ use udeck_sys::thread::Callback;
 pub struct Request {
     incoming: Box<dyn Incoming>,
     /// The request's share of its peer's connections.
-    guest: Guest,
+    share: ConnectionShare,
     /// The device that the request came to. Weak, because devices keep requests that no program has taken yet.
     device: Weak<dyn Device>,
 }
@@ -63,7 +63,7 @@ impl Request {
             return Err(Error::InvalidReliability);
         }
         let hello = vi.hello(private_data)?;
-        let places = match CqEntryShares::take(send, receive) {
+        let places = match CqReservations::take(send, receive) {
             Ok(places) => places,
             Err(full) => {
                 self.incoming.reject(&no_place(
@@ -74,7 +74,7 @@ impl Request {
             }
         };
         let ViAttributes { context, level, .. } = *vi.attributes();
-        let reporter = vi.nic().alarm().reporter_of(context, Some(self.guest));
+        let reporter = vi.nic().error_sink().reporter_of(context, Some(self.share));
         let queues = Queues {
             send: send.notifier(),
             receive: receive.notifier(),
@@ -191,12 +191,12 @@ impl Listener {
         let device = Arc::downgrade(nic.device());
         let (until_dropped, callback) =
             (UntilDropped(waiting.clone()), Callback::new("a listener's handler"));
-        let guests = nic.guests().clone();
+        let connection_quota = nic.connection_quota().clone();
         let on_incoming = Box::new(move |incoming: Box<dyn Incoming>| {
             let _ = &until_dropped;
-            match guests.admit(incoming.peer()) {
-                Ok(guest) => {
-                    let request = Request { incoming, guest, device: device.clone() };
+            match connection_quota.admit(incoming.peer()) {
+                Ok(share) => {
+                    let request = Request { incoming, share, device: device.clone() };
                     callback.call(|| on_request(request));
                 }
                 Err(why) => incoming.reject(&no_place(&why)),

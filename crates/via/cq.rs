@@ -27,7 +27,7 @@ use crate::transport::{Armed, Queue, Ready, Waiter};
 pub use cno::Cno;
 pub use handle::CqHandle;
 use handle::Shared;
-pub(crate) use handle::{CqEntryShare, CqEntryShares};
+pub(crate) use handle::{CqReservation, CqReservations};
 pub use notify::Notify;
 pub use watch::{Watch, Watcher};
 
@@ -72,7 +72,7 @@ pub struct Cq {
     events_turn: bool,
     oversubscribed: bool,
     /// Whether a wait on several queues asks others first.
-    seldom: bool,
+    costly_poll: bool,
     /// Spin history of [`Cq::wait`], and of [`Cno::wait`] on this queue and others behind it.
     habit: Habit,
 }
@@ -101,7 +101,7 @@ impl Cq {
             shared,
             events_turn: false,
             oversubscribed: false,
-            seldom: false,
+            costly_poll: false,
             habit: Habit::default(),
         })
     }
@@ -129,8 +129,8 @@ impl Cq {
 
     /// Says that polling this queue costs more than polling others (a system call, for example): a [`Cno`] that spins polls
     /// it at every 16th round only, so that it does not hold up news of the others.
-    pub fn set_seldom(&mut self, seldom: bool) {
-        self.seldom = seldom;
+    pub fn set_costly_poll(&mut self, costly_poll: bool) {
+        self.costly_poll = costly_poll;
     }
 
     /// The handle by which VIs are attached, and which other threads use.
@@ -168,7 +168,7 @@ impl Cq {
     }
 
     #[inline]
-    fn look(&mut self) -> Option<CqEntry> {
+    fn poll_queue(&mut self) -> Option<CqEntry> {
         if is_forked() {
             return None;
         }
@@ -197,7 +197,7 @@ impl Cq {
         // A forked child will never get an entry.
         let deadline = if is_forked() { Deadline::now() } else { deadline };
         loop {
-            if let Some(entry) = self.look() {
+            if let Some(entry) = self.poll_queue() {
                 self.habit = spinner.found();
                 return Some(entry);
             }

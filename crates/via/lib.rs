@@ -35,10 +35,10 @@ extern crate self as udeck_via;
 mod attributes;
 mod caps;
 mod connect;
+mod connection_quota;
 mod cq;
 mod descriptor;
 mod error;
-mod guests;
 pub mod mem;
 pub mod names;
 mod nic;
@@ -75,8 +75,8 @@ pub use udeck_auth as auth;
 pub use udeck_sys::process::{check as check_process, is_forked};
 pub use udeck_sys::quota;
 pub use udeck_sys::{
-    Deadline, Habit, Home, Pause, PollBudget, Spinner, copy_bytes, fault, host_key, job_time, missed, say,
-    stderr_line, thread,
+    Deadline, Habit, Pause, PollBudget, PreferredCpu, Spinner, copy_bytes, fault, host_key, job_time, missed,
+    say, stderr_line, thread,
 };
 pub use vi::{ReadDone, Reading, Vi};
 pub use withdrawal::{Until, Withdrawal};

@@ -8,12 +8,12 @@ use udeck_sys::process::is_forked;
 
 use crate::attributes::NicAttributes;
 use crate::caps::Caps;
+use crate::connection_quota::ConnectionQuota;
 use crate::error::{Error, Result};
-use crate::guests::Guests;
 use crate::mem::{
     Arena, Block, CacheUse, Ptag, Region, Registrar, Rights, StableBuffer, Tags, UserMemory, Window,
 };
-use crate::report::Alarm;
+use crate::report::ErrorSink;
 use crate::transport::{Device, wait_for_delivery};
 
 /// An opened transport device. A cheap handle: clones are the same NIC, which closes with its last object.
@@ -22,8 +22,8 @@ pub struct Nic {
     device: Arc<dyn Device>,
     tags: Arc<Tags>,
     registrar: Arc<Registrar>,
-    alarm: Arc<Alarm>,
-    guests: Arc<Guests>,
+    error_sink: Arc<ErrorSink>,
+    connection_quota: Arc<ConnectionQuota>,
 }
 
 impl Nic {
@@ -31,8 +31,8 @@ impl Nic {
     /// transports.)
     pub fn new(device: Arc<dyn Device>) -> Self {
         let registrar = Registrar::new(device.clone());
-        let guests = Arc::new(Guests::new(device.attributes()));
-        Nic { registrar, device, tags: Arc::default(), alarm: Arc::default(), guests }
+        let connection_quota = Arc::new(ConnectionQuota::new(device.attributes()));
+        Nic { registrar, device, tags: Arc::default(), error_sink: Arc::default(), connection_quota }
     }
 
     /// Abilities and limits.
@@ -217,12 +217,12 @@ impl Nic {
     }
 
     /// Quota of the connections that peers have made to it.
-    pub(crate) fn guests(&self) -> &Arc<Guests> {
-        &self.guests
+    pub(crate) fn connection_quota(&self) -> &Arc<ConnectionQuota> {
+        &self.connection_quota
     }
 
-    pub(crate) fn alarm(&self) -> &Arc<Alarm> {
-        &self.alarm
+    pub(crate) fn error_sink(&self) -> &Arc<ErrorSink> {
+        &self.error_sink
     }
 
     /// The transport's device. For this crate only: its operations are sound when the VI layer asks for them

@@ -16,12 +16,12 @@ impl Nic {
     /// # Errors
     /// [`crate::Error::Os`] when there is no thread for the callback; the former callback stays.
     pub fn on_error(&self, callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
-        self.alarm().set(callback)
+        self.error_sink().set(callback)
     }
 
     /// Removes [`Nic::on_error`]'s callback. It is still called for errors that were found before, then dropped; both may
     /// happen after this returns.
     pub fn clear_on_error(&self) {
-        self.alarm().clear();
+        self.error_sink().clear();
     }
 }

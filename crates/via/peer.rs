@@ -26,18 +26,18 @@ use crate::attributes::{NetAddress, ServiceLevel};
 use crate::cq::CqHandle;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
-use crate::report::Alarm;
+use crate::report::ErrorSink;
 use crate::transport::{Hello, Incoming, Queues, Reporter, ViEndpoint};
 use udeck_sys::{Deadline, thread};
 
 /// Pause of the asking side before it asks again.
 const RETRY: Duration = Duration::from_millis(2);
 /// Poll interval of the listening side for the confirmation, which comes as soon as the acceptance has arrived.
-const LOOK: Duration = Duration::from_micros(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// A peer request in progress. When dropped, it is withdrawn.
 pub(crate) struct Peering {
-    meeting: Arc<Meeting>,
+    rendezvous: Arc<PeerRendezvous>,
     /// NIC and discriminator at which this side listens, if it does.
     listening: Option<(Nic, Vec<u8>)>,
     whom: String,
@@ -46,7 +46,7 @@ pub(crate) struct Peering {
 }
 
 /// State shared by the program and the thread on which the connection is made.
-struct Meeting {
+struct PeerRendezvous {
     outcome: Mutex<PeerOutcome>,
     changed: Condvar,
 }
@@ -54,14 +54,14 @@ struct Meeting {
 enum PeerOutcome {
     Pending,
     /// This side listens, has accepted a request, and waits for its confirmation.
-    Accepted(Made),
-    Settled(Result<Made>),
+    Accepted(NewConnection),
+    Settled(Result<NewConnection>),
     /// The request timed out or was withdrawn; or the program has taken the outcome.
     Over,
 }
 
 /// A connection that the VI has not taken yet.
-pub(crate) struct Made {
+pub(crate) struct NewConnection {
     pub endpoint: Box<dyn ViEndpoint>,
     pub theirs: Hello,
     pub reporter: Arc<Reporter>,
@@ -70,7 +70,7 @@ pub(crate) struct Made {
 /// Parameters of one side's connection.
 #[derive(Clone)]
 pub(crate) struct Side {
-    pub alarm: Arc<Alarm>,
+    pub error_sink: Arc<ErrorSink>,
     pub hello: Hello,
     pub send: CqHandle,
     pub receive: CqHandle,
@@ -83,22 +83,22 @@ pub(crate) struct Side {
 impl Peering {
     pub fn start(nic: &Nic, remote: &NetAddress, side: Side, deadline: Deadline) -> Result<Self> {
         let own = &nic.attributes().address;
-        let name = rendezvous(own.min(&remote.host), &remote.discriminator);
+        let name = rendezvous_name(own.min(&remote.host), &remote.discriminator);
         let limit = nic.attributes().max_discriminator;
         if name.len() > limit {
             let what = format!("a peer's address and discriminator of {} bytes, at most {limit}", name.len());
             return Err(Error::InvalidParameter(what));
         }
-        let meeting =
-            Arc::new(Meeting { outcome: Mutex::new(PeerOutcome::Pending), changed: Condvar::new() });
+        let rendezvous =
+            Arc::new(PeerRendezvous { outcome: Mutex::new(PeerOutcome::Pending), changed: Condvar::new() });
         let listens = match own.cmp(&remote.host) {
             Ordering::Less => false,
             Ordering::Greater => {
-                meeting.listen(nic, &name, side.clone())?;
+                rendezvous.listen(nic, &name, side.clone())?;
                 true
             }
             // Both VIs are on this NIC: the second finds the first listening.
-            Ordering::Equal => match meeting.listen(nic, &name, side.clone()) {
+            Ordering::Equal => match rendezvous.listen(nic, &name, side.clone()) {
                 Ok(()) => true,
                 Err(Error::InvalidParameter(_)) => false,
                 Err(other) => return Err(other),
@@ -106,7 +106,7 @@ impl Peering {
         };
         if !listens {
             let to = NetAddress { host: remote.host.clone(), discriminator: name.clone() };
-            meeting.clone().ask(nic, to, side, deadline)?;
+            rendezvous.clone().ask(nic, to, side, deadline)?;
         }
         let whom = format!(
             "a peer request at {:?} from {:?}",
@@ -114,17 +114,17 @@ impl Peering {
             String::from_utf8_lossy(&remote.host),
         );
         let listening = listens.then(|| (nic.clone(), name));
-        Ok(Peering { meeting, listening, whom, since: Instant::now(), deadline })
+        Ok(Peering { rendezvous, listening, whom, since: Instant::now(), deadline })
     }
 
     /// The outcome, waiting for it until `until`; `None` when there is none yet and the request's deadline has not passed.
-    pub fn outcome(&self, until: Deadline) -> Option<Result<Made>> {
-        let mut outcome = self.meeting.outcome.lock();
+    pub fn outcome(&self, until: Deadline) -> Option<Result<NewConnection>> {
+        let mut outcome = self.rendezvous.outcome.lock();
         loop {
-            outcome.look();
+            outcome.poll_confirmation();
             let wait = match &*outcome {
                 PeerOutcome::Settled(_) | PeerOutcome::Over => break,
-                PeerOutcome::Accepted(_) => LOOK.min(until.remaining()),
+                PeerOutcome::Accepted(_) => POLL_INTERVAL.min(until.remaining()),
                 PeerOutcome::Pending => until.remaining(),
             };
             if self.deadline.passed() {
@@ -133,7 +133,7 @@ impl Peering {
             if until.passed() {
                 return None;
             }
-            self.meeting.changed.wait_for(&mut outcome, wait);
+            self.rendezvous.changed.wait_for(&mut outcome, wait);
         }
         // A later outcome comes too late.
         match mem::replace(&mut *outcome, PeerOutcome::Over) {
@@ -150,8 +150,8 @@ impl Drop for Peering {
         if udeck_sys::process::is_forked() {
             return;
         }
-        let unclaimed = mem::replace(&mut *self.meeting.outcome.lock(), PeerOutcome::Over);
-        self.meeting.changed.notify_all();
+        let unclaimed = mem::replace(&mut *self.rendezvous.outcome.lock(), PeerOutcome::Over);
+        self.rendezvous.changed.notify_all();
         if let Some((nic, name)) = &self.listening {
             nic.device().unlisten(name);
         }
@@ -162,13 +162,13 @@ impl Drop for Peering {
 impl PeerOutcome {
     /// Polls for the confirmation of an accepted request. A requester that gave up has closed the connection: the next one is
     /// waited for then.
-    fn look(&mut self) {
-        let PeerOutcome::Accepted(made) = self else { return };
-        match made.endpoint.receive() {
+    fn poll_confirmation(&mut self) {
+        let PeerOutcome::Accepted(connection) = self else { return };
+        match connection.endpoint.receive() {
             Ok(None) => {}
             Ok(Some(_)) => {
-                if let PeerOutcome::Accepted(made) = mem::replace(self, PeerOutcome::Over) {
-                    *self = PeerOutcome::Settled(Ok(made));
+                if let PeerOutcome::Accepted(connection) = mem::replace(self, PeerOutcome::Over) {
+                    *self = PeerOutcome::Settled(Ok(connection));
                 }
             }
             Err(_) => *self = PeerOutcome::Pending,
@@ -176,11 +176,11 @@ impl PeerOutcome {
     }
 }
 
-impl Meeting {
+impl PeerRendezvous {
     /// Starts the listening side: the first request that comes is accepted, on the transport's thread.
     fn listen(self: &Arc<Self>, nic: &Nic, name: &[u8], side: Side) -> Result {
-        let meeting = self.clone();
-        nic.device().listen(name, Box::new(move |incoming| meeting.answer(incoming, &side)))
+        let rendezvous = self.clone();
+        nic.device().listen(name, Box::new(move |incoming| rendezvous.answer(incoming, &side)))
     }
 
     fn answer(&self, incoming: Box<dyn Incoming>, side: &Side) {
@@ -189,7 +189,7 @@ impl Meeting {
             return incoming.reject("the peer waits for another process");
         }
         let mut outcome = self.outcome.lock();
-        outcome.look();
+        outcome.poll_confirmation();
         if !matches!(*outcome, PeerOutcome::Pending) {
             drop(outcome);
             incoming.reject("the peer has given up, or is connected already");
@@ -199,7 +199,7 @@ impl Meeting {
         *outcome = if theirs.reliability == side.hello.reliability {
             let reporter = side.reporter();
             match incoming.accept(&side.hello, side.queues(&reporter)) {
-                Ok(endpoint) => PeerOutcome::Accepted(Made { endpoint, theirs, reporter }),
+                Ok(endpoint) => PeerOutcome::Accepted(NewConnection { endpoint, theirs, reporter }),
                 // The requester is gone, perhaps one from before this request: the next one is waited for.
                 Err(error) if error.is_final() => PeerOutcome::Pending,
                 Err(error) => PeerOutcome::Settled(Err(error)),
@@ -223,7 +223,7 @@ impl Meeting {
                     // passed, which the waiting program reports for the whole request.
                     Err(Error::NoMatch(_) | Error::Rejected(_) | Error::Timeout { .. }) => {}
                     Ok((endpoint, theirs)) => {
-                        if self.confirm(Made { endpoint, theirs, reporter }) {
+                        if self.confirm(NewConnection { endpoint, theirs, reporter }) {
                             return;
                         }
                     }
@@ -248,21 +248,21 @@ impl Meeting {
 
     /// Notes the connection and confirms it to the peer, unless the request is over: then the connection is closed again.
     /// Returns whether the request is settled, which it is not if the peer has given up in the meantime.
-    fn confirm(&self, mut made: Made) -> bool {
+    fn confirm(&self, mut connection: NewConnection) -> bool {
         let mut outcome = self.outcome.lock();
         if !matches!(*outcome, PeerOutcome::Pending) {
             return true;
         }
-        let confirmed = made.endpoint.send(None, &[], &[]).is_ok();
+        let confirmed = connection.endpoint.send(None, &[], &[]).is_ok();
         if confirmed {
-            *outcome = PeerOutcome::Settled(Ok(made));
+            *outcome = PeerOutcome::Settled(Ok(connection));
             self.changed.notify_all();
         }
         confirmed
     }
 
     /// Notes the outcome, unless the request is over.
-    fn settle(&self, result: Result<Made>) {
+    fn settle(&self, result: Result<NewConnection>) {
         let mut outcome = self.outcome.lock();
         if matches!(*outcome, PeerOutcome::Pending) {
             *outcome = PeerOutcome::Settled(result);
@@ -274,7 +274,7 @@ impl Meeting {
 impl Side {
     /// The reporter of one attempt. An attempt that failed reports nothing to the program.
     fn reporter(&self) -> Arc<Reporter> {
-        self.alarm.reporter(self.context)
+        self.error_sink.reporter(self.context)
     }
 
     fn queues<'a>(&'a self, reporter: &'a Arc<Reporter>) -> Queues<'a> {
@@ -284,7 +284,7 @@ impl Side {
 }
 
 /// The discriminator at which a pair of NICs meets.
-fn rendezvous(asker: &[u8], discriminator: &[u8]) -> Vec<u8> {
+fn rendezvous_name(asker: &[u8], discriminator: &[u8]) -> Vec<u8> {
     let mut name = b"\0peer\0".to_vec();
     name.extend((asker.len() as u32).to_le_bytes());
     name.extend(asker);

@@ -14,8 +14,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use udeck_sys::thread::{self, Callback};
 
+use crate::connection_quota::ConnectionShare;
 use crate::error::{Error, Result};
-use crate::guests::Guest;
 use crate::withdrawal::Withdrawal;
 
 /// An error, as [`crate::Nic::on_error`] reports it (VIA: `VIP_ERROR_DESCRIPTOR`).
@@ -91,20 +91,24 @@ pub enum ErrorCode {
 
 /// A NIC's callback, at the other end of a channel.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm(Mutex<Option<Sender<ErrorEvent>>>);
+pub(crate) struct ErrorSink(Mutex<Option<Sender<ErrorEvent>>>);
 
-impl Alarm {
+impl ErrorSink {
     /// A reporter for a connection that is being made, of a VI with this context.
     pub(crate) fn reporter(self: &Arc<Self>, context: u64) -> Arc<Reporter> {
         self.reporter_of(context, None)
     }
 
-    /// The same as [`Alarm::reporter`], for a connection that a peer has asked for.
-    pub(crate) fn reporter_of(self: &Arc<Self>, context: u64, guest: Option<Guest>) -> Arc<Reporter> {
-        self.make(context, guest, None)
+    /// The same as [`ErrorSink::reporter`], for a connection that a peer has asked for.
+    pub(crate) fn reporter_of(
+        self: &Arc<Self>,
+        context: u64,
+        share: Option<ConnectionShare>,
+    ) -> Arc<Reporter> {
+        self.make(context, share, None)
     }
 
-    /// The same as [`Alarm::reporter`], for a connection that this side asks for, unless that is withdrawn.
+    /// The same as [`ErrorSink::reporter`], for a connection that this side asks for, unless that is withdrawn.
     pub(crate) fn reporter_unless(self: &Arc<Self>, context: u64, withdrawal: &Withdrawal) -> Arc<Reporter> {
         self.make(context, None, Some(withdrawal.clone()))
     }
@@ -112,11 +116,11 @@ impl Alarm {
     fn make(
         self: &Arc<Self>,
         context: u64,
-        guest: Option<Guest>,
+        share: Option<ConnectionShare>,
         withdrawal: Option<Withdrawal>,
     ) -> Arc<Reporter> {
         let stage = Mutex::new(ConnectionStage::Making);
-        Arc::new(Reporter { alarm: Arc::downgrade(self), context, stage, withdrawal, _guest: guest })
+        Arc::new(Reporter { error_sink: Arc::downgrade(self), context, stage, withdrawal, _share: share })
     }
 
     pub(crate) fn set(&self, mut callback: impl FnMut(&ErrorEvent) + Send + 'static) -> Result {
@@ -153,13 +157,13 @@ impl Alarm {
 #[derive(Debug)]
 pub struct Reporter {
     /// The NIC's callback. It is gone with the NIC's last object: there is no receiver then.
-    alarm: Weak<Alarm>,
+    error_sink: Weak<ErrorSink>,
     context: u64,
     stage: Mutex<ConnectionStage>,
     /// Withdrawal by the program that asks for the connection.
     withdrawal: Option<Withdrawal>,
     /// The connection's share of its peer's quota, until the reporter is dropped.
-    _guest: Option<Guest>,
+    _share: Option<ConnectionShare>,
 }
 
 #[derive(Debug)]
@@ -178,7 +182,7 @@ impl Reporter {
     /// A reporter without a receiver, for programs that drive an endpoint without a VI.
     pub fn nobody() -> Arc<Self> {
         let stage = Mutex::new(ConnectionStage::Making);
-        Arc::new(Reporter { alarm: Weak::new(), context: 0, stage, withdrawal: None, _guest: None })
+        Arc::new(Reporter { error_sink: Weak::new(), context: 0, stage, withdrawal: None, _share: None })
     }
 
     pub(crate) fn withdrawal(&self) -> Option<Withdrawal> {
@@ -223,8 +227,8 @@ impl Reporter {
     }
 
     fn raise(&self, code: ErrorCode, why: String) {
-        if let Some(alarm) = self.alarm.upgrade() {
-            alarm.raise(ErrorEvent { context: self.context, resource: Resource::Vi, code, why });
+        if let Some(error_sink) = self.error_sink.upgrade() {
+            error_sink.raise(ErrorEvent { context: self.context, resource: Resource::Vi, code, why });
         }
     }
 }
@@ -234,53 +238,56 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Receiver;
 
-    fn alarm() -> (Arc<Alarm>, Receiver<ErrorEvent>) {
-        let (alarm, (tell, events)) = (Arc::<Alarm>::default(), mpsc::channel());
-        alarm.set(move |event| drop(tell.send(event.clone()))).unwrap();
-        (alarm, events)
+    fn error_sink() -> (Arc<ErrorSink>, Receiver<ErrorEvent>) {
+        let (error_sink, (tell, events)) = (Arc::<ErrorSink>::default(), mpsc::channel());
+        error_sink.set(move |event| drop(tell.send(event.clone()))).unwrap();
+        (error_sink, events)
     }
 
     /// Returns all events that were reported, after which there can be no more.
-    fn told(alarm: Arc<Alarm>, events: Receiver<ErrorEvent>) -> Vec<(u64, ErrorCode, String)> {
-        drop(alarm);
+    fn told(error_sink: Arc<ErrorSink>, events: Receiver<ErrorEvent>) -> Vec<(u64, ErrorCode, String)> {
+        drop(error_sink);
         events.into_iter().map(|event| (event.context, event.code, event.why)).collect()
     }
 
     #[test]
     fn the_first_error_is_told_and_no_other() {
-        let (alarm, events) = alarm();
+        let (error_sink, events) = error_sink();
         for (context, code) in [(1, ErrorCode::ReceiveQueueEmpty), (2, ErrorCode::ConnectionLost)] {
-            let reporter = alarm.reporter(context);
+            let reporter = error_sink.reporter(context);
             reporter.stands();
             reporter.failed(code, "first");
             reporter.lost("second");
             reporter.failed(ErrorCode::Catastrophic, "third");
         }
         let expected = [(1, ErrorCode::ReceiveQueueEmpty, "first"), (2, ErrorCode::ConnectionLost, "first")];
-        assert_eq!(told(alarm, events), expected.map(|(context, code, why)| (context, code, why.to_owned())));
+        assert_eq!(
+            told(error_sink, events),
+            expected.map(|(context, code, why)| (context, code, why.to_owned()))
+        );
     }
 
     #[test]
     fn an_early_loss_is_told_when_the_program_knows_of_the_connection() {
-        let (alarm, events) = alarm();
-        let [known, unknown] = [1, 2].map(|context| alarm.reporter(context));
+        let (error_sink, events) = error_sink();
+        let [known, unknown] = [1, 2].map(|context| error_sink.reporter(context));
         known.lost("early");
         unknown.lost("early");
         known.lost("late");
         known.stands();
         known.lost("later");
         drop((known, unknown));
-        assert_eq!(told(alarm, events), [(1, ErrorCode::ConnectionLost, "early".to_owned())]);
+        assert_eq!(told(error_sink, events), [(1, ErrorCode::ConnectionLost, "early".to_owned())]);
     }
 
     #[test]
     fn after_an_orderly_end_nothing_is_told() {
-        let (alarm, events) = alarm();
-        let reporter = alarm.reporter(1);
+        let (error_sink, events) = error_sink();
+        let reporter = error_sink.reporter(1);
         reporter.stands();
         reporter.ended();
         reporter.lost("too late");
         drop(reporter);
-        assert!(told(alarm, events).is_empty());
+        assert!(told(error_sink, events).is_empty());
     }
 }

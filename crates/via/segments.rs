@@ -26,7 +26,7 @@ mod wire;
 
 pub use fetch::{FetchError, fetch};
 pub use service::{MAX_REQUESTS, Service};
-pub use udeck_sys::closer::Passed;
+pub use udeck_sys::closer::PassedFd;
 pub use udeck_sys::event_count::EventCount;
 pub use udeck_sys::member_table::MemberState;
 pub use udeck_sys::robust_lock::Abandoned;

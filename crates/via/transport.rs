@@ -117,7 +117,7 @@ pub unsafe trait Device: Send + Sync + Debug {
     /// The error of the kernel or of the hardware.
     fn register(&self, memory: NonNull<[u8]>) -> Result<Box<dyn Registration>> {
         let _ = memory;
-        Ok(Box::new(NothingToDo))
+        Ok(Box::new(NoRegistration))
     }
     /// Makes a waiter, the base of a completion queue.
     ///
@@ -184,7 +184,7 @@ pub unsafe trait Device: Send + Sync + Debug {
 }
 
 /// Polls until [`Device::undelivered`] is 0, or the deadline passes. Returns its last value. For devices that are dropped,
-/// which have [`LAST_WORDS`] for it.
+/// which have [`DROP_DELIVERY_TIMEOUT`] for it.
 pub fn wait_for_delivery(undelivered: impl Fn() -> usize, deadline: Deadline) -> usize {
     let [mut pause, longest] = DELIVERY_PAUSES;
     loop {
@@ -198,7 +198,7 @@ pub fn wait_for_delivery(undelivered: impl Fn() -> usize, deadline: Deadline) ->
 }
 
 /// Time that a dropped NIC waits for the delivery of its posts.
-pub const LAST_WORDS: Duration = Duration::from_secs(1);
+pub const DROP_DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Poll intervals for undelivered data: the first one, and the longest.
 const DELIVERY_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
@@ -207,9 +207,9 @@ pub trait Registration: Send + Sync + Debug {}
 
 /// Registration with a device that needs none.
 #[derive(Debug)]
-struct NothingToDo;
+struct NoRegistration;
 
-impl Registration for NothingToDo {}
+impl Registration for NoRegistration {}
 
 /// Handler of a listener's requests.
 pub type OnRequest = Box<dyn FnMut(Box<dyn Incoming>) + Send>;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 
 use crate::attributes::{NetAddress, Receive, ViAttributes};
 use crate::caps::Caps;
-use crate::cq::{CqEntryShare, CqEntryShares, CqHandle};
+use crate::cq::{CqHandle, CqReservation, CqReservations};
 use crate::descriptor::{Completion, ReceiveInto, Status};
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Carrier, LentSlice, TagUse};
@@ -37,7 +37,7 @@ use udeck_sys::process::is_forked;
 /// An ended connection. Its send queue reports until the last of its sends is reported, so it keeps its entry.
 struct Leaving {
     endpoint: Box<dyn ViEndpoint>,
-    _place: CqEntryShare,
+    _place: CqReservation,
 }
 
 /// A virtual interface: a send queue and a receive queue, each FIFO, connected to exactly one other.
@@ -56,7 +56,7 @@ pub struct Vi {
     /// Reporter of the end of `endpoint`'s connection.
     reporter: Option<Arc<Reporter>>,
     /// Entries of its queues on their completion queues, while it is connected or asks a peer.
-    places: Option<CqEntryShares>,
+    places: Option<CqReservations>,
     /// A peer request in progress.
     peering: Option<Peering>,
     /// Ended connections over which a peer still reads sent data.
@@ -180,7 +180,7 @@ impl Vi {
         private_data: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>> {
-        let reporter = self.nic.alarm().reporter(self.attributes.context);
+        let reporter = self.nic.error_sink().reporter(self.attributes.context);
         self.ask(to, (send, receive), private_data, deadline, reporter)
     }
 
@@ -196,7 +196,7 @@ impl Vi {
         private_data: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>> {
-        let reporter = self.nic.alarm().reporter_unless(self.attributes.context, withdrawn);
+        let reporter = self.nic.error_sink().reporter_unless(self.attributes.context, withdrawn);
         self.ask(to, (send, receive), private_data, deadline, reporter)
     }
 
@@ -216,7 +216,7 @@ impl Vi {
             return Err(Error::InvalidParameter(what));
         }
         let hello = self.hello(private_data)?;
-        let places = CqEntryShares::take(send, receive)?;
+        let places = CqReservations::take(send, receive)?;
         let ViAttributes { context, level, .. } = self.attributes;
         let queues = Queues {
             send: send.notifier(),
@@ -258,7 +258,7 @@ impl Vi {
         &mut self,
         endpoint: Box<dyn ViEndpoint>,
         reporter: Arc<Reporter>,
-        places: CqEntryShares,
+        places: CqReservations,
     ) {
         self.places = Some(places);
         self.met(endpoint, reporter);
@@ -273,7 +273,7 @@ impl Vi {
         self.state = State::Connected;
     }
 
-    pub(crate) fn pending(&mut self, peering: Peering, places: CqEntryShares) {
+    pub(crate) fn pending(&mut self, peering: Peering, places: CqReservations) {
         self.peering = Some(peering);
         self.places = Some(places);
         self.state = State::ConnectPending;
@@ -311,7 +311,7 @@ impl Vi {
         }
     }
 
-    fn leave(&mut self, mut endpoint: Box<dyn ViEndpoint>, places: CqEntryShares) {
+    fn leave(&mut self, mut endpoint: Box<dyn ViEndpoint>, places: CqReservations) {
         endpoint.leave();
         // This takes completions from before the endpoint began to report them.
         self.sends.settle(&mut *endpoint, self.attributes.reliability);

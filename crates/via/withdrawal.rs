@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use udeck_sys::Deadline;
 
 /// Poll interval of a waiting thread for a withdrawal.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Ends a [`crate::Vi::connect_unless`] in which another thread waits, within a tenth of a second. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +66,7 @@ impl Until {
     /// Longest sleep before the next poll: shorter than until the deadline, if the request may be withdrawn.
     pub fn remaining(&self) -> Duration {
         let left = self.deadline.remaining();
-        if self.withdrawal.is_some() { left.min(LOOK) } else { left }
+        if self.withdrawal.is_some() { left.min(POLL_INTERVAL) } else { left }
     }
 
     /// End of that sleep, as a point on the monotonic clock.
@@ -96,7 +96,7 @@ mod tests {
         let asked = || ASKED.replace(ASKED.get() + 1) == 1;
         let withdrawal = Withdrawal::asking(asked);
         let until = Until::new(Deadline::after(Duration::MAX), Some(withdrawal.clone()));
-        assert!(!until.passed() && until.remaining() <= LOOK && !withdrawal.is_withdrawn());
+        assert!(!until.passed() && until.remaining() <= POLL_INTERVAL && !withdrawal.is_withdrawn());
         assert!(until.passed() && withdrawal.is_withdrawn());
         assert!(until.passed() && ASKED.get() == 2, "it was withdrawn, and nobody is asked again");
     }
@@ -105,12 +105,16 @@ mod tests {
     fn who_waits_looks_again_and_sees_that_it_is_withdrawn() {
         let withdrawal = Withdrawal::default();
         let until = Until::new(Deadline::after(Duration::MAX), Some(withdrawal.clone()));
-        assert!(!until.passed() && until.remaining() <= LOOK);
-        assert!(until.instant() <= Instant::now() + LOOK);
+        assert!(!until.passed() && until.remaining() <= POLL_INTERVAL);
+        assert!(until.instant() <= Instant::now() + POLL_INTERVAL);
         withdrawal.withdraw();
         assert!(until.passed());
         let until = Until::from(Deadline::after(Duration::from_secs(3600)));
-        assert!(!until.passed() && until.remaining() > LOOK && until.instant() > Instant::now() + LOOK);
+        assert!(
+            !until.passed()
+                && until.remaining() > POLL_INTERVAL
+                && until.instant() > Instant::now() + POLL_INTERVAL
+        );
         assert!(Until::from(Deadline::now()).passed());
     }
 }

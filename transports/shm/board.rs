@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_sys::closer::Passed;
+use udeck_sys::closer::PassedFd;
 use udeck_sys::doorbell::Doorbell;
 use udeck_sys::segment::{self, Mapping, PeerAccess, SharedRef};
 use udeck_sys::window::{Entry, Exposed};
@@ -41,7 +41,7 @@ impl BoardView {
     ///
     /// # Errors
     /// When it is not sealed, or of another size.
-    pub fn adopt(fd: Passed) -> std::io::Result<Self> {
+    pub fn adopt(fd: PassedFd) -> std::io::Result<Self> {
         let (_, mapping) = fd.adopt(BOARD_BYTES..=BOARD_BYTES, PeerAccess::Write)?;
         Ok(BoardView(Arc::new(mapping)))
     }

@@ -10,7 +10,7 @@
 //!        written: length
 //! ```
 
-use udeck_sys::ring::{Lying, PAYLOAD_BYTES, PAYLOAD_WORDS, Taken};
+use udeck_sys::ring::{CellCopy, CellRef, PAYLOAD_BYTES, PAYLOAD_WORDS};
 use udeck_via::mem::Lent;
 use udeck_via::transport::Inline;
 
@@ -58,7 +58,7 @@ fn aux(immediate: Option<u32>, token: u16) -> u64 {
 
 /// Returns the immediate data and the length in bytes of an inline message; `None` if the cell is of another kind.
 #[inline]
-pub fn as_inline(message: &Lying<'_>) -> Option<(Option<u32>, usize)> {
+pub fn as_inline(message: &CellRef<'_>) -> Option<(Option<u32>, usize)> {
     let [kind, count, _, flags] = message.meta.to_le_bytes();
     let len = usize::from(count);
     let is_inline = kind == INLINE && len <= PAYLOAD_BYTES;
@@ -76,7 +76,7 @@ pub struct LentOne {
 /// Decodes a lent message of one segment; `None` if the cell is of another kind. Its first two words are offset and
 /// length, the words behind them are its head.
 #[inline]
-pub fn as_lent_one(message: &Lying<'_>) -> Option<LentOne> {
+pub fn as_lent_one(message: &CellRef<'_>) -> Option<LentOne> {
     let [kind, count, head, flags] = message.meta.to_le_bytes();
     let head_len = usize::from(head);
     if kind != LENT || count != 1 || head_len > MAX_HEAD {
@@ -89,7 +89,7 @@ pub fn as_lent_one(message: &Lying<'_>) -> Option<LentOne> {
 
 /// Copies the first bytes of a message into `to`, as many as both have.
 #[inline]
-pub fn unpack(message: &Lying<'_>, to: &mut [u8]) {
+pub fn unpack(message: &CellRef<'_>, to: &mut [u8]) {
     let (whole, rest) = to.as_chunks_mut::<8>();
     let mut words = message.words();
     for (place, word) in whole.iter_mut().zip(&mut words) {
@@ -142,7 +142,7 @@ pub fn written(len: usize, immediate: Option<u32>, receipt: Option<u16>) -> Enco
 /// # Errors
 /// [`MalformedCell`]: an unknown kind, or counts that do not fit the cell.
 #[inline]
-pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), MalformedCell> {
+pub fn decode(taken: &CellCopy) -> Result<(Option<u32>, Content), MalformedCell> {
     let [kind, count, head, flags] = taken.meta.to_le_bytes();
     let immediate = (flags & HAS_IMMEDIATE != 0).then_some(taken.aux as u32);
     let count = usize::from(count);
@@ -158,11 +158,11 @@ pub fn decode(taken: &Taken) -> Result<(Option<u32>, Content), MalformedCell> {
     Ok((immediate, content))
 }
 
-fn token_of(taken: &Taken) -> u16 {
+fn token_of(taken: &CellCopy) -> u16 {
     (taken.aux >> 32) as u16
 }
 
-fn decode_lent(taken: &Taken, count: usize, head_len: usize) -> Option<Content> {
+fn decode_lent(taken: &CellCopy, count: usize, head_len: usize) -> Option<Content> {
     let at = 2 * count;
     if count > MAX_SEGMENTS || at * 8 + head_len > PAYLOAD_BYTES {
         return None;
@@ -187,14 +187,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn taken((meta, aux, payload, _): Encoded) -> Taken {
-        Taken { meta, aux, payload }
+    fn taken((meta, aux, payload, _): Encoded) -> CellCopy {
+        CellCopy { meta, aux, payload }
     }
 
     #[test]
     fn an_inline_message_is_as_long_as_a_cell_at_most() {
         for (len, fits) in [(PAYLOAD_BYTES, true), (PAYLOAD_BYTES + 1, false), (255, false)] {
-            let cell = Taken { meta: meta(INLINE, len, 0, None), aux: 0, payload: [0; PAYLOAD_WORDS] };
+            let cell = CellCopy { meta: meta(INLINE, len, 0, None), aux: 0, payload: [0; PAYLOAD_WORDS] };
             assert_eq!(decode(&cell).is_ok(), fits, "{len} bytes");
         }
     }
@@ -229,7 +229,7 @@ mod tests {
             aux: u64, payload: [u64; PAYLOAD_WORDS],
         ) {
             let meta = u32::from_le_bytes([kind, count, head, flags]);
-            if let Ok((_, content)) = decode(&Taken { meta, aux, payload }) {
+            if let Ok((_, content)) = decode(&CellCopy { meta, aux, payload }) {
                 match content {
                     Content::Inline(bytes) => prop_assert!(bytes.bytes().len() <= PAYLOAD_BYTES),
                     Content::Lent { count, head, .. } => {

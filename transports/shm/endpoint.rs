@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use udeck_sys::atomic::fence;
-use udeck_sys::ring::{Consumer, Look, Payload, Producer, Taken};
+use udeck_sys::ring::{CellCopy, Consumer, Payload, PopResult, Producer};
 use udeck_via::mem::{Lent, LentSlice, PrivateCopy};
 use udeck_via::transport::{
     Arrival, Body, Found, Inline, Landed, LinkReport, Owner, PostedBuffer, Refused, ShortArrival,
@@ -250,7 +250,7 @@ impl ShmEndpoint {
 
     /// Turns a taken cell into an arrival.
     #[inline]
-    fn arrival(&mut self, taken: &Taken) -> Result<Arrival, Refused> {
+    fn arrival(&mut self, taken: &CellCopy) -> Result<Arrival, Refused> {
         self.popped();
         let (immediate, content) = match cell::decode(taken) {
             Ok(decoded) => decoded,
@@ -280,7 +280,7 @@ impl ShmEndpoint {
 
     /// Turns a taken cell into a landed message.
     #[inline(never)]
-    fn landed(&mut self, taken: &Taken) -> Result<Option<Landed>, Refused> {
+    fn landed(&mut self, taken: &CellCopy) -> Result<Option<Landed>, Refused> {
         self.arrival(taken).map(|arrival| Some(Landed::Arrival(arrival)))
     }
 
@@ -434,7 +434,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
         from: RemoteBuffer,
         held: PostedBuffer,
     ) -> Result<Option<TransferStatus>, (Refused, PostedBuffer)> {
-        match self.inside_window(from.handle, |endpoint, visit| endpoint.read_inside(visit, segments, from)) {
+        match self.inside_window(from.handle, |endpoint, guard| endpoint.read_inside(guard, segments, from)) {
             Ok(()) => Ok(Some(TransferStatus::Arrived)),
             Err(refused) => Err((refused, held)),
         }
@@ -491,12 +491,12 @@ unsafe impl ViEndpoint for ShmEndpoint {
             Some(immediate)
         });
         match look {
-            Look::Taken(immediate) => {
+            PopResult::Taken(immediate) => {
                 self.popped();
                 Found::Short(immediate)
             }
-            Look::Empty if self.stands() => Found::Nothing,
-            Look::Empty | Look::Left => Found::Other,
+            PopResult::Empty if self.stands() => Found::Nothing,
+            PopResult::Empty | PopResult::Kept => Found::Other,
         }
     }
 
@@ -537,7 +537,7 @@ unsafe impl ViEndpoint for ShmEndpoint {
             head.set([first, second, third, fourth, 0, 0], lent.head_len);
             Some((lent, (at, len)))
         });
-        let Look::Taken((lent, part)) = look else { return None };
+        let PopResult::Taken((lent, part)) = look else { return None };
         self.popped();
         self.borrowed = self.borrowed.wrapping_add(1);
         // SAFETY: as in `borrow`.

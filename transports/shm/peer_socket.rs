@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use udeck_sys::closer::{Endpoint, Passed};
+use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
 use udeck_sys::{descriptor_advice, is_shortage, job_time, socket};
 use udeck_via::transport::Hello;
@@ -139,7 +139,7 @@ struct PeerMemory {
 }
 
 impl PeerMemory {
-    fn adopt(fd: Passed, access: PeerAccess) -> std::io::Result<Self> {
+    fn adopt(fd: PassedFd, access: PeerAccess) -> std::io::Result<Self> {
         let (fd, mapping) = fd.adopt(1..=MAX_ARENA, access)?;
         let words = mapping.len().div_ceil(CHUNK).div_ceil(64);
         let used = (0..words).map(|_| AtomicU64::new(0)).collect();
@@ -276,7 +276,7 @@ impl PeerSocket {
     pub fn input(
         &self,
         datagram: Datagram,
-        fds: Vec<Passed>,
+        fds: Vec<PassedFd>,
         ours: [BorrowedFd<'_>; 3],
     ) -> std::result::Result<Event, Ended> {
         let (carried, due) = (fds.len(), datagram.descriptors());
@@ -313,7 +313,7 @@ impl PeerSocket {
         match datagram {
             Datagram::Request { id, doorbells, hello, discriminator } => {
                 let [fd] =
-                    <[Passed; 1]>::try_from(fds).map_err(|_| "a request without its control segment")?;
+                    <[PassedFd; 1]>::try_from(fds).map_err(|_| "a request without its control segment")?;
                 let bytes = crate::layout::CONTROL_BYTES;
                 let control = match fd.adopt(bytes..=bytes, PeerAccess::Write) {
                     Ok((_, control)) => control,
@@ -347,8 +347,8 @@ impl PeerSocket {
         Ok(Event::Nothing)
     }
 
-    fn adopt_segments(&self, fds: Vec<Passed>) -> std::io::Result<()> {
-        let [board, outbox, landing] = <[Passed; 3]>::try_from(fds)
+    fn adopt_segments(&self, fds: Vec<PassedFd>) -> std::io::Result<()> {
+        let [board, outbox, landing] = <[PassedFd; 3]>::try_from(fds)
             .map_err(|fds| std::io::Error::other(format!("{} descriptors instead of 3", fds.len())))?;
         let bytes = outbox.check(1..=MAX_ARENA, PeerAccess::Read)?
             + landing.check(1..=MAX_ARENA, PeerAccess::Write)?;

@@ -9,32 +9,32 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck_sys::window::Stay;
+use udeck_sys::window::AccessEpoch;
 use udeck_via::MemHandle;
 use udeck_via::transport::Owner;
 
 use crate::board::Board;
 use crate::connection::Connection;
 
-/// A peer that was inside a window, and the visit that it was making.
+/// A peer that was inside a window, and the access that it was making.
 pub struct Visitor {
     pub connection: Arc<Connection>,
-    stay: Stay,
+    epoch: AccessEpoch,
 }
 
 impl Visitor {
     /// Returns the peers inside `window` at this moment. The window was withdrawn before, so later peers do not find it.
     pub fn all_of(window: MemHandle, connections: impl IntoIterator<Item = Arc<Connection>>) -> Vec<Visitor> {
         let visitor = |connection: Arc<Connection>| {
-            let stay = connection.incoming.sender().gate.stay_in(window.0)?;
-            Some(Visitor { connection, stay })
+            let epoch = connection.incoming.sender().gate.access_in(window.0)?;
+            Some(Visitor { connection, epoch })
         };
         connections.into_iter().filter_map(visitor).filter(Visitor::is_inside).collect()
     }
 
-    /// Whether the peer may still be making the same visit.
+    /// Whether the peer may still be making the same access.
     pub fn is_inside(&self) -> bool {
-        !self.connection.incoming.sender().gate.is_over(self.stay) && !self.connection.is_gone()
+        !self.connection.incoming.sender().gate.is_over(self.epoch) && !self.connection.is_gone()
     }
 }
 

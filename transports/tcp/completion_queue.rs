@@ -125,7 +125,7 @@ impl Sockets {
     /// Reads the readable sockets, as many as one call of epoll names. Waits for up to `limit` until there is one.
     pub fn serve(&self, found: &mut Found, limit: Duration) -> Served {
         let Some(poller) = self.poller.get() else { return Served::All };
-        poller.look(found, limit);
+        poller.poll(found, limit);
         let mut served = if found.is_full() { Served::Some } else { Served::All };
         for token in found.tokens() {
             match Token::decode(token) {

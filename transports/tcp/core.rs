@@ -184,8 +184,8 @@ impl Core {
         self.bell.ring();
     }
 
-    pub fn hush(&self) {
-        self.bell.hush();
+    pub fn reset_bell(&self) {
+        self.bell.reset();
     }
 
     /// Makes an endpoint from a finished admission and the places of its two queues. Returns the peer's `Hello`, too.

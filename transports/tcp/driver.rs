@@ -338,7 +338,7 @@ impl Driver for TcpDriver {
         self.settle(connection);
     }
 
-    fn look(&mut self, connection: &mut Connection) {
+    fn poll(&mut self, connection: &mut Connection) {
         self.serve_hot(connection);
     }
 

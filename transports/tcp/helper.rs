@@ -78,7 +78,7 @@ impl Helper {
                 self.listener = None;
             }
             let limit = self.limit();
-            self.core.control.look(&mut self.found, limit);
+            self.core.control.poll(&mut self.found, limit);
             let tokens: Vec<u64> = self.found.tokens().collect();
             tokens.into_iter().map(Token::decode).for_each(|token| self.on(token));
             self.serve_due();
@@ -97,7 +97,7 @@ impl Helper {
 
     fn on(&mut self, token: Token) {
         match token {
-            Token::Bell => self.core.hush(),
+            Token::Bell => self.core.reset_bell(),
             Token::Listener => {
                 if let Some(listener) = &mut self.listener {
                     listener.serve(&mut |pending| IncomingRequest::deliver(&self.core, pending));

@@ -280,14 +280,14 @@ impl Driver for StreamDriver {
         }
     }
 
-    fn look(&mut self, connection: &mut Connection) {
+    fn poll(&mut self, connection: &mut Connection) {
         let core = self.core.clone();
         if core.poll_for(&self.peer, self.stream, LOCK_WAIT) {
             self.drive(connection);
         }
     }
 
-    fn look_last(&mut self, connection: &mut Connection) {
+    fn drain_before_close(&mut self, connection: &mut Connection) {
         let core = self.core.clone();
         if core.poll_for(&self.peer, self.stream, LAST_LOCK_WAIT) {
             self.drive(connection);

@@ -257,7 +257,7 @@ impl Completions {
 
     /// Polls once for a program's thread: waits for the thread that takes completions at the moment, so that earlier
     /// completions have been passed on, and then takes some. The caller holds no link's lock.
-    pub fn look(&self) {
+    pub fn poll(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
         let mut told = None;
         let mut taking = self.taking.lock();
@@ -302,7 +302,7 @@ impl Completions {
         for cq in queues {
             let mut batches = 0;
             loop {
-                let found = match self.poll(cq, &mut batch[..]) {
+                let found = match self.poll_cq(cq, &mut batch[..]) {
                     // Most polls find nothing.
                     Ok(0) => break,
                     Ok(found) => found,
@@ -331,7 +331,7 @@ impl Completions {
 
     /// Polls the completions set aside, which are older, and then the queue. Fewer than a batch means that there are
     /// no more.
-    fn poll(&self, cq: &Cq, batch: &mut [Wc]) -> io::Result<usize> {
+    fn poll_cq(&self, cq: &Cq, batch: &mut [Wc]) -> io::Result<usize> {
         let mut aside = self.aside.lock();
         if aside.is_empty() {
             return cq.poll(batch);

@@ -284,8 +284,8 @@ impl Connection {
     }
 
     /// Reports all states again, to a new receiver of events.
-    pub fn tell_again(&mut self) {
-        self.events.tell_again(self.close.end());
+    pub fn renotify(&mut self) {
+        self.events.renotify(self.close.end());
     }
 
     /// Place of a window, for writing or for reading, if it is known.

@@ -385,8 +385,8 @@ impl Core {
         self.hurries.swap(false, Ordering::Acquire)
     }
 
-    pub fn hush(&self) {
-        self.bell.hush();
+    pub fn reset_bell(&self) {
+        self.bell.reset();
     }
 
     /// Closes the NIC: its last object is gone.

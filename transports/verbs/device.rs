@@ -8,7 +8,7 @@ use udeck_session::admission::{Admission, MAX_DISCRIMINATOR, MAX_PRIVATE, Protoc
 use udeck_session::completion_queue::{MAX_COMPLETION_QUEUES, QUEUES};
 use udeck_session::{Memory, address};
 use udeck_via::transport::{
-    Connected, Device, Hello, LAST_WORDS, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
+    Connected, DROP_DELIVERY_TIMEOUT, Device, Hello, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
 };
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 
@@ -160,7 +160,7 @@ unsafe impl Device for VerbsDevice {
 
     /// Takes completions: buffers of sends are given back when the sends have left.
     fn reclaim(&self) {
-        self.core.completions.look();
+        self.core.completions.poll();
     }
 
     fn reclaim_recent(&self) {}
@@ -168,7 +168,7 @@ unsafe impl Device for VerbsDevice {
     /// Number of links with undelivered messages. If this process ends, its device forgets unsent messages, and
     /// peers can no longer read its memory.
     fn undelivered(&self) -> usize {
-        self.core.completions.look();
+        self.core.completions.poll();
         self.core.completions.links().iter().filter(|link| !link.is_done()).count()
     }
 
@@ -194,7 +194,7 @@ impl Drop for VerbsDevice {
         if udeck_sys::process::is_forked() {
             return;
         }
-        wait_for_delivery(|| self.undelivered(), Deadline::after(LAST_WORDS));
+        wait_for_delivery(|| self.undelivered(), Deadline::after(DROP_DELIVERY_TIMEOUT));
         self.core.close();
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use udeck_session::Taken;
+use udeck_session::TakenMessage;
 use udeck_via::RemoteBuffer;
 use udeck_via::mem::Lent;
 use udeck_via::transport::{
@@ -35,11 +35,11 @@ impl VerbsEndpoint {
     }
 
     /// Takes the next message.
-    fn next(&mut self) -> Result<Option<Taken>, Refused> {
+    fn next(&mut self) -> Result<Option<TakenMessage>, Refused> {
         self.forget_receipt();
         match self.link.with(Connection::take) {
             Ok(None) => {
-                self.link.look();
+                self.link.poll();
                 self.link.with(Connection::take)
             }
             other => other,
@@ -54,7 +54,7 @@ impl VerbsEndpoint {
     ) -> Result<(), (Refused, PostedBuffer)> {
         match self.link.with(|connection| post(connection, held)) {
             Err((Refused::Busy, held)) => {
-                self.link.look();
+                self.link.poll();
                 self.link.with(|connection| post(connection, held))
             }
             other => other,
@@ -62,7 +62,7 @@ impl VerbsEndpoint {
     }
 
     /// Converts a message for the program. The caller holds no lock: a `Lent` that is dropped takes the link's.
-    fn arrival(&mut self, taken: Taken) -> Arrival {
+    fn arrival(&mut self, taken: TakenMessage) -> Arrival {
         let link = &self.link;
         taken.into_arrival(|| link.clone(), &mut self.receipt)
     }
@@ -78,7 +78,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         match self.link.with_device(|connection, work| connection.send(work, immediate, head, body)) {
             Err(Refused::Busy) => {
-                self.link.look();
+                self.link.poll();
                 self.link.with_device(|connection, work| connection.send(work, immediate, head, body))
             }
             other => other,
@@ -168,7 +168,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
 
     fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.link.with(Connection::next_completion).or_else(|| {
-            self.link.look();
+            self.link.poll();
             self.link.with(Connection::next_completion)
         })
     }
@@ -192,7 +192,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
 
     fn unread(&mut self) -> Result<u32, Refused> {
         if !matches!(self.link.with(Connection::unread), Ok(0)) {
-            self.link.look();
+            self.link.poll();
         }
         self.link.with(Connection::unread)
     }
@@ -201,7 +201,7 @@ unsafe impl ViEndpoint for VerbsEndpoint {
         self.forget_receipt();
         // Messages that have come by now were sent to a VI that stands.
         if !self.link.with(|connection| connection.is_closed()) {
-            self.link.look_last();
+            self.link.drain_before_close();
         }
         self.link.with(|connection| connection.close(broken));
     }

@@ -62,7 +62,7 @@ impl Helper {
             }
             let limit = self.limit();
             let mut found = std::mem::take(&mut self.found);
-            self.core.control.look(&mut found, limit);
+            self.core.control.poll(&mut found, limit);
             found.tokens().map(Token::decode).for_each(|token| self.on(token));
             self.found = found;
             self.serve_due();
@@ -81,7 +81,7 @@ impl Helper {
 
     fn on(&mut self, token: Token) {
         match token {
-            Token::Bell => self.core.hush(),
+            Token::Bell => self.core.reset_bell(),
             Token::Listener => {
                 let core = &self.core;
                 self.listener

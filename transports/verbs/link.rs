@@ -127,12 +127,12 @@ impl VerbsLink {
     }
 
     /// Takes completions, on all links. The caller does not hold the lock.
-    pub fn look(&self) {
-        self.core.completions.look();
+    pub fn poll(&self) {
+        self.core.completions.poll();
     }
 
     /// Takes all completions, on all links. The caller does not hold the lock.
-    pub fn look_last(&self) {
+    pub fn drain_before_close(&self) {
         self.core.completions.take_all();
     }
 
@@ -144,7 +144,7 @@ impl VerbsLink {
     /// Reports the program's queues to `watching` from now on. Earlier news are announced once.
     pub fn attach(&self, watching: Watching) {
         let mut shared = self.shared.lock();
-        shared.connection.tell_again();
+        shared.connection.renotify();
         shared.watching = watching;
         self.finish(shared);
     }

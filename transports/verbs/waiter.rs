@@ -59,7 +59,7 @@ impl Waiter for VerbsWaiter {
         {
             return Some(ready);
         }
-        self.core.completions.look();
+        self.core.completions.poll();
         self.take()
     }
 
@@ -78,7 +78,7 @@ impl Waiter for VerbsWaiter {
         self.core.completions.channel.hush();
         // The helper is told of the next completion, if no thread has polled by then.
         self.core.completions.notify();
-        self.core.completions.look();
+        self.core.completions.poll();
     }
 
     fn arm(&mut self) -> Armed {

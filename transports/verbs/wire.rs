@@ -18,7 +18,7 @@
 //! | 4 flush | | | | | | | |
 //! | 5 notes | | | | notes | | | [`Note`]s |
 //! | 6 credit | | | | | | | |
-//! | 7 ask | hungry | | | | | | |
+//! | 7 ask | when taken | | | | | | |
 //! | 8 end | broken | | | | | bytes | words |
 //! | 9 where | write or read | | | handle | | | |
 //! | 10 here | known | | remote key | handle | address | bytes | |
@@ -64,7 +64,7 @@ const MAX_WRITTEN: usize = 1 << 40;
 
 const IMMEDIATE: u8 = 1;
 const RECEIPT: u8 = 1 << 1;
-const HUNGRY: u8 = 1 << 2;
+const WHEN_TAKEN: u8 = 1 << 2;
 const BROKEN: u8 = 1 << 3;
 const KNOWN: u8 = 1 << 4;
 const WRITE: u8 = 1 << 5;
@@ -96,8 +96,8 @@ pub enum Frame {
     Notes { count: usize },
     /// Reports only what was taken and received.
     Credit,
-    /// Asks for a credit: at once, or (`hungry`) as soon as a message was taken.
-    Ask { hungry: bool },
+    /// Asks for a credit: at once, or (`when_taken`) as soon as a message was taken.
+    Ask { when_taken: bool },
     /// End of the connection: the sender's program is gone.
     End { broken: bool, len: usize },
     /// Asks for the place of a window, for writing or reading.
@@ -201,7 +201,7 @@ impl Header {
             Frame::Flush => to.kind = 4,
             Frame::Notes { count } => (to.kind, to.word) = (5, count as u32),
             Frame::Credit => to.kind = 6,
-            Frame::Ask { hungry } => (to.kind, to.flags) = (7, flag(hungry, HUNGRY)),
+            Frame::Ask { when_taken } => (to.kind, to.flags) = (7, flag(when_taken, WHEN_TAKEN)),
             Frame::End { broken, len } => {
                 (to.kind, to.flags, to.len) = (8, flag(broken, BROKEN), len as u64);
             }
@@ -253,7 +253,7 @@ impl Header {
             4 => Frame::Flush,
             5 => Frame::Notes { count: bounded(word.into(), NOTES, "the number of notes")? },
             6 => Frame::Credit,
-            7 => Frame::Ask { hungry: flags & HUNGRY != 0 },
+            7 => Frame::Ask { when_taken: flags & WHEN_TAKEN != 0 },
             8 => Frame::End { broken: flags & BROKEN != 0, len: len(MAX_WORDS, "words about an end")? },
             9 => Frame::Where { handle: word, write: flags & WRITE != 0 },
             10 => {
@@ -415,7 +415,7 @@ mod tests {
                 4 => Frame::Flush,
                 5 => Frame::Notes { count: word as usize % (NOTES + 1) },
                 6 => Frame::Credit,
-                7 => Frame::Ask { hungry: flag },
+                7 => Frame::Ask { when_taken: flag },
                 8 => Frame::End { broken: flag, len: word as usize % (MAX_WORDS + 1) },
                 9 => Frame::Where { handle: word, write: flag },
                 10 => Frame::Here { handle: word, place: flag.then_some(far) },

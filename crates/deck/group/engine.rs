@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::task::Poll;
 
 use udeck_via::mem::Fill;
-use udeck_via::{Block, Deadline, Home, PollBudget};
+use udeck_via::{Block, Deadline, PollBudget, PreferredCpu};
 
 use super::failure::{self, Failure};
 use super::kind::{Kind, NUMBERS, SYNCHRONIZE, Signature};
@@ -48,7 +48,7 @@ pub(crate) struct Engine {
     /// different ones, so that two members that communicate can run at the same time; left where they were
     /// started and woken, all might share one. A member that waits here yields at once: some members that it
     /// waits for have only this processor.
-    pub home: Option<Home>,
+    pub home: Option<PreferredCpu>,
     /// Requests whose end has not been seen, by the number of their call.
     pub pending: Vec<usize>,
     /// Number of the request before which all members wait for each other, if this member has not seen yet
@@ -103,7 +103,7 @@ impl Awaited {
 }
 
 impl Engine {
-    pub fn new(inbox: Mailbox<u8>, members: usize, home: Option<Home>) -> Self {
+    pub fn new(inbox: Mailbox<u8>, members: usize, home: Option<PreferredCpu>) -> Self {
         Engine {
             inbox,
             out: (0..members).map(|_| None).collect(),

@@ -8,7 +8,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::task::Waker;
 
 use parking_lot::{ReentrantMutex, ReentrantMutexGuard};
-use udeck_via::{Deadline, Error as ViaError, Home, is_forked};
+use udeck_via::{Deadline, Error as ViaError, PreferredCpu, is_forked};
 
 use super::deferred::Items;
 use super::engine::Engine;
@@ -182,7 +182,7 @@ pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) 
     };
     inbox.expect(ranks.iter().copied()); // a lost rank makes no call
     let layout = Layout::new(ranks.clone(), me, world.client().welcome(), agreed);
-    let home = layout.plan().is_by_turns().then(|| Home::nth(world.rank()));
+    let home = layout.plan().is_by_turns().then(|| PreferredCpu::nth(world.rank()));
     let engine = Engine::new(inbox, ranks.len(), home);
     let state = GroupState::new(world.clone(), name, id, layout);
     Ok(Membership { state, engine: ReentrantMutex::new(RefCell::new(engine)) })

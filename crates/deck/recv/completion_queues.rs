@@ -42,7 +42,7 @@ impl CompletionQueues {
         let other = |world_nic: &crate::nics::WorldNic| {
             let mut cq = Cq::new(&world_nic.nic)?;
             cq.set_oversubscribed(oversubscribed);
-            cq.set_seldom(true);
+            cq.set_costly_poll(true);
             Ok(Other { cq, busy: false })
         };
         let others = nics.others.iter().map(other).collect::<Result<Vec<_>, ViaError>>()?;

@@ -140,7 +140,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    fn fetch(&self, shape: &Shape) -> Result<udeck_via::segments::Passed> {
+    fn fetch(&self, shape: &Shape) -> Result<udeck_via::segments::PassedFd> {
         let (world, deadline) = (self.world, Deadline::after(self.world.config().deadline));
         let address = self.address(deadline)?;
         let pair = world.client().keys().call(Some(self.maker));

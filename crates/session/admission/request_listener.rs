@@ -32,9 +32,9 @@ const ACCEPTS: usize = 32;
 /// Pause of a process without descriptors before it tries again; callers stay in the backlog meanwhile.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// Upper bound of addresses whose refusals are reported, once each.
-const TOLD: usize = 64;
+const MAX_REPORTED: usize = 64;
 /// Bytes of one read: the longest message of an unproven caller, and most requests, fit.
-const PIECE: usize = 256;
+const READ_BYTES: usize = 256;
 
 const HUNG_UP: &str = "it hung up in the middle of the hand-shake; of another job, perhaps";
 
@@ -53,11 +53,11 @@ pub struct RequestListener {
     last: u64,
     callers: HashMap<u64, Caller>,
     /// No caller is let in before this time.
-    shut_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// Whether the listener is watched.
     open: bool,
-    told: HashSet<IpAddr>,
-    told_shortage: bool,
+    reported: HashSet<IpAddr>,
+    reported_shortage: bool,
 }
 
 struct Caller {
@@ -90,10 +90,10 @@ impl Admission {
             found: Found::default(),
             last: LISTENER,
             callers: HashMap::new(),
-            shut_until: None,
+            paused_until: None,
             open: true,
-            told: HashSet::new(),
-            told_shortage: false,
+            reported: HashSet::new(),
+            reported_shortage: false,
         })
     }
 }
@@ -112,7 +112,7 @@ impl RequestListener {
     /// Lets callers in and handles their messages, up to one poll's worth. Requests go to `on_request`.
     pub fn serve(&mut self, on_request: &mut dyn FnMut(PendingRequest)) {
         let mut found = std::mem::take(&mut self.found);
-        self.poller.look(&mut found, Duration::ZERO);
+        self.poller.poll(&mut found, Duration::ZERO);
         for token in found.tokens() {
             match token {
                 LISTENER => self.answer(),
@@ -131,7 +131,7 @@ impl RequestListener {
             match accept_from(self.listener.as_fd()) {
                 Ok(Some((socket, from))) => self.admit(socket, from),
                 Ok(None) => return,
-                Err(error) if is_shortage(&error) => return self.shut(&error),
+                Err(error) if is_shortage(&error) => return self.pause_accepting(&error),
                 // The caller is gone already.
                 Err(_) => {}
             }
@@ -163,7 +163,7 @@ impl RequestListener {
         let Some((number, _)) = self.slowest().filter(|(_, fair)| *fair <= job_time()) else {
             return false;
         };
-        self.send_away(number, "others waited while it said nothing");
+        self.hang_up(number, "others waited while it said nothing");
         true
     }
 
@@ -173,37 +173,37 @@ impl RequestListener {
         match caller.receive() {
             Ok(None) => {}
             Ok(Some(request)) => {
-                let Some(Caller { socket, from, handshake, .. }) = self.let_go(number) else { return };
+                let Some(Caller { socket, from, handshake, .. }) = self.remove_caller(number) else { return };
                 on_request(PendingRequest::new(socket, from, handshake.peer(), request));
             }
-            Err(why) => self.send_away(number, &why),
+            Err(why) => self.hang_up(number, &why),
         }
     }
 
-    fn send_away(&mut self, number: u64, why: &str) {
-        let Some(caller) = self.let_go(number) else { return };
+    fn hang_up(&mut self, number: u64, why: &str) {
+        let Some(caller) = self.remove_caller(number) else { return };
         let address = caller.from.ip();
-        if self.told.len() < TOLD && self.told.insert(address) {
+        if self.reported.len() < MAX_REPORTED && self.reported.insert(address) {
             say!("refused a connection from {address}: {why} (said once per address)");
         }
     }
 
-    fn let_go(&mut self, number: u64) -> Option<Caller> {
+    fn remove_caller(&mut self, number: u64) -> Option<Caller> {
         let caller = self.callers.remove(&number)?;
         self.poller.remove(&caller.socket);
-        if self.shut_until.is_none() {
+        if self.paused_until.is_none() {
             self.watch(true);
         }
         Some(caller)
     }
 
     /// Stops accepting for a while: the process is short of descriptors.
-    fn shut(&mut self, error: &io::Error) {
-        if !std::mem::replace(&mut self.told_shortage, true) {
+    fn pause_accepting(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.reported_shortage, true) {
             let advice = descriptor_advice();
             say!("cannot accept connections and keeps trying: {error} ({advice})");
         }
-        self.shut_until = Some(job_time() + SHORTAGE_PAUSE);
+        self.paused_until = Some(job_time() + SHORTAGE_PAUSE);
         self.watch(false);
     }
 
@@ -217,19 +217,19 @@ impl RequestListener {
 
     /// Does what is due. Returns the time of the next call, which [`RequestListener::serve`] may change.
     pub fn tick(&mut self, now: Instant) -> Option<Instant> {
-        if self.shut_until.is_some_and(|until| until <= now) {
-            self.shut_until = None;
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
             self.watch(true);
         }
         let late = |caller: &Caller| now.duration_since(caller.since) >= PATIENCE;
         let gone: Vec<_> =
             self.callers.iter().filter(|(_, caller)| late(caller)).map(|(number, _)| *number).collect();
         for number in gone {
-            self.send_away(number, "it did not prove itself in time");
+            self.hang_up(number, "it did not prove itself in time");
         }
         let late = self.callers.values().map(|caller| caller.since + PATIENCE).min();
-        if self.open || self.shut_until.is_some() {
-            return late.into_iter().chain(self.shut_until).min();
+        if self.open || self.paused_until.is_some() {
+            return late.into_iter().chain(self.paused_until).min();
         }
         // No place is free, and callers may be waiting for one.
         let fair = self.slowest().map(|(_, fair)| fair);
@@ -255,9 +255,9 @@ impl fmt::Debug for RequestListener {
 impl Caller {
     /// Reads the bytes of the current message, and no more.
     fn receive(&mut self) -> std::result::Result<Option<Request>, String> {
-        let mut buffer = [0; PIECE];
+        let mut buffer = [0; READ_BYTES];
         loop {
-            let wants = self.handshake.wants().min(PIECE);
+            let wants = self.handshake.wants().min(READ_BYTES);
             let len = match recv(&self.socket, &mut buffer[..wants], RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => return Err(HUNG_UP.into()),
                 Ok((_, len)) => len,

@@ -52,7 +52,7 @@ fn drive(
         let next = listener.tick(Instant::now());
         let limit =
             next.map_or(Duration::from_secs(1), |next| next.saturating_duration_since(Instant::now()));
-        poller.look(&mut found, limit.min(Duration::from_millis(20)));
+        poller.poll(&mut found, limit.min(Duration::from_millis(20)));
         for token in found.tokens() {
             assert_eq!(token, LISTENER);
             listener.serve(on_request);

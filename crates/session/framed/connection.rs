@@ -45,7 +45,7 @@ use outgoing::Outgoing;
 pub use pieces::{Direct, Piece, PieceMut, Pieces};
 use recv_queue::ByteCredits;
 use send_queue::HeldBack;
-use unacked::Reading;
+use unacked::PendingRead;
 use unreliable::Unreliable;
 pub use unreliable::{Content, Datagram, Landing};
 
@@ -123,7 +123,7 @@ pub struct Connection {
     /// Sum of `untaken` without the messages that are held back.
     untaken_bytes: u64,
     unacked: Unacked,
-    reads: VecDeque<Reading>,
+    reads: VecDeque<PendingRead>,
     next_read: Position,
     reads_over: Position,
 
@@ -137,7 +137,7 @@ pub struct Connection {
     /// The end frame is in the stream, and not behind a fence.
     end_sent: bool,
     /// The peer's program takes nothing any more.
-    peer_deaf: bool,
+    peer_recv_closed: bool,
     broken: bool,
     over: bool,
     peer_over: bool,
@@ -178,7 +178,7 @@ impl Connection {
             owed: 0,
             close: Close::default(),
             end_sent: false,
-            peer_deaf: false,
+            peer_recv_closed: false,
             broken: false,
             over: false,
             peer_over: false,
@@ -219,8 +219,8 @@ impl Connection {
             return;
         }
         assert!(upto <= self.queued(), "{upto} was released of a stream of {} bytes", self.queued());
-        while let Some(then) = self.outgoing.pop_released(upto) {
-            self.after(then, TransferStatus::Arrived);
+        while let Some(on_release) = self.outgoing.pop_released(upto) {
+            self.after(on_release, TransferStatus::Arrived);
         }
         self.tell_credits();
         self.tell_given_up();
@@ -241,10 +241,10 @@ impl Connection {
 
     /// Acts as if `messages` more had passed each way.
     #[cfg(test)]
-    pub(crate) fn age(&mut self, messages: u64) {
+    pub(crate) fn advance_for_test(&mut self, messages: u64) {
         let (sent, taken) = (self.window.sent(), self.window.taken());
         self.window = SendWindow::at(sent.plus(messages), taken.plus(messages));
-        self.credits.age(messages);
+        self.credits.advance_for_test(messages);
     }
 
     /// Frames that wait to be sent or released.
@@ -278,8 +278,8 @@ impl Connection {
     }
 
     /// Notes all news again for a new receiver of news.
-    pub(crate) fn tell_again(&mut self) {
-        self.events.tell_again(self.close.end());
+    pub(crate) fn renotify(&mut self) {
+        self.events.renotify(self.close.end());
     }
 
     /// Whether something is there for the program to take.

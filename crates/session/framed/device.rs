@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use udeck_via::transport::{
-    Connected, Device, Hello, LAST_WORDS, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
+    Connected, DROP_DELIVERY_TIMEOUT, Device, Hello, OnRequest, Owner, Queues, Waiter, wait_for_delivery,
 };
 use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights};
 
@@ -212,7 +212,7 @@ impl<N: Network> Drop for SessionDevice<N> {
         if udeck_sys::process::is_forked() {
             return;
         }
-        wait_for_delivery(|| self.network.undelivered(), Deadline::after(LAST_WORDS));
+        wait_for_delivery(|| self.network.undelivered(), Deadline::after(DROP_DELIVERY_TIMEOUT));
         self.network.close();
     }
 }

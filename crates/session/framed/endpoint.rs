@@ -14,7 +14,7 @@ use udeck_via::transport::{
 
 use crate::framed::connection::Connection;
 use crate::framed::link::{Driver, Link};
-use crate::recv_queue::{Taken, TakenBody};
+use crate::recv_queue::{TakenBody, TakenMessage};
 use crate::watching::{Watch, Watching};
 
 /// The two work queues of a VI over a [`Link`].
@@ -43,11 +43,11 @@ impl<D: Driver> SessionEndpoint<D> {
 
 impl<D: Driver> SessionEndpoint<D> {
     /// Takes the next arrival. A long message that is coming may go to `to` already.
-    fn next(&mut self, to: &mut [u8]) -> Result<Option<Taken>, Refused> {
+    fn next(&mut self, to: &mut [u8]) -> Result<Option<TakenMessage>, Refused> {
         drop(self.receipt.take());
         self.link.with(|connection, driver| match connection.take() {
             Ok(None) => {
-                connection.look_into(to, |connection| driver.look(connection));
+                connection.poll_into(to, |connection| driver.poll(connection));
                 connection.take()
             }
             other => other,
@@ -61,10 +61,10 @@ impl<D: Driver> SessionEndpoint<D> {
         post: impl Fn(&mut Connection, PostedBuffer) -> Result<R, (Refused, PostedBuffer)>,
     ) -> Result<R, (Refused, PostedBuffer)> {
         self.link.with(|connection, driver| {
-            look_for_room(connection, driver);
+            poll_for_room(connection, driver);
             match post(connection, held) {
                 Err((Refused::Busy, held)) => {
-                    driver.look(connection);
+                    driver.poll(connection);
                     post(connection, held)
                 }
                 other => other,
@@ -76,7 +76,7 @@ impl<D: Driver> SessionEndpoint<D> {
     ///
     /// # Errors
     /// [`Refused::Lost`] when a part of it lies in the place that the program polled with before, and did not offer again.
-    fn arrival(&mut self, taken: Taken) -> Result<Arrival, Refused> {
+    fn arrival(&mut self, taken: TakenMessage) -> Result<Arrival, Refused> {
         if let TakenBody::Body(_, _, 1..) = taken.body {
             let why = "the place that a message was coming to was not the one that it was received with";
             self.link.with(|connection, _| {
@@ -94,9 +94,9 @@ impl<D: Driver> SessionEndpoint<D> {
 
 /// Polls before a post that would be held back: the peer's credits may lie in the stream already, and the poster need not
 /// poll this connection again.
-fn look_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
+fn poll_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
     if connection.would_hold_back() {
-        driver.look(connection);
+        driver.poll(connection);
     }
 }
 
@@ -107,10 +107,10 @@ fn look_for_room<D: Driver>(connection: &mut Connection, driver: &mut D) {
 unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
     fn send(&mut self, immediate: Option<u32>, head: &[u8], body: &[u8]) -> Result<(), Refused> {
         self.link.with(|connection, driver| {
-            look_for_room(connection, driver);
+            poll_for_room(connection, driver);
             match connection.send(immediate, head, body) {
                 Err(Refused::Busy) => {
-                    driver.look(connection);
+                    driver.poll(connection);
                     connection.send(immediate, head, body)
                 }
                 other => other,
@@ -164,7 +164,7 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         }
         self.link.with(|connection, driver| {
             if connection.has_nothing_yet() {
-                driver.look(connection);
+                driver.poll(connection);
             }
             connection.take_short(to)
         })
@@ -192,7 +192,7 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
     fn poll_completion(&mut self) -> Option<(u64, TransferStatus)> {
         self.link.with(|connection, driver| {
             connection.next_completion().or_else(|| {
-                driver.look(connection);
+                driver.poll(connection);
                 connection.next_completion()
             })
         })
@@ -218,7 +218,7 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
     fn unread(&mut self) -> Result<u32, Refused> {
         self.link.with(|connection, driver| {
             if !matches!(connection.unread(), Ok(0)) {
-                driver.look(connection);
+                driver.poll(connection);
             }
             connection.unread()
         })
@@ -229,7 +229,7 @@ unsafe impl<D: Driver> ViEndpoint for SessionEndpoint<D> {
         self.link.with(|connection, driver| {
             // Everything that has come by now was sent to a VI that stands.
             if !connection.is_closed() {
-                driver.look_last(connection);
+                driver.drain_before_close(connection);
             }
             connection.close(broken);
         });

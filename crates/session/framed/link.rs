@@ -18,12 +18,12 @@ pub trait Driver: Send + 'static {
 
     /// Takes in what has come, without waiting: the program polls for something that is not there. (A program may poll a VI
     /// by itself, in a loop, and never a completion queue. A driver whose waiter polled a moment ago may do nothing.)
-    fn look(&mut self, connection: &mut Connection);
+    fn poll(&mut self, connection: &mut Connection);
 
     /// Takes in what has come, also bytes that another thread has in hand: the program closes the connection. May wait for
     /// that thread, for a moment.
-    fn look_last(&mut self, connection: &mut Connection) {
-        self.look(connection);
+    fn drain_before_close(&mut self, connection: &mut Connection) {
+        self.poll(connection);
     }
 
     /// Retransmissions so far, if the network below counts them.
@@ -100,7 +100,7 @@ impl<D: Driver> Link<D> {
     /// Announces to `watching` from now on; earlier news is announced once.
     pub(crate) fn attach(&self, watching: Watching) {
         let mut shared = self.shared.lock();
-        shared.connection.tell_again();
+        shared.connection.renotify();
         shared.watching = watching;
         self.finish(shared);
     }

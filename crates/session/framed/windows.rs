@@ -40,7 +40,7 @@ struct WindowEntry {
     rights: Rights,
     in_outbox: bool,
     /// Number of accesses under way.
-    inside: usize,
+    accesses: usize,
     /// Whether new accesses are refused.
     closed: bool,
     /// Memory that is kept until no access is under way.
@@ -49,7 +49,7 @@ struct WindowEntry {
 
 /// Place of an access in its arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct WindowRange {
     /// Whether it lies in the outbox arena rather than in the landing one.
     pub in_outbox: bool,
     /// Start of the access, in that arena.
@@ -59,7 +59,7 @@ pub struct Spot {
 }
 
 /// An access under way: its window is not given back until this is dropped.
-pub struct Inside {
+pub struct WindowAccess {
     windows: Arc<Windows>,
     handle: u32,
 }
@@ -81,7 +81,7 @@ impl Windows {
             ptag,
             rights,
             in_outbox: false,
-            inside: 0,
+            accesses: 0,
             closed: false,
             memory: None,
         })
@@ -99,7 +99,7 @@ impl Windows {
             ptag,
             rights,
             in_outbox: true,
-            inside: 0,
+            accesses: 0,
             closed: false,
             memory: None,
         })
@@ -132,13 +132,13 @@ impl Windows {
         loop {
             let Some(entry) = table.get_mut(&handle.0) else { return Ok(()) };
             entry.closed = true;
-            if entry.inside == 0 {
+            if entry.accesses == 0 {
                 table.remove(&handle.0);
                 return Ok(());
             }
             if self.left.wait_until(&mut table, deadline.instant()).timed_out()
                 && deadline.passed()
-                && table.get(&handle.0).is_some_and(|entry| entry.inside > 0)
+                && table.get(&handle.0).is_some_and(|entry| entry.accesses > 0)
             {
                 let what = "a peer's access to a window to end".into();
                 return Err(Error::Timeout { what, waited: start.elapsed() });
@@ -150,7 +150,7 @@ impl Windows {
     pub fn revoke_later(&self, handle: MemHandle, memory: Owner) {
         let mut table = self.table.lock();
         let over = match table.get_mut(&handle.0) {
-            Some(entry) if entry.inside > 0 => {
+            Some(entry) if entry.accesses > 0 => {
                 entry.closed = true;
                 entry.memory.replace(memory)
             }
@@ -171,7 +171,7 @@ impl Windows {
         at: RemoteBuffer,
         tag: Option<Ptag>,
         right: Right,
-    ) -> Option<(Inside, Spot)> {
+    ) -> Option<(WindowAccess, WindowRange)> {
         let mut table = self.table.lock();
         let entry = table.get_mut(&at.handle.0)?;
         let allowed = match right {
@@ -182,21 +182,22 @@ impl Windows {
         if entry.closed || !allowed || tag != Some(entry.ptag) || end > entry.len {
             return None;
         }
-        entry.inside += 1;
-        let spot = Spot { in_outbox: entry.in_outbox, offset: entry.offset + at.offset as u64, len: at.len };
-        Some((Inside { windows: self.clone(), handle: at.handle.0 }, spot))
+        entry.accesses += 1;
+        let range =
+            WindowRange { in_outbox: entry.in_outbox, offset: entry.offset + at.offset as u64, len: at.len };
+        Some((WindowAccess { windows: self.clone(), handle: at.handle.0 }, range))
     }
 }
 
-impl Drop for Inside {
+impl Drop for WindowAccess {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
         }
         let mut table = self.windows.table.lock();
         let Some(entry) = table.get_mut(&self.handle) else { return };
-        entry.inside -= 1;
-        if entry.inside > 0 || !entry.closed {
+        entry.accesses -= 1;
+        if entry.accesses > 0 || !entry.closed {
             return;
         }
         // A thread that waits in `revoke` finds the entry gone, or removes it. Memory that was left here goes now.
@@ -216,7 +217,7 @@ impl fmt::Debug for Windows {
     }
 }
 
-impl fmt::Debug for Inside {
+impl fmt::Debug for WindowAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Inside({:#x})", self.handle)
     }

@@ -18,10 +18,10 @@
 //! | 4 data | | status | number | | | the data, or nothing |
 //! | 5 receipt | | status | | number | | |
 //! | 6 credit | | | | | | |
-//! | 7 ask | hungry | | | | | |
+//! | 7 ask | when taken | | | | | |
 //! | 8 end | broken | | | | | words |
 //! | 9 over | | | | | | |
-//! | 10 deaf | | | | | | |
+//! | 10 recv closed | | | | | | |
 //! | 11 forget | | | | | number | |
 //!
 //! Messages and writes are numbered together from 0 by their order in the stream, reads apart from them. After an end come
@@ -44,7 +44,7 @@ pub const MAX_WORDS: usize = 512;
 const IMMEDIATE: u8 = 1;
 const RECEIPT: u8 = 1 << 1;
 const LENT: u8 = 1 << 2;
-const HUNGRY: u8 = 1 << 3;
+const WHEN_TAKEN: u8 = 1 << 3;
 const BROKEN: u8 = 1 << 4;
 
 /// The only frame of a side that ends a connection before it has sent anything else.
@@ -119,13 +119,13 @@ pub enum Frame {
     },
     /// Carries only the count of taken messages.
     Credit,
-    /// Asks for a credit: at once, or (`hungry`) as soon as there is something new to tell.
+    /// Asks for a credit: at once, or (`when_taken`) as soon as there is something new to tell.
     Ask {
         /// Whether the credit may wait until the count has grown.
-        hungry: bool,
+        when_taken: bool,
     },
     /// Says that the sender's program takes nothing any more, while its end waits behind its posts.
-    Deaf,
+    RecvClosed,
     /// Where messages travel outside the stream: gives up the messages with smaller numbers. Those that have not arrived
     /// never will.
     Forget {
@@ -186,12 +186,12 @@ impl Header {
                 (fields.kind, fields.head, fields.word) = (5, code_of(status), number);
             }
             Frame::Credit => fields.kind = 6,
-            Frame::Ask { hungry } => (fields.kind, fields.flags) = (7, flag(hungry, HUNGRY)),
+            Frame::Ask { when_taken } => (fields.kind, fields.flags) = (7, flag(when_taken, WHEN_TAKEN)),
             Frame::End { broken, len } => {
                 (fields.kind, fields.flags, fields.len) = (8, flag(broken, BROKEN), len);
             }
             Frame::Over => fields.kind = 9,
-            Frame::Deaf => fields.kind = 10,
+            Frame::RecvClosed => fields.kind = 10,
             Frame::Forget { upto } => (fields.kind, fields.offset) = (11, upto),
         }
         fields.lay_out()
@@ -226,13 +226,13 @@ impl Header {
             4 => Frame::Data { number: fields.immediate, status: transfer_status_of(head)?, len },
             5 => Frame::Receipt { number: word, status: transfer_status_of(head)? },
             6 => Frame::Credit,
-            7 => Frame::Ask { hungry: fields.flags & HUNGRY != 0 },
+            7 => Frame::Ask { when_taken: fields.flags & WHEN_TAKEN != 0 },
             8 if len > MAX_WORDS as u64 => {
                 return Err(Violation(format!("{len} bytes of words about an end, at most {MAX_WORDS}")));
             }
             8 => Frame::End { broken: fields.flags & BROKEN != 0, len },
             9 => Frame::Over,
-            10 => Frame::Deaf,
+            10 => Frame::RecvClosed,
             11 => Frame::Forget { upto: offset },
             kind => return Err(Violation(format!("a frame of kind {kind}"))),
         };
@@ -372,7 +372,7 @@ mod tests {
         });
         let receipt = (any::<u32>(), status()).prop_map(|(number, status)| Frame::Receipt { number, status });
         let end = (any::<bool>(), 0..=MAX_WORDS as u64).prop_map(|(broken, len)| Frame::End { broken, len });
-        let ask = any::<bool>().prop_map(|hungry| Frame::Ask { hungry });
+        let ask = any::<bool>().prop_map(|when_taken| Frame::Ask { when_taken });
         prop_oneof![
             message,
             write,
@@ -384,7 +384,7 @@ mod tests {
             any::<u64>().prop_map(|upto| Frame::Forget { upto }),
             Just(Frame::Credit),
             Just(Frame::Over),
-            Just(Frame::Deaf)
+            Just(Frame::RecvClosed)
         ]
     }
 

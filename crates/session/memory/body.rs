@@ -26,7 +26,7 @@ const AHEAD: usize = 256 << 10;
 pub struct Store {
     /// The device's registration of the memory. It is dropped before the memory.
     registration: Option<Box<dyn Send + Sync>>,
-    kept: Kept,
+    kept: Storage,
     len: usize,
 }
 
@@ -41,18 +41,22 @@ pub enum ForDevice {
     Private(NonNull<[u8]>),
 }
 
-enum Kept {
+enum Storage {
     Nothing,
     Block(Filling),
     Heap(Heap),
     Mapped(Box<Anonymous>),
 }
 
-impl Kept {
+impl Storage {
     /// Memory outside the arena.
     fn private(len: usize) -> Option<Self> {
         let is_small = len < MAPPED;
-        Some(if is_small { Kept::Heap(Heap::new(len)?) } else { Kept::Mapped(Anonymous::new(len).ok()?) })
+        Some(if is_small {
+            Storage::Heap(Heap::new(len)?)
+        } else {
+            Storage::Mapped(Anonymous::new(len).ok()?)
+        })
     }
 }
 
@@ -71,11 +75,11 @@ impl Store {
     /// against a bound.
     pub fn new(memory: &Memory, len: usize) -> Option<Self> {
         let kept = if len == 0 {
-            Kept::Nothing
+            Storage::Nothing
         } else {
             match memory.outbox.reserve(len) {
-                Ok(filling) => Kept::Block(filling),
-                Err(_) => Kept::private(len)?,
+                Ok(filling) => Storage::Block(filling),
+                Err(_) => Storage::private(len)?,
             }
         };
         Some(Store { registration: None, kept, len })
@@ -83,17 +87,17 @@ impl Store {
 
     /// The same as [`Store::new`], in the arena or not at all.
     pub(crate) fn in_arena(memory: &Memory, len: usize) -> Option<Self> {
-        let kept = Kept::Block(memory.outbox.reserve(len).ok()?);
+        let kept = Storage::Block(memory.outbox.reserve(len).ok()?);
         Some(Store { registration: None, kept, len })
     }
 
     /// The same as [`Store::new`], with memory for all of it at once: for a device, which fills any part of it.
     pub fn whole(memory: &Memory, len: usize) -> Option<Self> {
         let mut store = Self::new(memory, len)?;
-        if let Kept::Block(filling) = &mut store.kept
+        if let Storage::Block(filling) = &mut store.kept
             && filling.grow(len).is_err()
         {
-            store.kept = Kept::private(len)?;
+            store.kept = Storage::private(len)?;
         }
         Some(store)
     }
@@ -112,9 +116,9 @@ impl Store {
     /// store exists.
     pub fn for_device(&self) -> ForDevice {
         match &self.kept {
-            Kept::Nothing => ForDevice::Nothing,
-            Kept::Block(filling) => ForDevice::Outbox(filling.offset()),
-            Kept::Heap(_) | Kept::Mapped(_) => {
+            Storage::Nothing => ForDevice::Nothing,
+            Storage::Block(filling) => ForDevice::Outbox(filling.offset()),
+            Storage::Heap(_) | Storage::Mapped(_) => {
                 ForDevice::Private(NonNull::slice_from_raw_parts(self.elsewhere().at(), self.len))
             }
         }
@@ -138,7 +142,7 @@ impl Store {
     /// Place of the bytes from `from` on, as far as they have memory: at least one, if `from` is not the end. All bytes
     /// before have come. The memory stays there while the store exists. `None` when there is no memory.
     pub(crate) fn room(&mut self, from: usize) -> Option<Place> {
-        if let Kept::Block(filling) = &mut self.kept {
+        if let Storage::Block(filling) = &mut self.kept {
             filling.grow(from.saturating_add(AHEAD).min(self.len)).ok()?;
             return Some(Place::new(filling.base(), filling.ready()).behind(from));
         }
@@ -148,7 +152,7 @@ impl Store {
     /// Puts bytes into the store from byte `at`, in any order. Returns `false` if there is no memory for them.
     pub fn scatter(&mut self, at: usize, bytes: &[u8]) -> bool {
         let place = match &mut self.kept {
-            Kept::Block(filling) => {
+            Storage::Block(filling) => {
                 let end = at + bytes.len();
                 let taken = if at <= filling.ready() { filling.grow(end) } else { filling.take(at, end) };
                 if taken.is_err() {
@@ -165,7 +169,7 @@ impl Store {
     /// Whether the store can be read, once all of it was scattered. `false`: there is no memory after all.
     pub fn is_whole(&mut self) -> bool {
         match &mut self.kept {
-            Kept::Block(filling) => filling.grow(self.len).is_ok(),
+            Storage::Block(filling) => filling.grow(self.len).is_ok(),
             _ => true,
         }
     }
@@ -173,9 +177,9 @@ impl Store {
     /// Place of a store that is not in the arena.
     fn elsewhere(&self) -> Place {
         let at = match &self.kept {
-            Kept::Nothing | Kept::Block(_) => return Place::new(NonNull::dangling(), 0),
-            Kept::Heap(heap) => heap.at,
-            Kept::Mapped(mapped) => mapped.start(),
+            Storage::Nothing | Storage::Block(_) => return Place::new(NonNull::dangling(), 0),
+            Storage::Heap(heap) => heap.at,
+            Storage::Mapped(mapped) => mapped.start(),
         };
         Place::new(at, self.len)
     }
@@ -183,10 +187,10 @@ impl Store {
     /// The store's bytes, when no place of it is used any more: at least those that have come.
     pub fn bytes(&self) -> &[u8] {
         match &self.kept {
-            Kept::Nothing => &[],
-            Kept::Block(filling) => filling.bytes(),
+            Storage::Nothing => &[],
+            Storage::Block(filling) => filling.bytes(),
             // SAFETY: allocated or mapped, and zeroed, with that length; ours alone.
-            Kept::Heap(_) | Kept::Mapped(_) => unsafe {
+            Storage::Heap(_) | Storage::Mapped(_) => unsafe {
                 std::slice::from_raw_parts(self.elsewhere().at().as_ptr(), self.len)
             },
         }
@@ -214,7 +218,7 @@ impl Store {
 /// A receipt for a message without a store.
 pub fn receipt(whom: Arc<dyn Acknowledge>, number: u32) -> Lent {
     let body = Body {
-        _store: Store { registration: None, kept: Kept::Nothing, len: 0 },
+        _store: Store { registration: None, kept: Storage::Nothing, len: 0 },
         receipt: Mutex::new(Some((whom, number))),
     };
     // SAFETY: no parts.
@@ -270,9 +274,9 @@ impl Drop for Heap {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let where_it_lies = match self.kept {
-            Kept::Nothing => "nowhere",
-            Kept::Block(_) => "in the outbox",
-            Kept::Heap(_) | Kept::Mapped(_) => "on the heap",
+            Storage::Nothing => "nowhere",
+            Storage::Block(_) => "in the outbox",
+            Storage::Heap(_) | Storage::Mapped(_) => "on the heap",
         };
         write!(f, "Store({} bytes {where_it_lies})", self.len)
     }

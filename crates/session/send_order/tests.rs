@@ -19,8 +19,8 @@ fn level(level: u8) -> ServiceLevel {
     ServiceLevel::new(level).unwrap()
 }
 
-fn known() -> Known<Buffer> {
-    Known::new(Arc::default())
+fn known() -> BufferState<Buffer> {
+    BufferState::new(Arc::default())
 }
 
 fn order(links: &[(u64, u8, &Arc<Buffer>)]) -> SendOrder<Buffer> {
@@ -29,7 +29,7 @@ fn order(links: &[(u64, u8, &Arc<Buffer>)]) -> SendOrder<Buffer> {
     order
 }
 
-fn with(order: &SendOrder<Buffer>, buffer: &Arc<Buffer>, change: impl FnOnce(&mut Known<Buffer>)) {
+fn with(order: &SendOrder<Buffer>, buffer: &Arc<Buffer>, change: impl FnOnce(&mut BufferState<Buffer>)) {
     change(order.state.lock().buffers.get_mut(&key(buffer)).expect("a link's"));
 }
 
@@ -39,14 +39,14 @@ fn a_buffer_is_slow_while_its_turns_take_long() {
     let at = |ms| start + Duration::from_millis(ms);
     buffer.written = 100;
     buffer.turn = Some((100, start));
-    buffer.judge(40, at(19));
+    buffer.note_sent(40, at(19));
     assert!(!buffer.is_slow);
-    buffer.judge(60, at(20));
+    buffer.note_sent(60, at(20));
     assert!(buffer.is_slow, "a turn of 20 ms");
     buffer.written = 200;
-    buffer.judge(100, at(25));
+    buffer.note_sent(100, at(25));
     assert!(buffer.is_slow && buffer.turn == Some((200, at(25))));
-    buffer.judge(200, at(30));
+    buffer.note_sent(200, at(30));
     assert!(!buffer.is_slow && buffer.turn.is_none(), "a quick one");
 }
 
@@ -55,7 +55,7 @@ fn a_turn_that_is_looked_at_late_was_not_slow_for_that() {
     let mut buffer = known();
     buffer.written = 100;
     buffer.turn = Some((100, Instant::now()));
-    buffer.judge(100, Instant::now() + Duration::from_secs(1));
+    buffer.note_sent(100, Instant::now() + Duration::from_secs(1));
     assert!(!buffer.is_slow && buffer.turn.is_none());
 }
 
@@ -67,7 +67,7 @@ fn a_busy_buffer_is_not_slow() {
         buffer.written += 100;
         let now = start + Duration::from_millis(10 * turn);
         buffer.turn.get_or_insert((buffer.written, now));
-        buffer.judge(buffer.written - 50, now);
+        buffer.note_sent(buffer.written - 50, now);
         assert!(!buffer.is_slow, "turn {turn}");
     }
 }
@@ -79,19 +79,19 @@ fn a_silent_peer_does_not_count() {
     let at = |ms| start + Duration::from_millis(ms);
     buffer.sent(1000, start);
     buffer.buffer.set(600, 0);
-    buffer.look(at(500));
-    buffer.look(at(1400));
+    buffer.poll(at(500));
+    buffer.poll(at(1400));
     assert_eq!(buffer.unacked, 600, "it was heard of 900 ms before");
-    buffer.look(at(1500));
+    buffer.poll(at(1500));
     assert_eq!(buffer.unacked, 0);
     buffer.buffer.set(500, 0);
-    buffer.look(at(1600));
+    buffer.poll(at(1600));
     assert_eq!(buffer.unacked, 500, "it is back");
     buffer.buffer.set(0, 0);
-    buffer.look(at(1700));
+    buffer.poll(at(1700));
     buffer.sent(100, at(9000));
     buffer.buffer.set(100, 0);
-    buffer.look(at(9001));
+    buffer.poll(at(9001));
     assert_eq!(buffer.unacked, 100, "it had nothing to acknowledge");
 }
 
@@ -102,15 +102,15 @@ fn a_buffer_is_slow_while_it_recovers_from_loss() {
     let at = |ms| start + Duration::from_millis(ms);
     buffer.sent(1000, start);
     buffer.buffer.set(1000, 0);
-    assert_eq!(buffer.look(at(1)), 0);
+    assert_eq!(buffer.poll(at(1)), 0);
     buffer.buffer.set(1000, 400);
-    assert_eq!([2, 21, 22, 23].map(|ms| buffer.look(at(ms))), [400, 400, 0, 0]);
+    assert_eq!([2, 21, 22, 23].map(|ms| buffer.poll(at(ms))), [400, 400, 0, 0]);
     buffer.buffer.set(600, 0);
-    buffer.look(at(24));
+    buffer.poll(at(24));
     buffer.buffer.set(600, 100);
-    assert_eq!([25, 26].map(|ms| buffer.look(at(ms))), [0, 0], "it is seen to be quick first");
+    assert_eq!([25, 26].map(|ms| buffer.poll(at(ms))), [0, 0], "it is seen to be quick first");
     buffer.buffer.set(600, 0);
-    buffer.look(at(27));
+    buffer.poll(at(27));
     assert!(!buffer.is_slow);
 }
 

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::memory::copy::{copy_in, copy_out};
 use crate::memory::elements::Elements;
 use crate::memory::segment::{self, Mapping, PeerAccess};
-use crate::os::closer::Passed;
+use crate::os::closer::PassedFd;
 use crate::os::liveness::Liveness;
 use crate::sync::atomic::Ordering;
 use crate::sync::event_count::EventCount;
@@ -75,7 +75,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// `InvalidData`: it is something else. `AddrInUse`: another process claims to be this member.
-    pub fn attach(passed: Passed, kind: SharedUse, members: u32, me: u32, len: usize) -> io::Result<Self> {
+    pub fn attach(passed: PassedFd, kind: SharedUse, members: u32, me: u32, len: usize) -> io::Result<Self> {
         let (data, whole) = layout(members, len).ok_or(io::ErrorKind::InvalidInput)?;
         let (fd, mapping) = passed.adopt(whole..=whole, PeerAccess::Write)?;
         if mapping.structure::<Head>(0).kind.load(Ordering::Acquire) != kind as u32 {
@@ -313,7 +313,7 @@ mod tests {
     use crate::os::socket::{self, Received};
 
     /// Passes `fd` to this process, as a peer does.
-    fn passed(fd: &OwnedFd) -> Passed {
+    fn passed(fd: &OwnedFd) -> PassedFd {
         let (ours, theirs) = socket::pair().unwrap();
         assert!(socket::send(ours.as_fd(), b"x", &[fd.as_fd()]).unwrap());
         match socket::receive(theirs.as_fd(), &mut [0; 8]).unwrap() {

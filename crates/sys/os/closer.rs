@@ -4,7 +4,7 @@
 //! socket with `SO_LINGER` waits for its own peer, a file of a user's file system waits for that user's program. Closing a
 //! Unix socket also closes the descriptors that lie unread in it. This must not happen on a thread for which others wait.
 //!
-//! So a descriptor that a peer passed is a [`Passed`] until it has been found to be a segment, and a Unix socket over which
+//! So a descriptor that a peer passed is a [`PassedFd`] until it has been found to be a segment, and a Unix socket over which
 //! peers may pass some is an [`Endpoint`]. When dropped, both are closed at once where that is known to be quick (a segment;
 //! a socket in which nothing lies). Otherwise they are closed on threads of their own, which are started on first need and
 //! end when there is nothing more to do. Linger is switched off there first.
@@ -41,11 +41,11 @@ const UNTIL_DROPPED: &str = "it is there until this is dropped";
 static WORK: Mutex<Work> = Mutex::new(Work { waiting: VecDeque::new(), threads: 0 });
 
 struct Work {
-    waiting: VecDeque<Slow>,
+    waiting: VecDeque<SlowClose>,
     threads: usize,
 }
 
-enum Slow {
+enum SlowClose {
     Descriptor(OwnedFd),
     Socket(OwnedFd),
 }
@@ -65,17 +65,17 @@ pub fn is_behind() -> bool {
 
 /// A descriptor of any kind that a peer passed.
 #[derive(Debug)]
-pub struct Passed(Option<OwnedFd>);
+pub struct PassedFd(Option<OwnedFd>);
 
-impl Passed {
+impl PassedFd {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Passed(Some(fd))
+        PassedFd(Some(fd))
     }
 
     /// Moves it to a descriptor of 3 or higher, if one is left ([`crate::above_stdio`]).
     pub(crate) fn above_stdio(self) -> Self {
         match self.as_fd().as_raw_fd() {
-            0..3 => self.as_fd().try_clone_to_owned().map_or(self, Passed::new),
+            0..3 => self.as_fd().try_clone_to_owned().map_or(self, PassedFd::new),
             _ => self,
         }
     }
@@ -88,7 +88,7 @@ impl Passed {
         segment::check(self.as_fd(), len, peers)
     }
 
-    /// Checks it as [`Passed::check`] does. Returns its mapping, and the descriptor, which can be closed on any thread.
+    /// Checks it as [`PassedFd::check`] does. Returns its mapping, and the descriptor, which can be closed on any thread.
     ///
     /// # Errors
     /// Those of [`segment::adopt`].
@@ -98,17 +98,17 @@ impl Passed {
     }
 }
 
-impl AsFd for Passed {
+impl AsFd for PassedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_ref().expect(UNTIL_DROPPED).as_fd()
     }
 }
 
-impl Drop for Passed {
+impl Drop for PassedFd {
     fn drop(&mut self) {
         // In a forked child this is not the last descriptor of the file, and there are no closer threads.
         if let Some(fd) = self.0.take().filter(|_| !process::is_forked()) {
-            close_apart(Slow::Descriptor(fd));
+            close_on_thread(SlowClose::Descriptor(fd));
         }
     }
 }
@@ -134,7 +134,7 @@ impl Drop for Endpoint {
     fn drop(&mut self) {
         // In a forked child this is not the last descriptor of the socket, and the connection is the parent's.
         if let Some(fd) = self.0.take().filter(|fd| !process::is_forked() && !is_empty_for_good(fd)) {
-            close_apart(Slow::Socket(fd));
+            close_on_thread(SlowClose::Socket(fd));
         }
     }
 }
@@ -172,7 +172,7 @@ fn accept(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-fn close_apart(slow: Slow) {
+fn close_on_thread(slow: SlowClose) {
     let mut work = WORK.lock();
     work.waiting.push_back(slow);
     if work.threads == MOST_THREADS {
@@ -200,8 +200,8 @@ fn run() {
         };
         drop(work);
         match slow {
-            Slow::Descriptor(fd) => close(fd),
-            Slow::Socket(socket) => close_socket(socket),
+            SlowClose::Descriptor(fd) => close(fd),
+            SlowClose::Socket(socket) => close_socket(socket),
         }
     }
 }
@@ -369,7 +369,7 @@ mod tests {
     fn what_waits_for_a_thread_gets_one_when_somebody_asks() {
         // These descriptors wait as if no thread could be started when they were to be closed.
         let (a, b) = socket::pair().unwrap();
-        let lasting = (0..MOST_WAITING).map(|_| Slow::Descriptor(rustix::io::dup(&b).unwrap()));
+        let lasting = (0..MOST_WAITING).map(|_| SlowClose::Descriptor(rustix::io::dup(&b).unwrap()));
         WORK.lock().waiting.extend(lasting);
         drop(b);
         let deadline = std::time::Instant::now() + LONG;

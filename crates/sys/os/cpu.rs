@@ -38,13 +38,13 @@ pub fn restrict_to_cpus(cpus: &[usize]) -> io::Result<()> {
 
 /// Preferred processor of a thread. It is no restriction, and nothing depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Home(usize);
+pub struct PreferredCpu(usize);
 
-impl Home {
+impl PreferredCpu {
     /// The `nth` processor of those that this thread may run on, modulo their number.
     pub fn nth(nth: usize) -> Self {
         let usable = usable_cpus();
-        Home(usable[nth % usable.len()])
+        PreferredCpu(usable[nth % usable.len()])
     }
 
     /// Moves the calling thread to this processor, if it may run there. The thread may still run wherever it could before:
@@ -151,15 +151,15 @@ mod tests {
         std::thread::spawn(|| {
             let cpus = usable_cpus();
             for nth in 0..2 * cpus.len() {
-                let home = Home::nth(nth);
-                assert_eq!(home, Home(cpus[nth % cpus.len()]));
+                let home = PreferredCpu::nth(nth);
+                assert_eq!(home, PreferredCpu(cpus[nth % cpus.len()]));
                 home.move_there().unwrap();
                 assert_eq!(usable_cpus(), cpus);
             }
-            let far = Home::nth(cpus.len() - 1);
+            let far = PreferredCpu::nth(cpus.len() - 1);
             pin_to_cpu(cpus[0]).unwrap();
             far.go();
-            Home(usize::MAX).go();
+            PreferredCpu(usize::MAX).go();
             assert_eq!(usable_cpus(), [cpus[0]]);
         })
         .join()

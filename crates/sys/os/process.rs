@@ -13,24 +13,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Whether this process was forked while something was open.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// Number of [`Presence`]s.
+/// Number of [`ForkMark`]s.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Mark of an object that must not be used by a forked child: a process that is forked while one exists is such a child.
 #[derive(Debug)]
-pub struct Presence(());
+pub struct ForkMark(());
 
-impl Default for Presence {
+impl Default for ForkMark {
     fn default() -> Self {
-        static TOLD: Once = Once::new();
+        static ONCE: Once = Once::new();
         // SAFETY: the handler stores to an atomic, which is all that a child of a process with threads may do.
-        TOLD.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
+        ONCE.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
         OPEN.fetch_add(1, Ordering::Relaxed);
-        Presence(())
+        ForkMark(())
     }
 }
 
-impl Drop for Presence {
+impl Drop for ForkMark {
     fn drop(&mut self) {
         OPEN.fetch_sub(1, Ordering::Relaxed);
     }

@@ -17,7 +17,7 @@ use rustix::event::{Timespec, epoll};
 
 use crate::above_stdio;
 use crate::os::event_fd::EventFd;
-use crate::os::process::{self, Presence};
+use crate::os::process::{self, ForkMark};
 
 /// Handler of a descriptor: called when it is readable or hung up. Returns the next interest.
 pub type Handler = Box<dyn FnMut() -> Interest + Send>;
@@ -53,7 +53,7 @@ struct Inner {
     /// Why the thread has ended before its time, if it has.
     failed: OnceLock<String>,
     dependents: Mutex<Vec<Dependent>>,
-    _presence: Presence,
+    _fork_mark: ForkMark,
 }
 
 /// Receiver of the reason, once, if the reactor's thread ends before its time.
@@ -96,7 +96,7 @@ impl Reactor {
             stopping: AtomicBool::new(false),
             failed: OnceLock::new(),
             dependents: Mutex::default(),
-            _presence: Presence::default(),
+            _fork_mark: ForkMark::default(),
         });
         let (running, failing) = (inner.clone(), inner.clone());
         let thread = crate::os::thread::spawn(name, move || running.run(), move |why| failing.fail(why))?;

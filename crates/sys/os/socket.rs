@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 use crate::above_stdio;
-use crate::os::closer::{Endpoint, Passed};
+use crate::os::closer::{Endpoint, PassedFd};
 
 /// Upper bound of descriptors in one datagram.
 pub const MAX_FDS: usize = 4;
@@ -133,7 +133,7 @@ pub enum Received {
         /// socket then: read no more from this socket.
         truncated: bool,
         /// Descriptors that it carried.
-        fds: Vec<Passed>,
+        fds: Vec<PassedFd>,
     },
     /// No datagram is there now.
     Nothing,
@@ -164,8 +164,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(passed) = part {
             // All descriptors have their closer before one of them is duplicated.
-            let passed: Vec<_> = passed.map(Passed::new).collect();
-            fds.extend(passed.into_iter().map(Passed::above_stdio));
+            let passed: Vec<_> = passed.map(PassedFd::new).collect();
+            fds.extend(passed.into_iter().map(PassedFd::above_stdio));
         }
     }
     if message.flags.contains(ReturnFlags::CTRUNC) && fds.len() < MAX_FDS {

@@ -61,7 +61,7 @@ pub fn spawn_scoped<'scope, R: Send + 'scope>(
 fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> Result<R, String> {
     // Called again, because the thread that started this one may have been unwinding.
     put_hook();
-    let _ours = Ours::begin();
+    let _mark = LibraryThreadMark::begin();
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(result) => Ok(result),
         Err(panic) => {
@@ -76,22 +76,22 @@ fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> 
 
 thread_local! {
     /// Whether this thread is one of the library, in its body.
-    static IS_OURS: Cell<bool> = const { Cell::new(false) };
+    static IS_LIBRARY_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Marks the thread as one of the library while it lives.
-struct Ours;
+struct LibraryThreadMark;
 
-impl Ours {
+impl LibraryThreadMark {
     fn begin() -> Self {
-        IS_OURS.set(true);
-        Ours
+        IS_LIBRARY_THREAD.set(true);
+        LibraryThreadMark
     }
 }
 
-impl Drop for Ours {
+impl Drop for LibraryThreadMark {
     fn drop(&mut self) {
-        IS_OURS.set(false);
+        IS_LIBRARY_THREAD.set(false);
     }
 }
 
@@ -103,7 +103,9 @@ fn put_hook() {
     }
     ONCE.call_once(|| {
         let before = panic::take_hook();
-        panic::set_hook(Box::new(move |panic| if IS_OURS.get() { report(panic) } else { before(panic) }));
+        panic::set_hook(Box::new(
+            move |panic| if IS_LIBRARY_THREAD.get() { report(panic) } else { before(panic) },
+        ));
     });
 }
 

@@ -113,7 +113,7 @@ pub struct Corrupt;
 
 /// A message as it lay in its cell, copied into private memory and not yet checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Taken {
+pub struct CellCopy {
     /// The high half of the first word.
     pub meta: u32,
     /// The second word.
@@ -124,13 +124,13 @@ pub struct Taken {
 
 /// A message in its cell, not yet checked: the producer may write it again, so each word is read once.
 #[derive(Debug)]
-pub struct Lying<'c> {
+pub struct CellRef<'c> {
     /// The high half of the first word.
     pub meta: u32,
     cell: &'c Cell,
 }
 
-impl Lying<'_> {
+impl CellRef<'_> {
     /// The second word.
     #[inline]
     pub fn aux(&self) -> u64 {
@@ -151,8 +151,8 @@ impl Lying<'_> {
 
     /// Copies the whole message.
     #[inline]
-    pub fn take(&self) -> Taken {
-        Taken { meta: self.meta, aux: self.aux(), payload: self.all_words() }
+    pub fn take(&self) -> CellCopy {
+        CellCopy { meta: self.meta, aux: self.aux(), payload: self.all_words() }
     }
 }
 
@@ -370,11 +370,11 @@ impl<S: Storage> Batch<'_, S> {
 
 /// Result of [`Consumer::pop_if`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look<R> {
+pub enum PopResult<R> {
     /// A message, which is taken.
     Taken(R),
     /// A message, which is left in the ring.
-    Left,
+    Kept,
     /// No message.
     Empty,
 }
@@ -400,51 +400,51 @@ impl<S: Storage> Consumer<S> {
     }
 
     #[inline]
-    fn lying(&self) -> Option<Lying<'_>> {
+    fn next_cell(&self) -> Option<CellRef<'_>> {
         let cell = self.storage.cell(self.next & self.mask);
         // SYNC POINT cell: the right lap means payload and aux are visible.
         let head = cell.head.load(Ordering::Acquire);
         let meta = (head >> 32) as u32;
-        (head as u32 == self.next.wrapping_add(1)).then_some(Lying { meta, cell })
+        (head as u32 == self.next.wrapping_add(1)).then_some(CellRef { meta, cell })
     }
 
     /// Takes the next message, if there is one. After a quarter ring the caller publishes the credit
     /// ([`Consumer::owes_credit`]).
     #[inline]
-    pub fn pop(&mut self) -> Option<Taken> {
+    pub fn pop(&mut self) -> Option<CellCopy> {
         self.pop_with(|message| message.take())
     }
 
     /// Takes a message as [`Consumer::pop`] does, and lets `read` read it in place. A cell that is copied first and taken
     /// apart later is loaded by wider words than it was stored by, which stalls.
     #[inline]
-    pub fn pop_with<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> R) -> Option<R> {
+    pub fn pop_with<R>(&mut self, read: impl FnOnce(&CellRef<'_>) -> R) -> Option<R> {
         match self.pop_if(|message| Some(read(message))) {
-            Look::Taken(result) => Some(result),
-            Look::Left | Look::Empty => None,
+            PopResult::Taken(result) => Some(result),
+            PopResult::Kept | PopResult::Empty => None,
         }
     }
 
     /// Takes a message as [`Consumer::pop_with`] does, but leaves it in the ring if `read` returns `None`.
     #[inline]
-    pub fn pop_if<R>(&mut self, read: impl FnOnce(&Lying<'_>) -> Option<R>) -> Look<R> {
-        let Some(message) = self.lying() else { return Look::Empty };
+    pub fn pop_if<R>(&mut self, read: impl FnOnce(&CellRef<'_>) -> Option<R>) -> PopResult<R> {
+        let Some(message) = self.next_cell() else { return PopResult::Empty };
         fault::point("retrieve.seen");
-        let Some(result) = read(&message) else { return Look::Left };
+        let Some(result) = read(&message) else { return PopResult::Kept };
         self.next = self.next.wrapping_add(1);
         // SYNC POINT read: after the message, in a line that the producer reads only if it wants to know.
         self.storage.line().read.0.store(self.next, Ordering::Release);
         fault::point("retrieve.taken");
-        Look::Taken(result)
+        PopResult::Taken(result)
     }
 
     /// Takes at most `most` messages in a row, as [`Consumer::pop_if`] does. Returns how many `read` took; it gets each with
     /// its number in the run. The read count is stored once.
     #[inline]
-    pub fn pop_run(&mut self, most: usize, mut read: impl FnMut(usize, &Lying<'_>) -> Option<()>) -> usize {
+    pub fn pop_run(&mut self, most: usize, mut read: impl FnMut(usize, &CellRef<'_>) -> Option<()>) -> usize {
         let mut taken = 0;
         while taken < most
-            && let Some(message) = self.lying()
+            && let Some(message) = self.next_cell()
             && read(taken, &message).is_some()
         {
             self.next = self.next.wrapping_add(1);

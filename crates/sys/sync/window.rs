@@ -6,13 +6,13 @@
 //!
 //! ```text
 //! gate   0        32                64
-//!        | handle | number of visit |     handle 0: outside
+//!        | handle | number of access |     handle 0: outside
 //! ```
 //!
 //! # Memory ordering
 //! `SYNC POINT gate`: the peer stores the handle in its gate, fences SeqCst, loads the entry; the owner clears the entry,
 //! fences SeqCst, loads the gates. Either the peer sees the entry gone, or the owner sees the peer inside and waits.
-//! Leaving stores with Release, and so does entering: the owner, which loads with Acquire, may see the next visit before
+//! Leaving stores with Release, and so does entering: the owner, which loads with Acquire, may see the next access before
 //! it has seen the end of the former, and has to know either way that the former's copy is over before the memory is
 //! reused. (A relaxed store does not continue the release sequence of the store before it.) On x86 both are plain stores;
 //! on aarch64 the fence of entering costs more than its `stlr`.
@@ -21,7 +21,7 @@
 //! A peer that lies (copies without announcing it, or announces another window than it uses) spoils only window memory
 //! of its own job; see SAFETY.md. A peer that announces a window for ever holds up that window, one per connection.
 //! An owner that lies can make a writer write only within the owner's own landing memory: the caller checks
-//! bounds after [`Visit::look_up`].
+//! bounds after [`AccessGuard::look_up`].
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, Shared, fence};
 
@@ -47,17 +47,17 @@ pub struct Gate(AtomicU64);
 // SAFETY: atomics only.
 unsafe impl Shared for Gate {}
 
-/// A peer's visit to a window: it ends when this is dropped.
+/// A peer's access to a window: it ends when this is dropped.
 #[derive(Debug)]
-#[must_use = "a visit is over when this is dropped"]
-pub struct Visit<'a> {
+#[must_use = "an access is over when this is dropped"]
+pub struct AccessGuard<'a> {
     gate: &'a Gate,
     handle: u32,
 }
 
-/// A peer's visit to a window, as the owner saw it.
+/// A peer's access to a window, as the owner saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stay(u64);
+pub struct AccessEpoch(u64);
 
 /// Content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Entry {
         self.handle.store(handle, Ordering::Release);
     }
 
-    /// Withdraws the entry. The owner calls this, and may reuse the entry only when every visit that [`Gate::stay_in`] shows
+    /// Withdraws the entry. The owner calls this, and may reuse the entry only when every access that [`Gate::access_in`] shows
     /// for its handle afterwards is over.
     pub fn withdraw(&self) {
         self.handle.store(0, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Entry {
     }
 }
 
-impl Visit<'_> {
+impl AccessGuard<'_> {
     /// Content of the announced window, if this is its entry. Handle 0 finds nothing: a withdrawn entry holds 0, beside its
     /// former content.
     pub fn look_up(&self, entry: &Entry) -> Option<Exposed> {
@@ -104,7 +104,7 @@ impl Visit<'_> {
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for AccessGuard<'_> {
     fn drop(&mut self) {
         self.gate.leave();
     }
@@ -112,18 +112,18 @@ impl Drop for Visit<'_> {
 
 /// Handle of a peer that is outside of all windows.
 const OUTSIDE: u32 = 0;
-/// One visit, in a gate's word.
-const ONE_VISIT: u64 = 1 << 32;
+/// One access, in a gate's word.
+const ONE_ACCESS: u64 = 1 << 32;
 
 impl Gate {
     /// Enters the window `handle`, and no other. The peer calls this.
-    pub fn enter(&self, handle: u32) -> Visit<'_> {
-        let next = (self.0.load(Ordering::Relaxed) & !u64::from(u32::MAX)).wrapping_add(ONE_VISIT);
-        // SYNC POINT gate: the copies of the visit before are over.
+    pub fn enter(&self, handle: u32) -> AccessGuard<'_> {
+        let next = (self.0.load(Ordering::Relaxed) & !u64::from(u32::MAX)).wrapping_add(ONE_ACCESS);
+        // SYNC POINT gate: the copies of the access before are over.
         self.0.store(next | u64::from(handle), Ordering::Release);
         // SYNC POINT gate, peer's half.
         fence(Ordering::SeqCst);
-        Visit { gate: self, handle }
+        AccessGuard { gate: self, handle }
     }
 
     fn leave(&self) {
@@ -132,15 +132,15 @@ impl Gate {
         self.0.store(now & !u64::from(u32::MAX), Ordering::Release);
     }
 
-    /// The peer's visit to the window `handle`, if it is inside that one. The owner calls this after [`Entry::withdraw`].
-    pub fn stay_in(&self, handle: u32) -> Option<Stay> {
+    /// The peer's access to the window `handle`, if it is inside that one. The owner calls this after [`Entry::withdraw`].
+    pub fn access_in(&self, handle: u32) -> Option<AccessEpoch> {
         let now = self.position();
-        (now as u32 == handle && handle != OUTSIDE).then_some(Stay(now))
+        (now as u32 == handle && handle != OUTSIDE).then_some(AccessEpoch(now))
     }
 
-    /// Whether a visit is over. A later one to the same window is another. The owner calls this.
-    pub fn is_over(&self, stay: Stay) -> bool {
-        self.position() != stay.0
+    /// Whether an access is over. A later one to the same window is another. The owner calls this.
+    pub fn is_over(&self, epoch: AccessEpoch) -> bool {
+        self.position() != epoch.0
     }
 
     /// Whether the peer is inside any window. The owner calls this.
@@ -149,7 +149,7 @@ impl Gate {
     }
 
     fn position(&self) -> u64 {
-        // SYNC POINT gate: the copies of a visit that is over.
+        // SYNC POINT gate: the copies of an access that is over.
         self.0.load(Ordering::Acquire)
     }
 }
@@ -173,16 +173,16 @@ mod tests {
     fn a_peer_inside_is_seen_until_it_leaves() {
         let (entry, gate) = (Entry::default(), Gate::default());
         entry.expose(7, EXPOSED);
-        let visit = gate.enter(7);
-        assert_eq!(visit.look_up(&entry), Some(EXPOSED));
+        let guard = gate.enter(7);
+        assert_eq!(guard.look_up(&entry), Some(EXPOSED));
         entry.withdraw();
-        let stay = gate.stay_in(7).expect("inside");
-        assert!(gate.is_occupied() && !gate.is_over(stay));
-        drop(visit);
-        assert!(gate.is_over(stay) && !gate.is_occupied());
+        let epoch = gate.access_in(7).expect("inside");
+        assert!(gate.is_occupied() && !gate.is_over(epoch));
+        drop(guard);
+        assert!(gate.is_over(epoch) && !gate.is_occupied());
         let again = gate.enter(7);
         assert_eq!(again.look_up(&entry), None);
-        assert!(gate.is_over(stay), "a later visit is another one");
+        assert!(gate.is_over(epoch), "a later access is another one");
     }
 
     /// A stopped process is inside one window, not in all of them.
@@ -191,27 +191,30 @@ mod tests {
         let (entries, gate) = ([Entry::default(), Entry::default()], Gate::default());
         entries[0].expose(7, EXPOSED);
         entries[1].expose(8, EXPOSED);
-        let visit = gate.enter(8);
-        assert_eq!(visit.look_up(&entries[0]), None, "it goes nowhere else");
+        let guard = gate.enter(8);
+        assert_eq!(guard.look_up(&entries[0]), None, "it goes nowhere else");
         entries[0].withdraw();
-        assert_eq!(gate.stay_in(7), None);
+        assert_eq!(gate.access_in(7), None);
         entries[1].withdraw();
-        assert!(gate.stay_in(8).is_some() && gate.is_occupied());
-        drop(visit);
-        assert_eq!(gate.stay_in(0), None, "nobody is inside nothing");
+        assert!(gate.access_in(8).is_some() && gate.is_occupied());
+        drop(guard);
+        assert_eq!(gate.access_in(0), None, "nobody is inside nothing");
     }
 
     /// The gate lies in memory that peers can write: a peer that enters is inside whatever the word was before, and each
-    /// visit differs from the one before.
+    /// access differs from the one before.
     #[test]
     fn whoever_enters_is_inside() {
         for there in [0, 7, u64::MAX, u64::MAX << 32] {
             let gate = Gate(AtomicU64::new(there));
-            let visits = [(); 3].map(|()| {
-                let _visit = gate.enter(7);
-                gate.stay_in(7).expect("inside")
+            let accesses = [(); 3].map(|()| {
+                let _guard = gate.enter(7);
+                gate.access_in(7).expect("inside")
             });
-            assert!(visits[0] != visits[1] && visits[1] != visits[2] && !gate.is_occupied(), "{there}");
+            assert!(
+                accesses[0] != accesses[1] && accesses[1] != accesses[2] && !gate.is_occupied(),
+                "{there}"
+            );
         }
     }
 }
@@ -252,8 +255,8 @@ mod loom_models {
 
         /// Lets the peer write into the window, if it is still exposed.
         fn write(&self, number: usize) {
-            let visit = self.gate.enter(handle(number));
-            if visit.look_up(&self.entries[number]).is_some() {
+            let guard = self.gate.enter(handle(number));
+            if guard.look_up(&self.entries[number]).is_some() {
                 // SAFETY: the window is exposed, and we are inside.
                 self.memory[number].with_mut(|value| unsafe { *value = 1 });
             }
@@ -262,8 +265,8 @@ mod loom_models {
         /// Lets the owner take the window back, and write there itself.
         fn take_back(&self, number: usize) {
             self.entries[number].withdraw();
-            if let Some(stay) = self.gate.stay_in(handle(number)) {
-                while !self.gate.is_over(stay) {
+            if let Some(epoch) = self.gate.access_in(handle(number)) {
+                while !self.gate.is_over(epoch) {
                     thread::yield_now();
                 }
             }
@@ -296,7 +299,7 @@ mod loom_models {
     }
 
     /// A peer that goes from one window to the next has left the first, and its accesses there are over. Fails if the Release
-    /// of `enter` is weakened: the owner may see the second visit without the end of the first.
+    /// of `enter` is weakened: the owner may see the second access without the end of the first.
     #[test]
     fn loom_window_is_quiet_when_its_peer_is_inside_another() {
         let peer = |shop: &Shop| {
@@ -306,7 +309,7 @@ mod loom_models {
         model(|shop| shop.take_back(0), peer);
     }
 
-    /// Each window is taken back by itself, in whatever order its peer visits them.
+    /// Each window is taken back by itself, in whatever order its peer enters them.
     #[test]
     fn loom_windows_are_taken_back_one_by_one() {
         let owner = |shop: &Shop| {
@@ -331,13 +334,13 @@ mod loom_models {
             });
             shop.take_back(0);
             peer.join().unwrap();
-            assert!(shop.gate.stay_in(handle(1)).is_some());
+            assert!(shop.gate.access_in(handle(1)).is_some());
         });
     }
 
     /// A window is taken back, and its entry shows another piece of memory under another handle, while a peer is about to
     /// enter the old one: each content that the peer finds belongs to its handle, whole. Fails if either fence of SYNC POINT
-    /// `gate` is removed: the visitor of the old one is still inside when the entry is written anew.
+    /// `gate` is removed: the peer in the old one is still inside when the entry is written anew.
     #[test]
     fn loom_window_that_is_exposed_again_is_another() {
         const AGAIN: Exposed = Exposed { tag: 2, offset: 1, len: 8, rights: 3 };
@@ -348,15 +351,15 @@ mod loom_models {
             shop.entries[0].expose(handle(2), AGAIN);
         };
         let peer = |shop: &Shop| {
-            let visit = shop.gate.enter(handle(0));
-            if let Some(found) = visit.look_up(&shop.entries[0]) {
+            let guard = shop.gate.enter(handle(0));
+            if let Some(found) = guard.look_up(&shop.entries[0]) {
                 assert_eq!(found, ANY);
                 // SAFETY: the window is exposed, and we are inside.
                 shop.memory[0].with_mut(|value| unsafe { *value = 1 });
             }
-            drop(visit);
-            let visit = shop.gate.enter(handle(2));
-            if let Some(found) = visit.look_up(&shop.entries[0]) {
+            drop(guard);
+            let guard = shop.gate.enter(handle(2));
+            if let Some(found) = guard.look_up(&shop.entries[0]) {
                 assert_eq!(found, AGAIN);
                 // SAFETY: the window is exposed, and we are inside.
                 shop.memory[1].with_mut(|value| unsafe { *value = 1 });
@@ -365,9 +368,9 @@ mod loom_models {
         model(owner, peer);
     }
 
-    /// A peer enters the window again, while the owner waits for the end of its visit: the second time it finds nothing, and
-    /// the owner does not mistake the second visit for the first. Fails if either fence of SYNC POINT `gate` is removed, or
-    /// the Release of `enter` is: the owner may see the second visit without the end of the first.
+    /// A peer enters the window again, while the owner waits for the end of its access: the second time it finds nothing, and
+    /// the owner does not mistake the second access for the first. Fails if either fence of SYNC POINT `gate` is removed, or
+    /// the Release of `enter` is: the owner may see the second access without the end of the first.
     #[test]
     fn loom_window_is_quiet_when_its_peer_comes_again() {
         let peer = |shop: &Shop| {

@@ -9,8 +9,8 @@
 //!   sleep. The other points are about sleeping in threads.
 //! * News of a queue are noticed by its own waiter, by its transport's protocol: as always there is exactly one thread
 //!   that polls and parks it.
-//! * The wait ends once: [`Night::outcome`] changes from `Pending` under its lock, and the thread that changes it wakes all
-//!   queues afterwards. A thread reads the outcome, under the lock, before each time that it parks. If that read came after
+//! * The wait ends once: [`ThreadedSleep::outcome`] changes from `Pending` under its lock, and the thread that changes it
+//!   wakes all queues afterwards. A thread reads the outcome, under the lock, before each time that it parks. If that read came after
 //!   the change, it does not park; if it came before, the wake-up comes after the read, and a wake-up that finds no sleeper
 //!   makes the next park return at once ([`crate::transport::Notifier::wake`]).
 //! * An entry is taken off its queue under the same lock, by a thread that has seen `Pending`: so at most one is taken, and
@@ -28,8 +28,8 @@ use super::{Cq, CqEntry};
 use crate::error::{Error, Result};
 use crate::transport::{ARMED, Armed};
 
-/// Polls per poll of a seldom queue ([`Cq::set_seldom`]), in a wait that spins.
-const SELDOM: u32 = 16;
+/// Polls per poll of a queue that is costly to poll ([`Cq::set_costly_poll`]), in a wait that spins.
+const COSTLY_POLL_INTERVAL: u32 = 16;
 
 /// Waits on several completion queues at once, of any NICs and transports (uDAPL: CNO). It remembers only where its
 /// next scan begins, so that no queue starves another.
@@ -42,15 +42,15 @@ impl Cno {
     /// Polls the queues. Returns the index in `queues` of the first with news, and its entry. Begins behind the queue that
     /// was named last.
     pub fn poll(&mut self, queues: &mut [&mut Cq]) -> Option<(usize, CqEntry)> {
-        self.look(queues, true)
+        self.poll_some(queues, true)
     }
 
-    /// The same as [`Cno::poll`]; seldom queues are polled only if `all`.
-    fn look(&mut self, queues: &mut [&mut Cq], all: bool) -> Option<(usize, CqEntry)> {
+    /// The same as [`Cno::poll`]; queues that are costly to poll are polled only if `all`.
+    fn poll_some(&mut self, queues: &mut [&mut Cq], all: bool) -> Option<(usize, CqEntry)> {
         let count = queues.len();
         for step in 0..count {
             let at = (self.first + step) % count;
-            if (all || !queues[at].seldom)
+            if (all || !queues[at].costly_poll)
                 && let Some(entry) = queues[at].poll()
             {
                 self.first = at + 1;
@@ -77,19 +77,19 @@ impl Cno {
             return Err(Error::InvalidParameter("a wait on no completion queue at all".into()));
         }
         let mut spinner = Spinner::with_habit(queues.iter().any(|cq| cq.oversubscribed), queues[0].habit);
-        let (mut looks, mut pause) = (0u32, Pause::Again);
+        let (mut polls, mut pause) = (0u32, Pause::Again);
         let found = loop {
-            let all = pause == Pause::Sleep || looks.is_multiple_of(SELDOM);
-            let found = self.look(queues, all);
+            let all = pause == Pause::Sleep || polls.is_multiple_of(COSTLY_POLL_INTERVAL);
+            let found = self.poll_some(queues, all);
             if found.is_some() || until() {
                 break found;
             }
-            looks = looks.wrapping_add(1);
+            polls = polls.wrapping_add(1);
             pause = spinner.pause();
-            if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
+            if (pause == Pause::Sleep || polls.is_multiple_of(256)) && deadline.passed() {
                 break None;
             }
-            if pause == Pause::Sleep && !doze_on_words(queues, deadline) {
+            if pause == Pause::Sleep && !sleep_on_words(queues, deadline) {
                 let found = sleep(queues, deadline, until)?;
                 self.first = found.map_or(self.first, |(at, _)| at + 1);
                 break found;
@@ -102,7 +102,7 @@ impl Cno {
 }
 
 /// Sleeps briefly on all queues until there may be news. `false`: that is not possible, and it has not slept.
-fn doze_on_words(queues: &mut [&mut Cq], deadline: Deadline) -> bool {
+fn sleep_on_words(queues: &mut [&mut Cq], deadline: Deadline) -> bool {
     if queues.len() > MOST_WORDS {
         return false;
     }
@@ -118,7 +118,7 @@ fn doze_on_words(queues: &mut [&mut Cq], deadline: Deadline) -> bool {
 }
 
 /// One sleep on several queues, each in a thread.
-struct Night {
+struct ThreadedSleep {
     queues: Vec<Arc<Shared>>,
     outcome: Mutex<SleepOutcome>,
 }
@@ -136,30 +136,30 @@ fn sleep(
     deadline: Deadline,
     mut until: impl FnMut() -> bool,
 ) -> Result<Option<(usize, CqEntry)>> {
-    let night = Night {
+    let sleep = ThreadedSleep {
         queues: queues.iter().map(|cq| cq.shared.clone()).collect(),
         outcome: Mutex::new(SleepOutcome::Pending),
     };
     // Read before `until` is asked: a wake-up that `until` does not know of yet is counted later.
-    let wakes: Vec<u64> = night.queues.iter().map(|shared| shared.wakes()).collect();
+    let wakes: Vec<u64> = sleep.queues.iter().map(|shared| shared.wakes()).collect();
     let mut queues = queues.iter_mut().enumerate();
     std::thread::scope(|scope| {
-        let _dawn = Dawn(&night);
+        let _end = EndOnDrop(&sleep);
         let Some((own, cq)) = queues.next() else { return Ok::<(), Error>(()) };
         for (at, cq) in queues {
-            let (night, wakes) = (&night, wakes[at]);
-            let dozing = move || night.doze(at, cq, own, wakes, deadline);
-            thread::spawn_scoped(scope, "via-cno", dozing, move |why| {
-                night.end(SleepOutcome::Failed(why.to_owned()))
+            let (sleep, wakes) = (&sleep, wakes[at]);
+            let sleeping = move || sleep.sleep_on_queue(at, cq, own, wakes, deadline);
+            thread::spawn_scoped(scope, "via-cno", sleeping, move |why| {
+                sleep.end(SleepOutcome::Failed(why.to_owned()))
             })
             .map_err(|error| Error::os("starting a thread that sleeps on a completion queue", error))?;
         }
-        while night.look(own, cq).is_continue() && !until() && !deadline.passed() {
+        while sleep.poll_one(own, cq).is_continue() && !until() && !deadline.passed() {
             cq.park(deadline.remaining());
         }
         Ok(())
     })?;
-    match night.outcome.into_inner() {
+    match sleep.outcome.into_inner() {
         SleepOutcome::Found(at, entry) => Ok(Some((at, entry))),
         SleepOutcome::Failed(why) => {
             Err(Error::Lost(format!("a thread that sleeps on a completion queue panicked: {why}")))
@@ -168,11 +168,11 @@ fn sleep(
     }
 }
 
-impl Night {
+impl ThreadedSleep {
     /// Sleeps on queue `at` until the wait is over. A wake-up for another reason than news is for the thread that can ask
     /// `until`, which sleeps on queue `asker`.
-    fn doze(&self, at: usize, cq: &mut Cq, asker: usize, mut wakes: u64, deadline: Deadline) {
-        while self.look(at, cq).is_continue() && !deadline.passed() {
+    fn sleep_on_queue(&self, at: usize, cq: &mut Cq, asker: usize, mut wakes: u64, deadline: Deadline) {
+        while self.poll_one(at, cq).is_continue() && !deadline.passed() {
             // The count is read after the poll, which may take the wake-up that is counted here, and before the park, which then
             // does not see it. A wake-up that is counted later finds the park, or makes it return at once.
             let now = self.queues[at].wakes();
@@ -185,7 +185,7 @@ impl Night {
     }
 
     /// Takes an entry of queue `at`, if it has one and none was found yet: then the wait is over.
-    fn look(&self, at: usize, cq: &mut Cq) -> ControlFlow<()> {
+    fn poll_one(&self, at: usize, cq: &mut Cq) -> ControlFlow<()> {
         let mut outcome = self.outcome.lock();
         if !matches!(*outcome, SleepOutcome::Pending) {
             return ControlFlow::Break(());
@@ -213,9 +213,9 @@ impl Night {
 }
 
 /// Ends the wait when the thread that asks `until` leaves it, also by a panic.
-struct Dawn<'a>(&'a Night);
+struct EndOnDrop<'a>(&'a ThreadedSleep);
 
-impl Drop for Dawn<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.end(SleepOutcome::Over);
     }

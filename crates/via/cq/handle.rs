@@ -49,40 +49,40 @@ impl CqHandle {
         &self.0.notifier
     }
 
-    fn place(&self) -> Result<CqEntryShare> {
+    fn place(&self) -> Result<CqReservation> {
         self.0.attach()?;
-        Ok(CqEntryShare(self.0.clone()))
+        Ok(CqReservation(self.0.clone()))
     }
 }
 
 /// Entries of a VI's two work queues on their completion queues, taken before the transport attaches the queues and given
 /// back when dropped.
 #[derive(Debug)]
-pub(crate) struct CqEntryShares {
-    pub send: CqEntryShare,
-    _receive: CqEntryShare,
+pub(crate) struct CqReservations {
+    pub send: CqReservation,
+    _receive: CqReservation,
 }
 
 /// One work queue's entry.
 #[derive(Debug)]
-pub(crate) struct CqEntryShare(Arc<Shared>);
+pub(crate) struct CqReservation(Arc<Shared>);
 
-impl CqEntryShares {
+impl CqReservations {
     /// Takes both entries.
     ///
     /// # Errors
     /// [`Error::Full`]: nothing is taken.
     pub fn take(send: &CqHandle, receive: &CqHandle) -> Result<Self> {
-        Ok(CqEntryShares { send: send.place()?, _receive: receive.place()? })
+        Ok(CqReservations { send: send.place()?, _receive: receive.place()? })
     }
 }
 
-impl Drop for CqEntryShare {
+impl Drop for CqReservation {
     fn drop(&mut self) {
         if udeck_sys::process::is_forked() {
             return;
         }
-        self.0.books.lock().attached -= 1;
+        self.0.counts.lock().attached -= 1;
     }
 }
 
@@ -90,13 +90,13 @@ impl Drop for CqEntryShare {
 #[derive(Debug)]
 pub(super) struct Shared {
     notifier: Arc<dyn Notifier>,
-    /// Whether `books` has events, so that a poll takes the lock only then. Set and cleared under the lock.
+    /// Whether `counts` has events, so that a poll takes the lock only then. Set and cleared under the lock.
     has_events: AtomicBool,
     /// Calls of [`CqHandle::wake`] so far.
     wakes: AtomicU64,
     /// The NIC's bound of entries.
     most: usize,
-    books: Mutex<EntryCounts>,
+    counts: Mutex<EntryCounts>,
 }
 
 /// Counts of used entries: `attached + events.len() <= entries`.
@@ -109,18 +109,18 @@ struct EntryCounts {
 
 impl Shared {
     pub fn new(notifier: Arc<dyn Notifier>, entries: usize, most: usize) -> Self {
-        let books = EntryCounts { entries, attached: 0, events: VecDeque::new() };
+        let counts = EntryCounts { entries, attached: 0, events: VecDeque::new() };
         Shared {
             notifier,
             has_events: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
             most,
-            books: Mutex::new(books),
+            counts: Mutex::new(counts),
         }
     }
 
     pub fn entries(&self) -> usize {
-        self.books.lock().entries
+        self.counts.lock().entries
     }
 
     pub fn most(&self) -> usize {
@@ -142,25 +142,25 @@ impl Shared {
     }
 
     pub fn resize(&self, entries: usize) -> Result {
-        let mut books = self.books.lock();
-        if books.taken() > entries {
-            return Err(books.full("a completion queue of that size", entries));
+        let mut counts = self.counts.lock();
+        if counts.taken() > entries {
+            return Err(counts.full("a completion queue of that size", entries));
         }
-        books.entries = entries;
+        counts.entries = entries;
         Ok(())
     }
 
     fn attach(&self) -> Result {
-        let mut books = self.books.lock();
-        books.check_room()?;
-        books.attached += 1;
+        let mut counts = self.counts.lock();
+        counts.check_room()?;
+        counts.attached += 1;
         Ok(())
     }
 
     fn push_event(&self, number: u64) -> Result {
-        let mut books = self.books.lock();
-        books.check_room()?;
-        books.events.push_back(number);
+        let mut counts = self.counts.lock();
+        counts.check_room()?;
+        counts.events.push_back(number);
         self.has_events.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -174,9 +174,9 @@ impl Shared {
 
     /// Takes the oldest event, whose entry is free again.
     pub fn take_event(&self) -> Option<CqEntry> {
-        let mut books = self.books.lock();
-        let context = books.events.pop_front();
-        self.has_events.store(!books.events.is_empty(), Ordering::Relaxed);
+        let mut counts = self.counts.lock();
+        let context = counts.events.pop_front();
+        self.has_events.store(!counts.events.is_empty(), Ordering::Relaxed);
         context.map(|context| CqEntry { context, source: Source::Software })
     }
 }

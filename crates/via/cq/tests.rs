@@ -44,7 +44,7 @@ impl Fake {
                 shared,
                 events_turn: false,
                 oversubscribed: true,
-                seldom: false,
+                costly_poll: false,
                 habit: Habit::default(),
             },
             fake,
@@ -171,7 +171,7 @@ fn an_event_whose_wake_up_a_poll_took_is_not_slept_through() {
     let handle = cq.handle();
     let on_poll: Box<dyn FnOnce() + Send> = Box::new(move || handle.post_event(5).unwrap());
     cq.waiter = Box::new(FakeWaiter { fake: fake.clone(), on_poll: Some(on_poll) });
-    assert_eq!(cq.look(), None, "it came after the look for events");
+    assert_eq!(cq.poll_queue(), None, "it came after the look for events");
     cq.park(soon().remaining());
     assert_eq!(fake.state.lock().sleeps, 0);
     assert_eq!(cq.poll(), Some(event(5)));

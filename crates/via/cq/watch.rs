@@ -7,7 +7,7 @@
 //! # No wake-up is lost
 //! * The task arms before it leaves its waker. News that come in between have changed the word, which the thread reads before
 //!   it sleeps, and which the kernel reads again.
-//! * The thread sleeps on a word of its own besides, and sets it before it looks for wakers. A task that leaves a waker
+//! * The thread sleeps on a word of its own besides, and sets it before it reads the wakers. A task that leaves a waker
 //!   changes it afterwards.
 //! * A process that is killed between changing a word and waking its sleepers leaves it changed: so no sleep is longer
 //!   than [`MAX_SLEEP`] while a waker waits.
@@ -45,33 +45,33 @@ const PER_THREAD: usize = MOST_WORDS - 1;
 /// starts with its first queue. They end when this is dropped; no task is woken any more then.
 #[derive(Debug, Default)]
 pub struct Watcher {
-    benches: Mutex<Vec<Arc<Bench>>>,
+    threads: Mutex<Vec<Arc<WatchThread>>>,
 }
 
 /// A queue's place at a [`Watcher`]. Dropping it gives the place back.
 #[derive(Debug)]
 pub struct Watch {
-    bench: Arc<Bench>,
+    thread: Arc<WatchThread>,
     number: u64,
 }
 
 /// Queues that one thread watches.
-struct Bench {
-    seats: Mutex<Seats>,
-    /// [`ARMED`] while the thread sleeps, or is about to, and knows all seats.
+struct WatchThread {
+    watched: Mutex<WatchedQueues>,
+    /// [`ARMED`] while the thread sleeps, or is about to, and has read all watched queues.
     word: AtomicU32,
 }
 
 #[derive(Default)]
-struct Seats {
-    taken: BTreeMap<u64, Seat>,
+struct WatchedQueues {
+    entries: BTreeMap<u64, WatchedQueue>,
     next: u64,
     stop: bool,
     /// Whether the thread has panicked.
     failed: bool,
 }
 
-struct Seat {
+struct WatchedQueue {
     queue: Arc<Shared>,
     waiting: Option<ArmedWaker>,
 }
@@ -92,16 +92,16 @@ impl Watcher {
         if queue.sleep_word().is_none() {
             return Err(unsupported("this NIC's completion queues sleep on no word of memory"));
         }
-        let mut benches = self.benches.lock();
-        for bench in benches.iter() {
-            if let Some(number) = bench.seats.lock().take(&queue) {
-                return Ok(Watch { bench: bench.clone(), number });
+        let mut threads = self.threads.lock();
+        for thread in threads.iter() {
+            if let Some(number) = thread.watched.lock().take(&queue) {
+                return Ok(Watch { thread: thread.clone(), number });
             }
         }
-        let bench = Bench::open()?;
-        let number = bench.seats.lock().take(&queue).expect("it is empty");
-        benches.push(bench.clone());
-        Ok(Watch { bench, number })
+        let thread = WatchThread::open()?;
+        let number = thread.watched.lock().take(&queue).expect("it is empty");
+        threads.push(thread.clone());
+        Ok(Watch { thread, number })
     }
 }
 
@@ -110,9 +110,9 @@ impl Drop for Watcher {
         if udeck_sys::process::is_forked() {
             return;
         }
-        for bench in self.benches.lock().drain(..) {
-            bench.seats.lock().stop = true;
-            bench.rouse();
+        for thread in self.threads.lock().drain(..) {
+            thread.watched.lock().stop = true;
+            thread.rouse();
         }
     }
 }
@@ -123,20 +123,20 @@ impl Watch {
     pub fn wake(&self, waker: &Waker, at_latest: Option<Instant>) {
         let waiting = ArmedWaker { waker: waker.clone(), at_latest };
         let (failed, before) = {
-            let mut seats = self.bench.seats.lock();
-            (seats.failed, seats.set(self.number, Some(waiting)))
+            let mut watched = self.thread.watched.lock();
+            (watched.failed, watched.set(self.number, Some(waiting)))
         };
         if failed {
             // No thread sleeps in the queue's place any more: the task polls by itself, which costs time and loses nothing.
             return waker.wake_by_ref();
         }
         drop(before); // outside the lock: the drop of a waker may run any code
-        self.bench.rouse();
+        self.thread.rouse();
     }
 
     /// Forgets the waker: no task waits.
     pub fn rest(&self) {
-        let before = self.bench.seats.lock().set(self.number, None);
+        let before = self.thread.watched.lock().set(self.number, None);
         drop(before);
     }
 }
@@ -146,53 +146,53 @@ impl Drop for Watch {
         if udeck_sys::process::is_forked() {
             return;
         }
-        let seat = self.bench.seats.lock().taken.remove(&self.number);
-        drop(seat);
+        let queue = self.thread.watched.lock().entries.remove(&self.number);
+        drop(queue);
     }
 }
 
-impl Seats {
+impl WatchedQueues {
     fn take(&mut self, queue: &Arc<Shared>) -> Option<u64> {
-        if self.taken.len() >= PER_THREAD || self.failed {
+        if self.entries.len() >= PER_THREAD || self.failed {
             return None;
         }
         self.next += 1;
-        self.taken.insert(self.next, Seat { queue: queue.clone(), waiting: None });
+        self.entries.insert(self.next, WatchedQueue { queue: queue.clone(), waiting: None });
         Some(self.next)
     }
 
     fn set(&mut self, number: u64, waiting: Option<ArmedWaker>) -> Option<ArmedWaker> {
-        let seat = self.taken.get_mut(&number)?;
-        std::mem::replace(&mut seat.waiting, waiting)
+        let queue = self.entries.get_mut(&number)?;
+        std::mem::replace(&mut queue.waiting, waiting)
     }
 }
 
 /// Next action of the thread.
-enum Duty {
+enum NextAction {
     Wake(Vec<Waker>),
     Sleep(Vec<Arc<Shared>>, Duration),
     Stop,
 }
 
-impl Bench {
+impl WatchThread {
     fn open() -> Result<Arc<Self>> {
-        let bench = Arc::new(Bench { seats: Mutex::default(), word: AtomicU32::new(0) });
+        let thread = Arc::new(WatchThread { watched: Mutex::default(), word: AtomicU32::new(0) });
         // This call returns at once, because the word is not armed.
-        if sleep_any([&bench.word], ARMED, Duration::ZERO).is_err() {
+        if sleep_any([&thread.word], ARMED, Duration::ZERO).is_err() {
             return Err(unsupported("sleeping on several words of memory needs Linux 5.16"));
         }
-        let (theirs, failing) = (bench.clone(), bench.clone());
+        let (theirs, failing) = (thread.clone(), thread.clone());
         let spawned = thread::spawn("via-watch", move || theirs.run(), move |_| failing.fail());
         spawned.map_err(|error| Error::os("starting a thread that watches completion queues", error))?;
-        Ok(bench)
+        Ok(thread)
     }
 
     /// Fails the watcher, because the thread has panicked: waiting tasks are woken, and poll by themselves.
     fn fail(&self) {
-        let mut seats = self.seats.lock();
-        seats.failed = true;
-        let wakers: Vec<_> = seats.taken.values_mut().filter_map(|seat| seat.waiting.take()).collect();
-        drop(seats);
+        let mut watched = self.watched.lock();
+        watched.failed = true;
+        let wakers: Vec<_> = watched.entries.values_mut().filter_map(|queue| queue.waiting.take()).collect();
+        drop(watched);
         let callback = Callback::new("a task's waker");
         wakers.into_iter().for_each(|waiting| _ = callback.call(|| waiting.waker.wake()));
     }
@@ -200,45 +200,45 @@ impl Bench {
     fn run(&self) {
         let callback = Callback::new("a task's waker");
         loop {
-            // Set before the seats are read: a thread that changes something later changes the word, too.
+            // Set before the watched queues are read: a thread that changes something later changes the word, too.
             self.word.store(ARMED, Ordering::SeqCst);
-            match self.look() {
+            match self.next_action() {
                 // A waker that panics has no effect on the others.
-                Duty::Wake(wakers) => {
+                NextAction::Wake(wakers) => {
                     wakers.into_iter().for_each(|waker| _ = callback.call(|| waker.wake()));
                 }
-                Duty::Sleep(queues, limit) => {
+                NextAction::Sleep(queues, limit) => {
                     let words = queues.iter().filter_map(|queue| queue.sleep_word());
                     // The call cannot fail: it was possible when the thread was started.
                     let _ = sleep_any(words.chain([&self.word]), ARMED, limit);
                 }
-                Duty::Stop => return,
+                NextAction::Stop => return,
             }
         }
     }
 
-    fn look(&self) -> Duty {
-        let mut seats = self.seats.lock();
-        if seats.stop {
-            return Duty::Stop;
+    fn next_action(&self) -> NextAction {
+        let mut watched = self.watched.lock();
+        if watched.stop {
+            return NextAction::Stop;
         }
         let now = Instant::now();
         let (mut wakers, mut queues, mut limit) = (Vec::new(), Vec::new(), Duration::MAX);
-        for seat in seats.taken.values_mut() {
-            let due = seat.is_due(now);
-            let Some(waiting) = &seat.waiting else { continue };
+        for queue in watched.entries.values_mut() {
+            let due = queue.is_due(now);
+            let Some(waiting) = &queue.waiting else { continue };
             if due {
-                wakers.extend(seat.waiting.take().map(|waiting| waiting.waker));
+                wakers.extend(queue.waiting.take().map(|waiting| waiting.waker));
                 continue;
             }
             let remaining = waiting.at_latest.map_or(MAX_SLEEP, |at| at.saturating_duration_since(now));
             limit = limit.min(remaining).min(MAX_SLEEP);
-            queues.push(seat.queue.clone());
+            queues.push(queue.queue.clone());
         }
-        if wakers.is_empty() { Duty::Sleep(queues, limit) } else { Duty::Wake(wakers) }
+        if wakers.is_empty() { NextAction::Sleep(queues, limit) } else { NextAction::Wake(wakers) }
     }
 
-    /// Makes the thread read all seats again.
+    /// Makes the thread read all watched queues again.
     fn rouse(&self) {
         if self.word.swap(0, Ordering::SeqCst) == ARMED {
             wake_sleepers(&self.word);
@@ -246,7 +246,7 @@ impl Bench {
     }
 }
 
-impl Seat {
+impl WatchedQueue {
     fn is_due(&self, now: Instant) -> bool {
         let Some(waiting) = &self.waiting else { return false };
         let armed = self.queue.sleep_word().is_some_and(|word| word.load(Ordering::Acquire) == ARMED);
@@ -254,9 +254,9 @@ impl Seat {
     }
 }
 
-impl fmt::Debug for Bench {
+impl fmt::Debug for WatchThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bench({} of {PER_THREAD} queues)", self.seats.lock().taken.len())
+        write!(f, "WatchThread({} of {PER_THREAD} queues)", self.watched.lock().entries.len())
     }
 }
 

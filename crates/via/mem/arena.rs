@@ -2,7 +2,7 @@
 //!
 //! Blocks of up to 4 MiB come in size classes. Freed ones are kept, most recently used first: the usual allocation is a pop
 //! from a short list, of memory that is in the cache; of small blocks, one is at hand for each thread without a lock
-//! ([`pockets`]). Larger ones go to and from the span allocator ([`spans`]) directly. Memory is committed by chunks on first
+//! ([`thread_cache`]). Larger ones go to and from the span allocator ([`spans`]) directly. Memory is committed by chunks on first
 //! use, without the lock ([`chunks`]), and never given back to the kernel on the fast path. A block for a message that a peer
 //! has announced is address space at first ([`Filling`]).
 
@@ -10,8 +10,8 @@ mod block;
 mod chunks;
 mod filling;
 mod gather;
-mod pockets;
 mod spans;
+mod thread_cache;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 pub use block::Block;
 use chunks::Chunk;
 pub use filling::Filling;
-use pockets::Pockets;
 use spans::{Span, Spans};
+use thread_cache::ThreadCaches;
 
 /// Alignment and granularity of blocks: a cache line.
 pub(crate) const LINE: usize = 64;
@@ -70,7 +70,7 @@ pub enum Fill {
 
 /// Time at which a block's memory is taken from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+enum Commit {
     /// When the block is made.
     Now,
     /// When the block's holder asks for it.
@@ -105,12 +105,12 @@ struct ArenaInner {
     remedy: &'static str,
     peers_write: bool,
     backing: Box<dyn Backing>,
-    pockets: Pockets,
+    thread_caches: ThreadCaches,
     /// Bytes that are [reserved](Arena::reserve) for arrivals: at most half of the arena.
     arriving: AtomicUsize,
-    books: Mutex<ArenaState>,
+    state: Mutex<ArenaState>,
     /// Signalled when an attempt to take memory for a chunk has ended.
-    chunk_taken: Condvar,
+    chunk_committed: Condvar,
 }
 
 struct ArenaState {
@@ -120,7 +120,7 @@ struct ArenaState {
     /// Freed blocks by class, most recent last. Boxed: a record's address stays while its block is handed out.
     #[allow(clippy::vec_box, reason = "blocks point at their records")]
     kept: Vec<VecDeque<Box<Record>>>,
-    /// Bytes (`used`) and number (`blocks`) of the blocks that are held or lie in pockets.
+    /// Bytes (`used`) and number (`blocks`) of the blocks that are held or lie in thread caches.
     used: usize,
     blocks: usize,
     /// Whether the `Arena` itself is gone.
@@ -156,26 +156,26 @@ impl Arena {
         backing: Box<dyn Backing>,
     ) -> Self {
         let lines = u32::try_from(backing.len() / LINE).unwrap_or(u32::MAX);
-        let books = ArenaState {
+        let state = ArenaState {
             spans: Spans::new(lines),
-            chunks: vec![Chunk::Untaken; backing.len().div_ceil(CHUNK)],
+            chunks: vec![Chunk::Uncommitted; backing.len().div_ceil(CHUNK)],
             kept: (0..=class_of(LARGEST_CLASS)).map(|_| VecDeque::new()).collect(),
             used: 0,
             blocks: 0,
             closed: false,
         };
-        let (pockets, books) = (Pockets::default(), Mutex::new(books));
-        let chunk_taken = Condvar::new();
+        let (thread_caches, state) = (ThreadCaches::default(), Mutex::new(state));
+        let chunk_committed = Condvar::new();
         let arriving = AtomicUsize::new(0);
         let inner = Box::new(ArenaInner {
             name,
             remedy,
             peers_write,
             backing,
-            pockets,
+            thread_caches,
             arriving,
-            books,
-            chunk_taken,
+            state,
+            chunk_committed,
         });
         Arena { inner: NonNull::from(Box::leak(inner)) }
     }
@@ -196,7 +196,7 @@ impl Arena {
     #[inline]
     pub fn block(&self, len: usize, fill: Fill) -> Result<Block> {
         assert!(!self.inner().peers_write, "landing memory has no private blocks");
-        let mut block = self.obtain(len, Taken::Now, fill == Fill::KeepInTurn)?;
+        let mut block = self.obtain(len, Commit::Now, fill == Fill::KeepInTurn)?;
         if fill == Fill::Zero {
             block.zero();
         }
@@ -206,19 +206,19 @@ impl Arena {
     /// A block that peers may come to write, for [`super::Window`], which never makes a slice of it.
     #[inline]
     pub(super) fn raw(&self, len: usize) -> Result<Block> {
-        self.obtain(len, Taken::Now, false)
+        self.obtain(len, Commit::Now, false)
     }
 
     #[inline]
-    fn obtain(&self, len: usize, taken: Taken, in_turn: bool) -> Result<Block> {
+    fn obtain(&self, len: usize, commit: Commit, in_turn: bool) -> Result<Block> {
         // A forked child has no blocks: the parent gives out the same memory.
         if udeck_sys::process::is_forked() {
             return Err(Error::forked());
         }
         let class = class_of(len);
-        let mut record = match self.inner().pockets.take(class) {
+        let mut record = match self.inner().thread_caches.take(class) {
             Some(record) => record,
-            None => self.inner().out_of_books(self.inner, len, class, taken, in_turn)?,
+            None => self.inner().allocate_slow(self.inner, len, class, commit, in_turn)?,
         };
         record.len = len;
         record.notes = [0; 2];
@@ -252,11 +252,11 @@ impl Arena {
     /// Usage of the arena at this moment.
     pub fn usage(&self) -> ArenaUse {
         let inner = self.inner();
-        let books = inner.books.lock();
-        let committed = books.chunks.iter().filter(|chunk| **chunk == Chunk::Taken).count() * CHUNK;
-        let (pocketed, bytes) = inner.pockets.contents();
-        // Saturating: a block that moves from one pocket to another meanwhile is counted twice.
-        let (used, blocks) = (books.used.saturating_sub(bytes), books.blocks.saturating_sub(pocketed));
+        let state = inner.state.lock();
+        let committed = state.chunks.iter().filter(|chunk| **chunk == Chunk::Committed).count() * CHUNK;
+        let (cached, bytes) = inner.thread_caches.contents();
+        // Saturating: a block that moves from one thread cache to another meanwhile is counted twice.
+        let (used, blocks) = (state.used.saturating_sub(bytes), state.blocks.saturating_sub(cached));
         ArenaUse { used, blocks, committed, limit: self.limit() }
     }
 
@@ -277,11 +277,11 @@ impl Drop for Arena {
         if udeck_sys::process::is_forked() {
             return;
         }
-        let mut books = self.inner().books.lock();
-        books.closed = true;
-        self.inner().pockets.close(|record| books.keep(record));
-        let last = books.blocks == 0;
-        drop(books);
+        let mut state = self.inner().state.lock();
+        state.closed = true;
+        self.inner().thread_caches.close(|record| state.keep(record));
+        let last = state.blocks == 0;
+        drop(state);
         if last {
             // SAFETY: no block is left, and this was the only handle.
             drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
@@ -292,18 +292,18 @@ impl Drop for Arena {
 impl ArenaInner {
     /// Takes a kept block, or one of fresh memory.
     #[cold]
-    fn out_of_books(
+    fn allocate_slow(
         &self,
         this: NonNull<ArenaInner>,
         len: usize,
         class: usize,
-        taken: Taken,
+        commit: Commit,
         in_turn: bool,
     ) -> Result<Box<Record>> {
-        let mut books = self.books.lock();
+        let mut state = self.state.lock();
         let class = (len <= LARGEST_CLASS).then_some(class);
         let kept = class.and_then(|class| {
-            let kept = &mut books.kept[class];
+            let kept = &mut state.kept[class];
             match in_turn {
                 true if kept.len() * class_size(class) < IN_TURN => None,
                 true => kept.pop_front(),
@@ -313,29 +313,29 @@ impl ArenaInner {
         let is_kept = kept.is_some();
         let mut record = match kept {
             Some(record) => record,
-            None => self.carve(this, &mut books, len, class)?,
+            None => self.carve(this, &mut state, len, class)?,
         };
-        books.used += record.capacity;
-        books.blocks += 1;
+        state.used += record.capacity;
+        state.blocks += 1;
         let (start, end) = record.range();
-        if is_kept || books.first_untaken(start, end).is_none() {
+        if is_kept || state.first_uncommitted(start, end).is_none() {
             return Ok(record);
         }
         // Blocks kept for reuse have their memory. This block has none yet, so it goes to the span allocator if it is freed now.
         let class = record.class.take();
-        drop(books);
-        if taken == Taken::Now {
-            if let Err(error) = self.take_memory(start, end) {
+        drop(state);
+        if commit == Commit::Now {
+            if let Err(error) = self.commit_memory(start, end) {
                 // The result is ignored: this is not the arena's last block, because the arena's handle is in use.
                 self.take_back(record);
                 // A recently used block is better than none.
-                let mut books = self.books.lock();
-                let Some(record) = class.filter(|_| in_turn).and_then(|class| books.kept[class].pop_back())
+                let mut state = self.state.lock();
+                let Some(record) = class.filter(|_| in_turn).and_then(|class| state.kept[class].pop_back())
                 else {
                     return Err(error);
                 };
-                books.used += record.capacity;
-                books.blocks += 1;
+                state.used += record.capacity;
+                state.blocks += 1;
                 return Ok(record);
             }
             record.class = class;
@@ -347,18 +347,18 @@ impl ArenaInner {
     fn carve(
         &self,
         this: NonNull<ArenaInner>,
-        books: &mut ArenaState,
+        state: &mut ArenaState,
         len: usize,
         class: Option<usize>,
     ) -> Result<Box<Record>> {
         let capacity = class.map_or(len.div_ceil(LINE).saturating_mul(LINE), class_size);
-        let Ok(lines) = u32::try_from(capacity / LINE) else { return Err(self.no_memory(books, len)) };
-        let span = match books.spans.allocate(lines) {
+        let Ok(lines) = u32::try_from(capacity / LINE) else { return Err(self.no_memory(state, len)) };
+        let span = match state.spans.allocate(lines) {
             Some(span) => span,
             None => {
-                self.pockets.empty(|record| books.keep(record));
-                books.forget_kept();
-                books.spans.allocate(lines).ok_or_else(|| self.no_memory(books, len))?
+                self.thread_caches.empty(|record| state.keep(record));
+                state.forget_kept();
+                state.spans.allocate(lines).ok_or_else(|| self.no_memory(state, len))?
             }
         };
         let offset = span.first as usize * LINE;
@@ -377,27 +377,27 @@ impl ArenaInner {
     }
 
     /// The error when there is no block of `len` bytes, although none is kept for reuse.
-    fn no_memory(&self, books: &ArenaState, len: usize) -> Error {
+    fn no_memory(&self, state: &ArenaState, len: usize) -> Error {
         let limit = self.backing.len();
-        let has_room = books.used.checked_add(len).is_some_and(|used| used <= limit);
-        let (full, remedy) = match books.spans.full_table().filter(|_| has_room) {
+        let has_room = state.used.checked_add(len).is_some_and(|used| used <= limit);
+        let (full, remedy) = match state.spans.full_table().filter(|_| has_room) {
             Some(entries) => {
-                let blocks = books.blocks;
+                let blocks = state.blocks;
                 let full =
                     format!("its table of {entries} blocks and gaps is full ({blocks} blocks are in use)");
                 (full, FEWER_BLOCKS)
             }
-            None => (format!("{} of {limit} bytes are in use", books.used), self.remedy),
+            None => (format!("{} of {limit} bytes are in use", state.used), self.remedy),
         };
-        Error::NoMemory { asked: len, used: books.used, limit, arena: self.name, full, remedy }
+        Error::NoMemory { asked: len, used: state.used, limit, arena: self.name, full, remedy }
     }
 
     /// Takes a block back. Returns whether the arena is gone and this was its last block.
     #[cold]
     fn take_back(&self, record: Box<Record>) -> bool {
-        let mut books = self.books.lock();
-        books.keep(record);
-        books.closed && books.blocks == 0
+        let mut state = self.state.lock();
+        state.keep(record);
+        state.closed && state.blocks == 0
     }
 }
 

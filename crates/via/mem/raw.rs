@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::cache::Identity;
-use super::registrar::{Afterwards, Lease};
+use super::registrar::{Lease, OnRegionDrop};
 use super::tags::{Carrier, TagUse};
 use super::{MemAttributes, Ptag, RemoteBuffer, Rights};
 use crate::descriptor::{Operation, Piece, RawId, ReceiveInto};
@@ -78,7 +78,7 @@ impl Nic {
     /// Those of [`Nic::register`].
     pub unsafe fn register_raw(&self, memory: NonNull<[u8]>, ptag: Ptag) -> Result<RawRegion> {
         let tag = self.tags().take(ptag, Carrier::Region)?;
-        let lease = self.registrar().register(Identity::fresh(), memory, ptag, Afterwards::End)?;
+        let lease = self.registrar().register(Identity::fresh(), memory, ptag, OnRegionDrop::End)?;
         Ok(RawRegion { place: memory, lease, tag })
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::arena::{Block, Fill};
-use super::registrar::{Afterwards, Lease};
+use super::registrar::{Lease, OnRegionDrop};
 use super::tags::{Carrier, TagUse};
 use super::user::{Allocation, StableBuffer, UserMemory};
 use super::{MemAttributes, Ptag, Rights};
@@ -52,7 +52,8 @@ impl Region {
             Ok(tag) => tag,
             Err(error) => return Err((error, memory)),
         };
-        let registered = nic.registrar().register(memory.identity(), memory.place(), ptag, Afterwards::Keep);
+        let registered =
+            nic.registrar().register(memory.identity(), memory.place(), ptag, OnRegionDrop::Keep);
         match registered {
             Ok(lease) => {
                 let mut memory = memory.into_allocation();

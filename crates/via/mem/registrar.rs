@@ -17,7 +17,7 @@ use crate::transport::{Device, Registration};
 /// The registrations of one NIC.
 pub(crate) struct Registrar {
     device: Arc<dyn Device>,
-    books: Mutex<Registrations>,
+    registrations: Mutex<Registrations>,
 }
 
 #[derive(Default)]
@@ -34,7 +34,7 @@ struct Live {
 
 /// Fate of a registration when its region ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Afterwards {
+pub(super) enum OnRegionDrop {
     /// The cache keeps it for the next time.
     Keep,
     /// The registration ends, too: the library cannot know when its memory is freed.
@@ -45,14 +45,14 @@ pub(super) enum Afterwards {
 pub(super) struct Lease {
     registrar: Arc<Registrar>,
     key: (usize, Identity),
-    afterwards: Afterwards,
+    on_drop: OnRegionDrop,
     /// The registration; `None` only while the lease is dropped.
     registration: Option<Box<dyn Registration>>,
 }
 
 impl Registrar {
     pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
-        Arc::new(Registrar { device, books: Mutex::default() })
+        Arc::new(Registrar { device, registrations: Mutex::default() })
     }
 
     /// Registers `place`, or finds that it is still registered. May block in the kernel.
@@ -61,20 +61,20 @@ impl Registrar {
         identity: Identity,
         place: NonNull<[u8]>,
         ptag: Ptag,
-        afterwards: Afterwards,
+        on_drop: OnRegionDrop,
     ) -> Result<Lease> {
-        let acquired = self.books.lock().cache.acquire(identity, place.len(), self.bounds())?;
+        let acquired = self.registrations.lock().cache.acquire(identity, place.len(), self.bounds())?;
         let registration = match acquired {
             Acquired::Hit(registration) => registration,
             Acquired::Miss { evicted } => {
                 drop(evicted); // first, because their room is needed
                 let made = self.device.register(place);
-                made.inspect_err(|_| self.books.lock().cache.cancel(identity))?
+                made.inspect_err(|_| self.registrations.lock().cache.cancel(identity))?
             }
         };
         let key = (place.addr().get(), identity);
-        self.books.lock().live.insert(key, Live { len: place.len(), ptag });
-        Ok(Lease { registrar: self.clone(), key, afterwards, registration: Some(registration) })
+        self.registrations.lock().live.insert(key, Live { len: place.len(), ptag });
+        Ok(Lease { registrar: self.clone(), key, on_drop, registration: Some(registration) })
     }
 
     /// The device's bounds, and the kernel's on pinned memory, which may change while the program runs.
@@ -93,12 +93,12 @@ impl Registrar {
     /// Ends the cached registration of an allocation. Returns whether there was one.
     pub fn invalidate(&self, identity: Identity) -> bool {
         // The registration is dropped outside the lock: that may block in the kernel.
-        let registration = self.books.lock().cache.invalidate(identity);
+        let registration = self.registrations.lock().cache.invalidate(identity);
         registration.is_some()
     }
 
     pub fn usage(&self) -> CacheUse {
-        self.books.lock().cache.usage()
+        self.registrations.lock().cache.usage()
     }
 
     /// Checks that `[address, address + len)` lies in memory that is registered with this tag.
@@ -107,8 +107,8 @@ impl Registrar {
     /// [`Error::InvalidPtag`] when the memory is registered with other tags only; [`Error::InvalidParameter`] when it is not
     /// registered.
     pub fn check(&self, address: NonNull<u8>, len: usize, ptag: Ptag) -> Result {
-        let (address, books) = (address.addr().get(), self.books.lock());
-        let from_below = books.live.range(..=(address, Identity(u64::MAX))).rev();
+        let (address, registrations) = (address.addr().get(), self.registrations.lock());
+        let from_below = registrations.live.range(..=(address, Identity(u64::MAX))).rev();
         let around = from_below
             .filter(|((start, _), live)| address - start <= live.len && len <= live.len - (address - start));
         let mut tags = around.map(|(_, live)| live.ptag).peekable();
@@ -128,7 +128,7 @@ impl fmt::Debug for Registrar {
 impl Lease {
     /// Changes the tag of the registration.
     pub fn set_ptag(&mut self, ptag: Ptag) {
-        if let Some(live) = self.registrar.books.lock().live.get_mut(&self.key) {
+        if let Some(live) = self.registrar.registrations.lock().live.get_mut(&self.key) {
             live.ptag = ptag;
         }
     }
@@ -140,13 +140,13 @@ impl Drop for Lease {
             return;
         }
         let (_, identity) = self.key;
-        let mut books = self.registrar.books.lock();
-        books.live.remove(&self.key);
+        let mut registrations = self.registrar.registrations.lock();
+        registrations.live.remove(&self.key);
         if let Some(registration) = self.registration.take() {
-            books.cache.release(identity, registration);
+            registrations.cache.release(identity, registration);
         }
-        drop(books);
-        if self.afterwards == Afterwards::End {
+        drop(registrations);
+        if self.on_drop == OnRegionDrop::End {
             self.registrar.invalidate(identity);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use udeck_sys::process::Presence;
+use udeck_sys::process::ForkMark;
 
 use super::Ptag;
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// The tags of one NIC.
 #[derive(Debug, Default)]
-pub(crate) struct Tags(Mutex<HashMap<Ptag, Arc<Tag>>>, Presence);
+pub(crate) struct Tags(Mutex<HashMap<Ptag, Arc<Tag>>>, ForkMark);
 
 /// Kind of object that carries a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,7 +87,7 @@ impl<B: StableBuffer> UserMemory<B> {
     /// Takes the buffer.
     pub fn new(buffer: B) -> Self {
         let (bytes, owner) = buffer.into_parts();
-        let kept = Kept::<B> { bytes, owner: Some(owner) };
+        let kept = OwnedBytes::<B> { bytes, owner: Some(owner) };
         let (identity, keeper) = (Identity::fresh(), Some(Box::new(kept) as Box<dyn Any + Send>));
         let memory = Allocation { caches: Vec::new(), identity, bytes, keeper };
         UserMemory { memory, buffer: PhantomData }
@@ -97,7 +97,7 @@ impl<B: StableBuffer> UserMemory<B> {
     pub fn into_inner(self) -> B {
         let UserMemory { mut memory, .. } = self;
         memory.retire();
-        let kept = memory.keeper.take().and_then(|keeper| keeper.downcast::<Kept<B>>().ok());
+        let kept = memory.keeper.take().and_then(|keeper| keeper.downcast::<OwnedBytes<B>>().ok());
         kept.and_then(|mut kept| kept.take()).expect("made with this type, and taken once")
     }
 
@@ -107,7 +107,7 @@ impl<B: StableBuffer> UserMemory<B> {
 
     /// Restores the memory's type, if this is its type.
     pub(super) fn from_allocation(memory: Allocation) -> Result<Self, Allocation> {
-        if memory.keeper.as_ref().is_some_and(|keeper| keeper.is::<Kept<B>>()) {
+        if memory.keeper.as_ref().is_some_and(|keeper| keeper.is::<OwnedBytes<B>>()) {
             Ok(UserMemory { memory, buffer: PhantomData })
         } else {
             Err(memory)
@@ -149,7 +149,7 @@ pub(super) struct Allocation {
     caches: Vec<Weak<Registrar>>,
     identity: Identity,
     bytes: NonNull<[u8]>,
-    /// A [`Kept`], which frees the bytes when dropped. `None` only while it is taken out.
+    /// An [`OwnedBytes`], which frees the bytes when dropped. `None` only while it is taken out.
     keeper: Option<Box<dyn Any + Send>>,
 }
 
@@ -204,15 +204,15 @@ impl fmt::Debug for Allocation {
 }
 
 /// A buffer that was taken apart.
-struct Kept<B: StableBuffer> {
+struct OwnedBytes<B: StableBuffer> {
     bytes: NonNull<[u8]>,
     owner: Option<B::Owner>,
 }
 
 // SAFETY: the two parts of a `Send` buffer.
-unsafe impl<B: StableBuffer> Send for Kept<B> {}
+unsafe impl<B: StableBuffer> Send for OwnedBytes<B> {}
 
-impl<B: StableBuffer> Kept<B> {
+impl<B: StableBuffer> OwnedBytes<B> {
     fn take(&mut self) -> Option<B> {
         // SAFETY: the parts of one buffer; the owner goes, so that they are used once, and whoever drops or takes this
         // has no slice of the bytes left.
@@ -220,7 +220,7 @@ impl<B: StableBuffer> Kept<B> {
     }
 }
 
-impl<B: StableBuffer> Drop for Kept<B> {
+impl<B: StableBuffer> Drop for OwnedBytes<B> {
     fn drop(&mut self) {
         drop(self.take());
     }

@@ -49,8 +49,8 @@ impl Asked {
 
     /// Waits until the asking thread has ended.
     fn until_asked_no_more(&self) {
-        let (net, meeting) = (soon(), &self.vi.peering("the test").unwrap().meeting);
-        while Arc::strong_count(meeting) > 1 {
+        let (net, rendezvous) = (soon(), &self.vi.peering("the test").unwrap().rendezvous);
+        while Arc::strong_count(rendezvous) > 1 {
             assert!(!net.passed(), "it asks on");
             std::thread::yield_now();
         }

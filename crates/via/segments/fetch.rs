@@ -5,14 +5,14 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::auth::Pair;
-use udeck_sys::closer::{Endpoint, Passed};
+use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::socket::{self, Received};
 
 use crate::segments::handshake::Asker;
 use crate::segments::wire::{Datagram, MAX_DATAGRAM, Shape};
 
 /// Interval at which [`fetch`] asks its caller whether to go on.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why there is no segment.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub fn fetch<E>(
     pair: Pair,
     shape: &Shape,
     mut go_on: impl FnMut() -> Result<(), E>,
-) -> Result<Passed, FetchError<E>> {
+) -> Result<PassedFd, FetchError<E>> {
     let socket = connect(address, &mut go_on)?;
     let (uid, _) = socket::peer_identity(socket.as_fd()).map_err(FetchError::Os)?;
     if uid != socket::own_uid() {
@@ -93,7 +93,7 @@ fn say<E>(socket: &Endpoint, datagram: &Datagram) -> Result<(), FetchError<E>> {
 fn hear<E>(
     socket: &Endpoint,
     go_on: &mut impl FnMut() -> Result<(), E>,
-) -> Result<(Datagram, Vec<Passed>), FetchError<E>> {
+) -> Result<(Datagram, Vec<PassedFd>), FetchError<E>> {
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
         match socket::receive(socket.as_fd(), &mut buffer).map_err(FetchError::Os)? {
@@ -106,6 +106,6 @@ fn hear<E>(
             }
         }
         go_on().map_err(FetchError::Stopped)?;
-        socket::wait_readable(socket.as_fd(), LOOK).map_err(FetchError::Os)?;
+        socket::wait_readable(socket.as_fd(), POLL_INTERVAL).map_err(FetchError::Os)?;
     }
 }

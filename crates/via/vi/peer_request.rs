@@ -4,9 +4,9 @@ use udeck_sys::Deadline;
 
 use super::Vi;
 use crate::attributes::{NetAddress, ViAttributes};
-use crate::cq::{CqEntryShares, CqHandle};
+use crate::cq::{CqHandle, CqReservations};
 use crate::error::Result;
-use crate::peer::{Made, Peering, Side};
+use crate::peer::{NewConnection, Peering, Side};
 
 impl Vi {
     /// Asks `remote` for a connection, while it asks us: both name the other's host and the same discriminator. Does not
@@ -29,9 +29,10 @@ impl Vi {
         self.nic().check()?;
         let hello = self.hello(private_data)?;
         let ViAttributes { context, level, peer, .. } = *self.attributes();
-        let alarm = self.nic().alarm().clone();
-        let side = Side { alarm, hello, send: send.clone(), receive: receive.clone(), context, level, peer };
-        let places = CqEntryShares::take(send, receive)?;
+        let error_sink = self.nic().error_sink().clone();
+        let side =
+            Side { error_sink, hello, send: send.clone(), receive: receive.clone(), context, level, peer };
+        let places = CqReservations::take(send, receive)?;
         self.pending(Peering::start(self.nic(), remote, side, deadline)?, places);
         Ok(())
     }
@@ -62,7 +63,7 @@ impl Vi {
     fn peer_outcome(&mut self, until: Deadline) -> Result<Option<Vec<u8>>> {
         match self.peering("peer_done")?.outcome(until) {
             None => Ok(None),
-            Some(Ok(Made { endpoint, theirs, reporter })) => {
+            Some(Ok(NewConnection { endpoint, theirs, reporter })) => {
                 self.met(endpoint, reporter);
                 Ok(Some(theirs.private_data))
             }

@@ -21,7 +21,7 @@ use udeck_sys::process::is_forked;
 use udeck_sys::{Deadline, Pause, Spinner};
 
 /// Result of a poll for arrivals.
-enum Took {
+enum ArrivalPoll {
     /// A message that is in its descriptor.
     Message(Completion),
     /// An arrival that the program is not told of.
@@ -316,8 +316,8 @@ impl Vi {
                 self.report(ErrorCode::ConnectionLost, "the peer refused a message: it had no place for it");
                 self.flush_receives();
             }
-            Some(ConnectionEnd::Forbidden) => self.was_forbidden(),
-            Some(ConnectionEnd::Closed) if self.state == State::Connected => self.meet_the_end(),
+            Some(ConnectionEnd::Forbidden) => self.handle_forbidden_rdma(),
+            Some(ConnectionEnd::Closed) if self.state == State::Connected => self.handle_peer_close(),
             Some(ConnectionEnd::Closed) | None => {}
         }
     }
@@ -325,7 +325,7 @@ impl Vi {
     /// Breaks the connection: the peer does not allow RDMA to the place that a write or read named, and may not know that
     /// this ends the connection.
     #[cold]
-    fn was_forbidden(&mut self) {
+    fn handle_forbidden_rdma(&mut self) {
         let why = "RDMA to a place where it is not allowed";
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.close(Some(why));
@@ -339,16 +339,16 @@ impl Vi {
     /// by a connected VI. Everything that came before the end is taken first. (A VI that receives lent leaves that to
     /// [`Vi::arrival`], which works until it has returned everything.)
     #[cold]
-    fn meet_the_end(&mut self) {
+    fn handle_peer_close(&mut self) {
         if self.attributes.receive == Receive::Posted {
             // Receives that the end flushes come behind those that completed before it.
             let mut came = std::mem::take(&mut self.received);
             // Bounded: a peer that goes on sending although it has left does not keep us here.
             for _ in 0..self.limits.descriptors {
                 match self.take_arrival() {
-                    Took::Message(completion) => came.push_back(completion),
-                    Took::NoMessage => {}
-                    Took::Nothing => break,
+                    ArrivalPoll::Message(completion) => came.push_back(completion),
+                    ArrivalPoll::NoMessage => {}
+                    ArrivalPoll::Nothing => break,
                 }
             }
             came.append(&mut self.received);
@@ -374,9 +374,9 @@ impl Vi {
         // Bounded: a peer that sends only messages without use does not keep us here.
         for _ in 0..self.limits.descriptors {
             match self.take_arrival() {
-                Took::Message(completion) => return Some(completion),
-                Took::NoMessage => {}
-                Took::Nothing => break,
+                ArrivalPoll::Message(completion) => return Some(completion),
+                ArrivalPoll::NoMessage => {}
+                ArrivalPoll::Nothing => break,
             }
         }
         self.received.pop_front()
@@ -385,11 +385,13 @@ impl Vi {
     /// Takes the next arrival, if there is one, into the oldest descriptor. Takes nothing in the Error state: a peer that was
     /// told that the connection broke takes back everything unread, and its memory is no message any more.
     #[inline]
-    fn take_arrival(&mut self) -> Took {
+    fn take_arrival(&mut self) -> ArrivalPoll {
         if self.state != State::Connected {
-            return Took::Nothing;
+            return ArrivalPoll::Nothing;
         }
-        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else { return Took::Nothing };
+        let Some(endpoint) = self.endpoint.as_mut().filter(|_| !is_forked()) else {
+            return ArrivalPoll::Nothing;
+        };
         let mut room = 0;
         let landed = match self.receives.front_mut().and_then(ReceiveInto::one_piece) {
             Some(to) => {
@@ -399,30 +401,30 @@ impl Vi {
             None => endpoint.receive().map(|arrival| arrival.map(Landed::Arrival)),
         };
         match landed {
-            Ok(Some(Landed::Copied { immediate, len })) => self.took_copied(immediate, len, room),
+            Ok(Some(Landed::Copied { immediate, len })) => self.complete_copied(immediate, len, room),
             Ok(Some(Landed::Arrival(arrival))) => self.place(arrival),
-            Ok(None) => Took::Nothing,
+            Ok(None) => ArrivalPoll::Nothing,
             Err(refused) => {
                 self.refused(refused);
-                Took::Nothing
+                ArrivalPoll::Nothing
             }
         }
     }
 
     /// Completes a message of `len` bytes that lies in the oldest descriptor already, as far as the `room` there goes.
     #[inline]
-    fn took_copied(&mut self, immediate: Option<u32>, len: usize, room: usize) -> Took {
-        let Some(into) = self.receives.pop_front() else { return Took::Nothing };
+    fn complete_copied(&mut self, immediate: Option<u32>, len: usize, room: usize) -> ArrivalPoll {
+        let Some(into) = self.receives.pop_front() else { return ArrivalPoll::Nothing };
         if len <= room {
-            return Took::Message(into.complete(Status::Done, len, immediate));
+            return ArrivalPoll::Message(into.complete(Status::Done, len, immediate));
         }
         self.too_long(into.complete(Status::LengthError, room, immediate), None, None)
     }
 
     /// Takes a message into a descriptor, if there is one.
-    fn place(&mut self, arrival: Arrival) -> Took {
+    fn place(&mut self, arrival: Arrival) -> ArrivalPoll {
         if matches!(arrival.body, Body::Written(_)) && arrival.immediate.is_none() {
-            return Took::NoMessage;
+            return ArrivalPoll::NoMessage;
         }
         // Only at this level does a sender wait for a receipt.
         let receipt = match (self.attributes.reliability, &mut self.endpoint) {
@@ -431,7 +433,7 @@ impl Vi {
         };
         let Some(mut into) = self.next_receive() else {
             self.no_place(Some(arrival), receipt, "a message came and no receive descriptor was posted");
-            return Took::NoMessage;
+            return ArrivalPoll::NoMessage;
         };
         let (length, left_over) = match &arrival.body {
             Body::Written(length) => (*length, 0),
@@ -443,7 +445,7 @@ impl Vi {
             }
         };
         if left_over == 0 {
-            return Took::Message(into.complete(Status::Done, length, arrival.immediate));
+            return ArrivalPoll::Message(into.complete(Status::Done, length, arrival.immediate));
         }
         let completion = into.complete(Status::LengthError, length - left_over, arrival.immediate);
         self.too_long(completion, Some(arrival), receipt)
@@ -459,10 +461,15 @@ impl Vi {
     /// Completes a receive with a message that was too long. The completion comes before those that the end of the connection
     /// flushes.
     #[cold]
-    fn too_long(&mut self, completion: Completion, arrival: Option<Arrival>, receipt: Option<Lent>) -> Took {
+    fn too_long(
+        &mut self,
+        completion: Completion,
+        arrival: Option<Arrival>,
+        receipt: Option<Lent>,
+    ) -> ArrivalPoll {
         self.received.push_back(completion);
         self.no_place(arrival, receipt, "a message was longer than the receive descriptor posted for it");
-        self.received.pop_front().map_or(Took::Nothing, Took::Message)
+        self.received.pop_front().map_or(ArrivalPoll::Nothing, ArrivalPoll::Message)
     }
 
     /// Refuses a message that found no descriptor, or one too short. Its sender is told before it learns that the connection

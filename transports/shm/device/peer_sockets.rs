@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_sys::closer::{Endpoint, Passed};
+use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::reactor::{Interest, Token};
 use udeck_sys::{is_shortage, socket};
 use udeck_via::{Error, PollBudget, Result, Until};
@@ -229,7 +229,7 @@ impl ShmDevice {
         &self,
         peer_socket: &Arc<PeerSocket>,
         bytes: &[u8],
-        fds: Vec<Passed>,
+        fds: Vec<PassedFd>,
     ) -> std::result::Result<(), Ended> {
         let datagram = Datagram::decode(bytes).map_err(|malformed| malformed.to_string())?;
         let ours = [self.board.fd(), self.arenas.outbox.fd(), self.arenas.landing.fd()];

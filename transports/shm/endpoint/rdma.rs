@@ -1,7 +1,7 @@
 //! RDMA between processes that share memory: the caller copies, inside the peer's window and with its own gate occupied.
 
 use udeck_sys::fault;
-use udeck_sys::window::Visit;
+use udeck_sys::window::AccessGuard;
 use udeck_via::transport::{PostedBuffer, Refused, TransferStatus};
 use udeck_via::{MemHandle, RemoteBuffer};
 
@@ -16,14 +16,14 @@ impl ShmEndpoint {
     pub(super) fn inside_window(
         &mut self,
         handle: MemHandle,
-        access: impl FnOnce(&mut Self, &Visit<'_>) -> Result<(), Refused>,
+        access: impl FnOnce(&mut Self, &AccessGuard<'_>) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let direction = self.connection.outgoing.clone();
-        let visit = direction.sender().gate.enter(handle.0);
+        let guard = direction.sender().gate.enter(handle.0);
         fault::point("rdma.entered");
-        let result = self.usable().and_then(|()| access(self, &visit));
+        let result = self.usable().and_then(|()| access(self, &guard));
         fault::point("rdma.copied");
-        drop(visit);
+        drop(guard);
         fault::point("rdma.left");
         result
     }
@@ -31,7 +31,7 @@ impl ShmEndpoint {
     /// Writes into the peer's window. Returns the number of bytes.
     fn write(&mut self, segments: &[(u64, usize)], to: RemoteBuffer) -> Result<usize, Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
-        self.inside_window(to.handle, |endpoint, visit| endpoint.write_inside(visit, segments, to, total))?;
+        self.inside_window(to.handle, |endpoint, guard| endpoint.write_inside(guard, segments, to, total))?;
         Ok(total)
     }
 
@@ -78,16 +78,16 @@ impl ShmEndpoint {
     }
 
     /// Returns where `total` bytes of a peer's window begin, if the peer allows us the access. The offset is in its
-    /// landing arena, or in its outbox if the flag is `true`. `visit` must be to the window of `at`.
+    /// landing arena, or in its outbox if the flag is `true`. `guard` must be to the window of `at`.
     fn exposed(
         &self,
-        visit: &Visit<'_>,
+        guard: &AccessGuard<'_>,
         at: RemoteBuffer,
         total: usize,
         tag: Option<u32>,
         right: u32,
     ) -> Option<(u64, bool)> {
-        let exposed = visit.look_up(self.connection.peer_socket.peer_board().window(at.handle))?;
+        let exposed = guard.look_up(self.connection.peer_socket.peer_board().window(at.handle))?;
         let end = at.offset.checked_add(total)?;
         let allowed = tag == Some(exposed.tag) && exposed.rights & right != 0;
         if !allowed || end as u64 > exposed.len || total > at.len {
@@ -100,14 +100,14 @@ impl ShmEndpoint {
     /// Checks the source, and copies from it.
     pub(super) fn read_inside(
         &mut self,
-        visit: &Visit<'_>,
+        guard: &AccessGuard<'_>,
         segments: &[(u64, usize)],
         from: RemoteBuffer,
     ) -> Result<(), Refused> {
         let total = segments.iter().map(|segment| segment.1).sum();
         let tag = self.connection.readable_ptag;
         let (mut start, in_outbox) =
-            self.exposed(visit, from, total, tag, READABLE).ok_or(Refused::Protection)?;
+            self.exposed(guard, from, total, tag, READABLE).ok_or(Refused::Protection)?;
         let peer_socket = &self.connection.peer_socket;
         for &(offset, len) in segments {
             let target = self.device.outbox_at(offset, len).ok_or(Refused::Protection)?;
@@ -131,7 +131,7 @@ impl ShmEndpoint {
     /// Checks the target, and copies into it.
     fn write_inside(
         &mut self,
-        visit: &Visit<'_>,
+        guard: &AccessGuard<'_>,
         segments: &[(u64, usize)],
         to: RemoteBuffer,
         total: usize,
@@ -139,7 +139,7 @@ impl ShmEndpoint {
         let tag = self.connection.writable_ptag;
         // Outboxes are mapped read-only, whatever the entry says.
         let (start, _) = self
-            .exposed(visit, to, total, tag, WRITABLE)
+            .exposed(guard, to, total, tag, WRITABLE)
             .filter(|(_, in_outbox)| !in_outbox)
             .ok_or(Refused::Protection)?;
         let mut target = self.connection.peer_socket.landing_at(start, total).ok_or(Refused::Protection)?;

@@ -163,7 +163,7 @@ impl Connection {
         let taken = self.window.taken();
         self.unacked.settle_all(TransferStatus::Unread, &mut self.events, |number| number >= taken);
         self.drop_accesses();
-        self.events.tell_end();
+        self.events.notify_end();
     }
 
     /// Drops RDMA accesses that the device does not have yet: the peer tells nothing of its windows any more.
@@ -239,7 +239,7 @@ impl Connection {
             }
         }
         self.unacked.settle_all(status, &mut self.events, |_| true);
-        self.events.tell_end();
+        self.events.notify_end();
     }
 
     /// Phase of the connection.

@@ -89,8 +89,8 @@ impl Connection {
                 self.window.on_answer();
                 Ok(())
             }
-            Frame::Ask { hungry } => {
-                self.credits.on_ask(hungry);
+            Frame::Ask { when_taken } => {
+                self.credits.on_ask(when_taken);
                 Ok(())
             }
             Frame::End { broken, .. } => {

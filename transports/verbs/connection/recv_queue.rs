@@ -1,6 +1,6 @@
 //! Receive queue of a connection: messages for the program, and the credits that follow when it takes them.
 
-use udeck_session::{PendingBody, Store, Taken};
+use udeck_session::{PendingBody, Store, TakenMessage};
 use udeck_via::transport::{Inline, Refused, TransferStatus};
 
 use super::{Connection, MESSAGES};
@@ -45,21 +45,21 @@ impl Connection {
         let immediate = self.recv_queue.take_inline(look)?;
         self.count_taken();
         self.skip_silent();
-        self.tell_end_behind();
+        self.notify_end_after_arrival();
         Some(immediate)
     }
 
     /// Reports the end again if it was reported while this message lay before it: a program that takes one message
     /// at each report then learns of the end, too.
     #[inline]
-    fn tell_end_behind(&mut self) {
+    fn notify_end_after_arrival(&mut self) {
         if self.recv_queue.is_empty() && self.close.is_ended() {
-            self.events.tell_end_behind();
+            self.events.notify_end_after_arrival();
         }
     }
 
     /// Takes the next arrival, or returns how the connection is over.
-    pub fn take(&mut self) -> Result<Option<Taken>, Refused> {
+    pub fn take(&mut self) -> Result<Option<TakenMessage>, Refused> {
         // The offer in front is being read, as long as the connection lives.
         if matches!(self.recv_queue.front(), Some(Item::Pending(_))) && !self.close.dead {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Connection {
         let taken = item.into_taken().expect("what the program is not told of never lies in front");
         self.owed += u32::from(taken.receipt.is_some());
         self.skip_silent();
-        self.tell_end_behind();
+        self.notify_end_after_arrival();
         Ok(Some(taken))
     }
 

@@ -154,10 +154,10 @@ impl Connection {
                 self.send_control(work, Frame::Left { upto }, &[])?;
                 return Ok(true);
             }
-            for hungry in [true, false] {
-                let wanted = if hungry { &mut self.says_hungry } else { &mut self.says_ask };
+            for when_taken in [true, false] {
+                let wanted = if when_taken { &mut self.says_hungry } else { &mut self.says_ask };
                 if std::mem::take(wanted) {
-                    self.send_control(work, Frame::Ask { hungry }, &[])?;
+                    self.send_control(work, Frame::Ask { when_taken }, &[])?;
                     return Ok(true);
                 }
             }

@@ -243,12 +243,12 @@ impl Connection {
         if is_room {
             return Ok(());
         }
-        self.hunger();
+        self.request_credit();
         Err(Refused::Busy)
     }
 
-    pub(super) fn hunger(&mut self) {
-        if self.window.hunger() {
+    pub(super) fn request_credit(&mut self) {
+        if self.window.request_credit() {
             self.says_hungry = true;
         }
         self.owe_word();

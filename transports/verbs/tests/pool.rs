@@ -282,7 +282,7 @@ struct Looks(Arc<Core>, Arc<AtomicU64>);
 impl Drop for Looks {
     fn drop(&mut self) {
         // With the lock still held, debug builds would panic here, and release builds would hang.
-        self.0.completions.look();
+        self.0.completions.poll();
         self.1.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -303,7 +303,7 @@ fn what_goes_when_the_completion_queue_fails_is_dropped_without_a_lock() {
         assert!(lent.is_ok());
     }
     inject(event::CQ_ERR, 0);
-    core.completions.look();
+    core.completions.poll();
     assert_eq!(dropped.load(Ordering::Relaxed), 2, "each owner is told once");
     for (link, ..) in &links {
         let end = link.with(|connection| connection.end());
@@ -346,7 +346,7 @@ fn one_look_sees_what_was_set_aside_and_what_came_later() {
     come(3);
     gone.give_up("it goes, and what has come for others is set aside");
     come(3);
-    core.completions.look();
+    core.completions.poll();
     let mut taken = 0;
     while link.with(Connection::take).unwrap().is_some() {
         taken += 1;
@@ -380,7 +380,7 @@ fn completions_that_never_end_do_not_keep_who_takes_them() {
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             core.completions.take_all();
-            core.completions.look();
+            core.completions.poll();
             // The objects are not dropped while the device goes on.
             std::mem::forget((share, core));
             tell.send(()).expect("it is waited for");

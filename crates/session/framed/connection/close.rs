@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use udeck_via::transport::{Refused, TransferStatus};
 
 use super::incoming::Target;
-use super::outgoing::{Out, Then};
+use super::outgoing::{OnRelease, OutFrame};
 use super::{Connection, Phase, Side};
 use crate::close::cut;
 use crate::framed::wire::{Frame, MAX_WORDS, Violation};
@@ -57,7 +57,7 @@ impl Connection {
         if self.holds_back() {
             // Otherwise the peer's held-back posts, and its end behind them, would wait for our program to take messages, as
             // ours wait for the peer's.
-            self.control(Frame::Deaf, Then::Nothing);
+            self.control(Frame::RecvClosed, OnRelease::Nothing);
         }
     }
 
@@ -71,9 +71,9 @@ impl Connection {
         while !self.reads.is_empty() {
             self.end_read(TransferStatus::Unread);
         }
-        self.let_go();
-        self.stay(TransferStatus::Unread);
-        self.events.tell_end();
+        self.release_held_back();
+        self.drop_unsent(TransferStatus::Unread);
+        self.events.notify_end();
     }
 
     /// Closes the connection after a violation of the protocol. Frames that are queued still leave, if the stream takes them,
@@ -103,18 +103,18 @@ impl Connection {
         self.recv_queue.forget_receipts();
         self.owed = 0;
         let end = self.outgoing.end();
-        while let Some(then) = self.outgoing.pop_released(end) {
-            self.after(then, status);
+        while let Some(on_release) = self.outgoing.pop_released(end) {
+            self.after(on_release, status);
         }
         while let Some(held_back) = self.held_back.pop_front() {
-            self.after(held_back.out.into_then(), status);
+            self.after(held_back.out.into_on_release(), status);
         }
-        self.stay(status);
+        self.drop_unsent(status);
         while !self.reads.is_empty() {
             self.end_read(status);
         }
         self.settle_all(status, |_| true);
-        self.events.tell_end();
+        self.events.notify_end();
     }
 
     /// Handles the end of the peer's direction of the stream.
@@ -169,16 +169,16 @@ impl Connection {
             self.owed == 0 && self.reads.is_empty() && !self.holds_back() && !self.unacked.is_awaited();
         let my_turn = self.side == Side::Asked || self.peer_over;
         if ended && nothing_waits && my_turn && !self.over {
-            self.control(Frame::Over, Then::Nothing);
+            self.control(Frame::Over, OnRelease::Nothing);
             self.over = true;
         }
     }
 }
 
-fn end_frame(broken: Option<&str>) -> Out {
+fn end_frame(broken: Option<&str>) -> OutFrame {
     let words = broken.map_or("", |words| cut(words, MAX_WORDS));
     let words: Arc<[u8]> = words.as_bytes().into();
     let frame = Frame::End { broken: broken.is_some(), len: words.len() as u64 };
     let body = SmallVec::from_iter([Place::bytes(&words)]);
-    Out::new(frame, [&[], &[]], body, Then::Words(words))
+    OutFrame::new(frame, [&[], &[]], body, OnRelease::Words(words))
 }

@@ -11,7 +11,7 @@ use udeck_via::transport::Inline;
 use super::Connection;
 use super::pieces::{Direct, Expected, Shape};
 use crate::close::no_memory;
-use crate::framed::windows::{Inside, Right};
+use crate::framed::windows::{Right, WindowAccess};
 use crate::framed::wire::{Frame, HEADER, Header, MAX_WORDS, Short, Violation};
 use crate::memory::{Place, Store};
 use crate::recv_queue::is_posted_for;
@@ -31,7 +31,7 @@ pub(super) struct Incoming {
     /// Payload bytes of the current frame that have come, out of `len`.
     pub done: usize,
     len: usize,
-    /// The program's place for the message that is coming, during a poll ([`Connection::look_into`]).
+    /// The program's place for the message that is coming, during a poll ([`Connection::poll_into`]).
     posted: Option<Place>,
     /// Bytes of the message that lie in the program's place, instead of in the store.
     pub landed: usize,
@@ -101,10 +101,10 @@ impl Connection {
             self.expect(&mut direct);
             return direct;
         }
-        let (places, inside) = self.next_places();
+        let (places, access) = self.next_places();
         places.into_iter().for_each(|place| direct.push(place));
-        if let Some(inside) = inside {
-            direct.keep_open(inside);
+        if let Some(access) = access {
+            direct.keep_open(access);
         }
         direct
     }
@@ -131,7 +131,7 @@ impl Connection {
 
     /// Places for the next bytes of the payload, and the guard that keeps their window from being taken back. For a body: all
     /// of its memory so far, at least [this much](Store::room). No places: the rest of the payload is thrown away.
-    fn next_places(&mut self) -> (SmallVec<[Place; 2]>, Option<Inside>) {
+    fn next_places(&mut self) -> (SmallVec<[Place; 2]>, Option<WindowAccess>) {
         let Incoming { done, len, .. } = self.incoming;
         match &mut self.incoming.target {
             Target::Nowhere => (SmallVec::new(), None),
@@ -148,15 +148,15 @@ impl Connection {
             &mut Target::Window(handle, offset) => {
                 let rest = RemoteBuffer { handle, offset: offset + done, len: len - done };
                 let entered = self.windows.enter(rest, self.writable, Right::Write);
-                let found = entered.and_then(|(inside, spot)| {
-                    Some((inside, Place::of(&self.memory.landing, spot.offset, spot.len)?))
+                let found = entered.and_then(|(access, range)| {
+                    Some((access, Place::of(&self.memory.landing, range.offset, range.len)?))
                 });
-                let Some((inside, place)) = found else {
+                let Some((access, place)) = found else {
                     // The window was taken back: the rest of the write is thrown away.
                     (self.incoming.target, self.incoming.refused) = (Target::Nowhere, true);
                     return (SmallVec::new(), None);
                 };
-                (SmallVec::from_iter([place]), Some(inside))
+                (SmallVec::from_iter([place]), Some(access))
             }
             Target::Read => {
                 let mut skipped = done;
@@ -173,13 +173,13 @@ impl Connection {
         }
     }
 
-    /// Lets `look` take in what has come. If a long message is coming that `to` can hold and was posted for, its bytes go to
+    /// Lets `poll` take in what has come. If a long message is coming that `to` can hold and was posted for, its bytes go to
     /// `to`. The rest goes to the store, and from there to the same place at the next poll, which has to offer that place
     /// again.
-    pub(crate) fn look_into(&mut self, to: &mut [u8], look: impl FnOnce(&mut Connection)) {
+    pub(crate) fn poll_into(&mut self, to: &mut [u8], poll: impl FnOnce(&mut Connection)) {
         self.offer(to);
-        let looking = Looking(self);
-        look(looking.0);
+        let scope = PollScope(self);
+        poll(scope.0);
     }
 
     fn offer(&mut self, to: &mut [u8]) {
@@ -316,7 +316,7 @@ impl Connection {
     /// Copies payload out of a driver's scratch. Returns the number of bytes that are done: those that had a place, or all if
     /// they are thrown away.
     fn copy_in(&mut self, bytes: &[u8]) -> usize {
-        let (places, inside) = self.next_places();
+        let (places, access) = self.next_places();
         if places.is_empty() {
             return bytes.len();
         }
@@ -326,7 +326,7 @@ impl Connection {
             place.fill(now);
             rest = later;
         }
-        drop(inside);
+        drop(access);
         let copied = bytes.len() - rest.len();
         self.memory.count_copied(copied);
         copied
@@ -334,9 +334,9 @@ impl Connection {
 }
 
 /// Ends a poll's use of the program's place, also on a panic.
-struct Looking<'a>(&'a mut Connection);
+struct PollScope<'a>(&'a mut Connection);
 
-impl Drop for Looking<'_> {
+impl Drop for PollScope<'_> {
     fn drop(&mut self) {
         self.0.withdraw();
     }

@@ -9,12 +9,12 @@ use udeck_sys::position::Position;
 use udeck_via::transport::{Inline, PostedBuffer};
 
 use super::Pieces;
-use crate::framed::windows::Inside;
+use crate::framed::windows::WindowAccess;
 use crate::framed::wire::{self, Frame, HEADER, Header};
 use crate::memory::Place;
 
 /// A frame to be sent.
-pub(super) struct Out {
+pub(super) struct OutFrame {
     /// Stream offset of the frame's first byte.
     at: u64,
     /// Header and head of the frame.
@@ -22,20 +22,20 @@ pub(super) struct Out {
     lead_len: u8,
     body: SmallVec<[Place; 2]>,
     body_len: usize,
-    then: Then,
+    on_release: OnRelease,
 }
 
 const LEAD: usize = HEADER + Inline::CAPACITY;
 
 /// Action when nobody reads a frame's memory any more.
-pub(super) enum Then {
+pub(super) enum OnRelease {
     Nothing,
     /// Gives the memory back.
     Held(PostedBuffer),
     /// Notes that the message of this number has left. Its entry among the unacknowledged ends when a receipt has come, too.
     Left(Position),
     /// A peer's read was answered.
-    Served(#[allow(dead_code, reason = "held, not read")] Option<Inside>),
+    Served(#[allow(dead_code, reason = "held, not read")] Option<WindowAccess>),
     /// A receipt was sent.
     Receipt,
     Words(#[allow(dead_code, reason = "the body lies in it")] Arc<[u8]>),
@@ -43,7 +43,7 @@ pub(super) enum Then {
 
 #[derive(Default)]
 pub(super) struct Outgoing {
-    frames: VecDeque<Out>,
+    frames: VecDeque<OutFrame>,
     end: u64,
     /// Stream offset up to which the driver has gathered.
     gathered: Cell<u64>,
@@ -51,10 +51,10 @@ pub(super) struct Outgoing {
     answers: usize,
 }
 
-impl Out {
+impl OutFrame {
     /// Makes a frame. `head` (two pieces, at most [`Inline::CAPACITY`] bytes) follows the header.
     #[inline]
-    pub fn new(frame: Frame, head: [&[u8]; 2], body: SmallVec<[Place; 2]>, then: Then) -> Self {
+    pub fn new(frame: Frame, head: [&[u8]; 2], body: SmallVec<[Place; 2]>, on_release: OnRelease) -> Self {
         let mut lead = [0; LEAD];
         lead[..HEADER].copy_from_slice(&Header { taken: 0, frame }.encode());
         let mut len = HEADER;
@@ -63,24 +63,24 @@ impl Out {
             len += piece.len();
         }
         let body_len = body.iter().map(|place| place.len()).sum();
-        Out { at: 0, lead, lead_len: len as u8, body, body_len, then }
+        OutFrame { at: 0, lead, lead_len: len as u8, body, body_len, on_release }
     }
 
     /// Makes a frame of a header alone.
-    pub fn bare(frame: Frame, then: Then) -> Self {
-        Out::new(frame, [&[], &[]], SmallVec::new(), then)
+    pub fn bare(frame: Frame, on_release: OnRelease) -> Self {
+        OutFrame::new(frame, [&[], &[]], SmallVec::new(), on_release)
     }
 
-    pub fn then(&self) -> &Then {
-        &self.then
+    pub fn on_release(&self) -> &OnRelease {
+        &self.on_release
     }
 
-    pub fn then_mut(&mut self) -> &mut Then {
-        &mut self.then
+    pub fn on_release_mut(&mut self) -> &mut OnRelease {
+        &mut self.on_release
     }
 
-    pub fn into_then(self) -> Then {
-        self.then
+    pub fn into_on_release(self) -> OnRelease {
+        self.on_release
     }
 
     /// The frame's header.
@@ -111,11 +111,11 @@ impl Out {
 impl Outgoing {
     /// Appends a frame, with `taken` in its header.
     #[inline]
-    pub fn push(&mut self, mut out: Out, taken: u32) {
+    pub fn push(&mut self, mut out: OutFrame, taken: u32) {
         wire::set_taken(&mut out.lead, taken);
         out.at = self.end;
         self.end = out.end();
-        self.answers += usize::from(out.then.is_answer());
+        self.answers += usize::from(out.on_release.is_answer());
         self.frames.push_back(out);
     }
 
@@ -135,11 +135,11 @@ impl Outgoing {
         self.answers
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Out> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut OutFrame> {
         self.frames.iter_mut()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Out> {
+    pub fn iter(&self) -> impl Iterator<Item = &OutFrame> {
         self.frames.iter()
     }
 
@@ -162,18 +162,18 @@ impl Outgoing {
     }
 
     /// Takes the first frame out if it ends before offset `upto`.
-    pub fn pop_released(&mut self, upto: u64) -> Option<Then> {
+    pub fn pop_released(&mut self, upto: u64) -> Option<OnRelease> {
         if self.frames.front()?.end() > upto {
             return None;
         }
-        let then = self.frames.pop_front()?.then;
-        self.answers -= usize::from(then.is_answer());
-        Some(then)
+        let on_release = self.frames.pop_front()?.on_release;
+        self.answers -= usize::from(on_release.is_answer());
+        Some(on_release)
     }
 }
 
-impl Then {
+impl OnRelease {
     fn is_answer(&self) -> bool {
-        matches!(self, Then::Served(_) | Then::Receipt)
+        matches!(self, OnRelease::Served(_) | OnRelease::Receipt)
     }
 }

@@ -7,7 +7,7 @@ use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
 use super::incoming::Target;
-use super::outgoing::{Out, Then};
+use super::outgoing::{OnRelease, OutFrame};
 use crate::close::no_memory;
 use crate::framed::windows::Right;
 use crate::framed::wire::{Frame, Header, Violation};
@@ -58,7 +58,7 @@ impl Connection {
             | Frame::Ask { .. }
             | Frame::Forget { .. }
             | Frame::Over
-            | Frame::Deaf => Ok((0, 0)),
+            | Frame::RecvClosed => Ok((0, 0)),
         }
     }
 
@@ -112,7 +112,7 @@ impl Connection {
             let handle = MemHandle(handle);
             let all = RemoteBuffer { handle, offset, len: total };
             match self.windows.enter(all, self.writable, Right::Write) {
-                Some((_, spot)) if !spot.in_outbox => self.incoming.target = Target::Window(handle, offset),
+                Some((_, range)) if !range.in_outbox => self.incoming.target = Target::Window(handle, offset),
                 _ => self.incoming.refused = true,
             }
         }
@@ -149,7 +149,7 @@ impl Connection {
         let more = self.window.on_taken(taken, untaken).map_err(Violation)?;
         if more > 0 {
             self.untaken_bytes -= self.untaken.drain(..more as usize).sum::<u64>();
-            self.let_go();
+            self.release_held_back();
             self.tell_of_room();
         }
         Ok(())
@@ -172,12 +172,12 @@ impl Connection {
                 }
             }
             Frame::Credit => self.window.on_answer(),
-            Frame::Deaf => {
-                self.peer_deaf = true;
-                self.let_go();
+            Frame::RecvClosed => {
+                self.peer_recv_closed = true;
+                self.release_held_back();
             }
-            Frame::Ask { hungry } => {
-                self.credits.messages.on_ask(hungry);
+            Frame::Ask { when_taken } => {
+                self.credits.messages.on_ask(when_taken);
                 self.tell_credits();
             }
             Frame::Forget { upto } => self.on_given_up(upto),
@@ -217,7 +217,10 @@ impl Connection {
             }
             None => {
                 if receipt {
-                    self.control(Frame::Receipt { number, status: TransferStatus::Arrived }, Then::Receipt);
+                    self.control(
+                        Frame::Receipt { number, status: TransferStatus::Arrived },
+                        OnRelease::Receipt,
+                    );
                 }
                 self.deliver(Item::Silent);
             }
@@ -230,7 +233,7 @@ impl Connection {
             return self.deliver(Item::Silent);
         }
         if let Some(number) = receipt {
-            self.control(Frame::Receipt { number, status: TransferStatus::Protection }, Then::Receipt);
+            self.control(Frame::Receipt { number, status: TransferStatus::Protection }, OnRelease::Receipt);
         }
         self.break_off("an RDMA write to memory that is not exposed to this peer, or not any more");
     }
@@ -249,19 +252,19 @@ impl Connection {
             }
             _ => None,
         };
-        let found = found.and_then(|(inside, spot)| {
-            let arena = if spot.in_outbox { &self.memory.outbox } else { &self.memory.landing };
-            Some((inside, Place::of(arena, spot.offset, spot.len)?))
+        let found = found.and_then(|(access, range)| {
+            let arena = if range.in_outbox { &self.memory.outbox } else { &self.memory.landing };
+            Some((access, Place::of(arena, range.offset, range.len)?))
         });
         let out = match found {
-            Some((inside, place)) => {
+            Some((access, place)) => {
                 let frame = Frame::Data { number, status: TransferStatus::Arrived, len };
                 let body = SmallVec::from_iter([place]);
-                Out::new(frame, [&[], &[]], body, Then::Served(Some(inside)))
+                OutFrame::new(frame, [&[], &[]], body, OnRelease::Served(Some(access)))
             }
-            None => Out::bare(
+            None => OutFrame::bare(
                 Frame::Data { number, status: TransferStatus::Protection, len: 0 },
-                Then::Served(None),
+                OnRelease::Served(None),
             ),
         };
         self.queue(out);

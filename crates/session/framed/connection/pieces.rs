@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
-use crate::framed::windows::Inside;
+use crate::framed::windows::WindowAccess;
 use crate::memory::{Place, Store};
 
 /// A piece of memory to send, laid out as C's `struct iovec`.
@@ -154,7 +154,7 @@ pub struct Direct {
     pub(super) expected: Option<Expected>,
     /// Guard of the window in which the pieces lie: the window is not given back before this is dropped.
     #[allow(dead_code, reason = "held, not read")]
-    inside: Option<Inside>,
+    access: Option<WindowAccess>,
 }
 
 impl Direct {
@@ -197,7 +197,7 @@ impl Direct {
         }
     }
 
-    pub(super) fn keep_open(&mut self, inside: Inside) {
-        self.inside = Some(inside);
+    pub(super) fn keep_open(&mut self, access: WindowAccess) {
+        self.access = Some(access);
     }
 }

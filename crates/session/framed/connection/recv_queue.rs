@@ -5,10 +5,10 @@ use std::convert::Infallible;
 use udeck_via::transport::{Found, Inline, Refused, TransferStatus};
 
 use super::Connection;
-use super::outgoing::Then;
+use super::outgoing::OnRelease;
 use crate::credits::Credits;
 use crate::framed::wire::Frame;
-use crate::{BYTES, Item, MESSAGES, Taken};
+use crate::{BYTES, Item, MESSAGES, TakenMessage};
 
 /// Credits by messages and bytes: how much the peer may send, and how much of that it was told.
 ///
@@ -96,9 +96,9 @@ impl ByteCredits {
 
     /// Acts as if `messages` more had come and been taken.
     #[cfg(test)]
-    pub fn age(&mut self, messages: u64) {
+    pub fn advance_for_test(&mut self, messages: u64) {
         self.arrived = self.arrived.wrapping_add(messages as u32);
-        self.messages.age(messages as u32);
+        self.messages.advance_for_test(messages as u32);
     }
 
     /// The same as [`Credits::advertise`], for bytes, too.
@@ -129,7 +129,7 @@ impl ByteCredits {
 
 impl Connection {
     /// Takes the next arrival, or returns how the connection ended.
-    pub(crate) fn take(&mut self) -> Result<Option<Taken>, Refused> {
+    pub(crate) fn take(&mut self) -> Result<Option<TakenMessage>, Refused> {
         let Some(item) = self.recv_queue.pop_front() else {
             self.on_idle();
             return self.end().map_or(Ok(None), Err);
@@ -138,7 +138,7 @@ impl Connection {
         let taken = item.into_taken().expect("what the program is not told of never lies in front");
         self.owed += u32::from(taken.receipt.is_some());
         self.skip_silent();
-        self.tell_end_behind();
+        self.notify_end_after_arrival();
         Ok(Some(taken))
     }
 
@@ -158,7 +158,7 @@ impl Connection {
         };
         self.count_taken(to.len());
         self.skip_silent();
-        self.tell_end_behind();
+        self.notify_end_after_arrival();
         Found::Short(immediate)
     }
 
@@ -173,9 +173,9 @@ impl Connection {
     /// Notes the end again, if it was announced while this arrival lay before it: a program that takes one message per
     /// announcement is told of the end, too.
     #[inline]
-    fn tell_end_behind(&mut self) {
+    fn notify_end_after_arrival(&mut self) {
         if self.recv_queue.is_empty() && self.close.is_ended() {
-            self.events.tell_end_behind();
+            self.events.notify_end_after_arrival();
         }
     }
 
@@ -231,7 +231,7 @@ impl Connection {
             return;
         }
         self.credits.messages.asked = false;
-        self.control(Frame::Credit, Then::Nothing);
+        self.control(Frame::Credit, OnRelease::Nothing);
         self.credits.last_at = self.outgoing.end();
     }
 
@@ -242,7 +242,7 @@ impl Connection {
         }
         self.owed -= 1;
         if !self.broken {
-            self.control(Frame::Receipt { number, status }, Then::Receipt);
+            self.control(Frame::Receipt { number, status }, OnRelease::Receipt);
         }
         self.try_over();
     }

@@ -6,8 +6,8 @@ use udeck_via::transport::{PostedBuffer, Refused, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
 use super::Connection;
-use super::outgoing::{Out, Then};
-use super::unacked::Reading;
+use super::outgoing::{OnRelease, OutFrame};
+use super::unacked::PendingRead;
 use crate::MESSAGES;
 use crate::framed::wire::Frame;
 use crate::memory::Place;
@@ -18,7 +18,7 @@ pub(super) struct HeldBack {
     reads: Position,
     /// Bytes that the peer has to take, of a message or write; the post waits until the peer has room for it.
     bytes: Option<u64>,
-    pub out: Out,
+    pub out: OutFrame,
 }
 
 impl Connection {
@@ -27,7 +27,7 @@ impl Connection {
         let len = head.len() + body.len();
         self.room()?;
         let frame = Frame::Message { immediate, receipt: false, lent: false, head: len as u8, len: 0 };
-        self.post_message(Out::new(frame, [head, body], SmallVec::new(), Then::Nothing), len);
+        self.post_message(OutFrame::new(frame, [head, body], SmallVec::new(), OnRelease::Nothing), len);
         Ok(())
     }
 
@@ -46,10 +46,10 @@ impl Connection {
         if let Err(refused) = self.room_for(&held) {
             return Err((refused, held));
         }
-        let (receipt, then) = self.hold(held);
+        let (receipt, on_release) = self.hold(held);
         let frame =
             Frame::Message { immediate, receipt, lent: true, head: head.len() as u8, len: len as u64 };
-        self.post_message(Out::new(frame, [head, &[]], places, then), head.len() + len);
+        self.post_message(OutFrame::new(frame, [head, &[]], places, on_release), head.len() + len);
         Ok(())
     }
 
@@ -68,11 +68,11 @@ impl Connection {
         if let Err(refused) = self.room_for(&held) {
             return Err((refused, held));
         }
-        let (receipt, then) = self.hold(held);
+        let (receipt, on_release) = self.hold(held);
         let (handle, offset) = (to.handle.0, to.offset as u64);
         let frame = Frame::Write { immediate, receipt, handle, offset, len: len as u64 };
         // A write's data need no room, because they lie in the window.
-        self.post_message(Out::new(frame, [&[], &[]], places, then), 0);
+        self.post_message(OutFrame::new(frame, [&[], &[]], places, on_release), 0);
         Ok(())
     }
 
@@ -99,12 +99,12 @@ impl Connection {
         }
         let number = self.next_read;
         self.next_read = number.plus(1);
-        self.reads.push_back(Reading { number, places, len, held });
+        self.reads.push_back(PendingRead { number, places, len, held });
         let (handle, offset) = (from.handle.0, from.offset as u64);
         self.unacked.found_room();
-        self.post(Out::bare(
+        self.post(OutFrame::bare(
             Frame::Read { number: number.narrow(), handle, offset, len: len as u64 },
-            Then::Nothing,
+            OnRelease::Nothing,
         ));
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Connection {
         match self.end() {
             Some(end) if unread > 0 => return Err(end),
             None if unread > 0 && !self.close.closed && self.window.ask() => {
-                self.control(Frame::Ask { hungry: false }, Then::Nothing);
+                self.control(Frame::Ask { when_taken: false }, OnRelease::Nothing);
             }
             _ => {}
         }
@@ -143,7 +143,7 @@ impl Connection {
         if self.untaken.len() < MESSAGES as usize {
             return Ok(());
         }
-        self.be_hungry();
+        self.request_credit();
         Err(Refused::Busy)
     }
 
@@ -161,12 +161,12 @@ impl Connection {
     }
 
     /// Notes who holds the memory of the next message. Returns whether it wants a receipt, and the action when it has left.
-    fn hold(&mut self, held: PostedBuffer) -> (bool, Then) {
+    fn hold(&mut self, held: PostedBuffer) -> (bool, OnRelease) {
         if !self.awaits_receipt(&held) {
-            return (false, Then::Held(held));
+            return (false, OnRelease::Held(held));
         }
         self.unacked.push(self.window.sent(), held);
-        (true, Then::Left(self.window.sent()))
+        (true, OnRelease::Left(self.window.sent()))
     }
 
     /// Places of segments of the outbox, and their length in bytes.
@@ -194,7 +194,7 @@ impl Connection {
 
     /// Posts a message or write, with `bytes` that the peer's program has to take.
     #[inline]
-    fn post_message(&mut self, out: Out, bytes: usize) {
+    fn post_message(&mut self, out: OutFrame, bytes: usize) {
         self.untaken.push_back(bytes as u64);
         self.window.push();
         self.unacked.found_room();
@@ -202,13 +202,13 @@ impl Connection {
     }
 
     /// Posts a frame that the peer's program need not take.
-    pub(super) fn post(&mut self, out: Out) {
+    pub(super) fn post(&mut self, out: OutFrame) {
         self.post_behind(out, None);
     }
 
     /// Queues a frame, behind posts that wait for a fence or for room at the peer. Waiting posts lie in the program's memory.
     #[inline]
-    fn post_behind(&mut self, out: Out, bytes: Option<u64>) {
+    fn post_behind(&mut self, out: OutFrame, bytes: Option<u64>) {
         let fence = self.fence.filter(|&reads| !self.are_over(reads));
         if fence.is_none() && self.held_back.is_empty() && self.has_room_for(bytes) {
             self.fence = None;
@@ -217,26 +217,26 @@ impl Connection {
         }
         self.unsent += usize::from(bytes.is_some());
         self.held_back.push_back(HeldBack { reads: fence.unwrap_or(self.reads_over), bytes, out });
-        self.let_go();
+        self.release_held_back();
     }
 
     /// Queues posts that were held back for reads that are over, or for messages that were taken. If the first one waits for
     /// room at the peer, the peer is asked to report it; if there will never be room, the post is dropped.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn release_held_back(&mut self) {
         while let Some(first) = self.held_back.front() {
             let (reads, bytes) = (first.reads, first.bytes);
             if !self.are_over(reads) {
                 return;
             }
             let has_room = self.has_room_for(bytes);
-            let never = self.peer_deaf || self.close.peer_has_ended();
+            let never = self.peer_recv_closed || self.close.peer_has_ended();
             if !has_room && !never {
-                return self.be_hungry();
+                return self.request_credit();
             }
             let Some(first) = self.held_back.pop_front() else { return };
             if !has_room {
                 // The message counts as unread for ever.
-                self.after(first.out.into_then(), TransferStatus::Unread);
+                self.after(first.out.into_on_release(), TransferStatus::Unread);
                 continue;
             }
             self.unsent -= usize::from(bytes.is_some());
@@ -251,9 +251,9 @@ impl Connection {
     }
 
     /// Asks the peer to report when its program takes something.
-    fn be_hungry(&mut self) {
-        if self.window.hunger() {
-            self.control(Frame::Ask { hungry: true }, Then::Nothing);
+    fn request_credit(&mut self) {
+        if self.window.request_credit() {
+            self.control(Frame::Ask { when_taken: true }, OnRelease::Nothing);
         }
     }
 
@@ -262,12 +262,12 @@ impl Connection {
     }
 
     /// Queues a control frame of the engine.
-    pub(super) fn control(&mut self, frame: Frame, then: Then) {
-        self.queue(Out::bare(frame, then));
+    pub(super) fn control(&mut self, frame: Frame, on_release: OnRelease) {
+        self.queue(OutFrame::bare(frame, on_release));
     }
 
     #[inline]
-    pub(super) fn queue(&mut self, out: Out) {
+    pub(super) fn queue(&mut self, out: OutFrame) {
         if self.close.dead {
             return;
         }
@@ -279,7 +279,7 @@ impl Connection {
             self.fresh = true;
             return;
         };
-        self.end_sent |= matches!(out.then(), Then::Words(_));
+        self.end_sent |= matches!(out.on_release(), OnRelease::Words(_));
         let taken = self.credits.advertise();
         self.outgoing.push(out, taken);
         self.fresh = true;

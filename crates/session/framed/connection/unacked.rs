@@ -5,12 +5,12 @@ use udeck_sys::position::Position;
 use udeck_via::transport::{Owner, PostedBuffer, TransferStatus};
 
 use super::Connection;
-use super::outgoing::Then;
+use super::outgoing::OnRelease;
 use crate::memory::Place;
 use crate::unacked::keep;
 
 /// A read that is not over.
-pub(super) struct Reading {
+pub(super) struct PendingRead {
     pub number: Position,
     pub places: SmallVec<[Place; 2]>,
     pub len: usize,
@@ -28,8 +28,8 @@ impl Connection {
         let frames =
             self.outgoing.iter_mut().chain(self.held_back.iter_mut().map(|held_back| &mut held_back.out));
         let frames = frames.chain(self.unreliable.iter_mut().flat_map(|unreliable| unreliable.posts_mut()));
-        let in_frames = frames.filter_map(|out| match out.then_mut() {
-            Then::Held(held) => Some(held),
+        let in_frames = frames.filter_map(|out| match out.on_release_mut() {
+            OnRelease::Held(held) => Some(held),
             _ => None,
         });
         let in_reads = self.reads.iter_mut().map(|read| &mut read.held);
@@ -40,8 +40,8 @@ impl Connection {
     pub(crate) fn lent_bytes(&self) -> usize {
         let frames = self.outgoing.iter().chain(self.held_back.iter().map(|held_back| &held_back.out));
         let frames = frames.chain(self.unreliable.iter().flat_map(|unreliable| unreliable.posts()));
-        let in_frames = frames.map(|out| match out.then() {
-            Then::Held(held) => held.bytes(),
+        let in_frames = frames.map(|out| match out.on_release() {
+            OnRelease::Held(held) => held.bytes(),
             _ => 0,
         });
         let in_reads = self.reads.iter().map(|read| read.held.bytes());
@@ -49,11 +49,11 @@ impl Connection {
     }
 
     /// Follows up on a frame that is not needed any more. `status`: the status of its content, unless a receipt decides it.
-    pub(super) fn after(&mut self, then: Then, status: TransferStatus) {
-        match then {
-            Then::Held(held) => self.end_held(held, status),
-            Then::Left(number) => self.unacked.release(number, &mut self.events),
-            Then::Nothing | Then::Served(_) | Then::Receipt | Then::Words(_) => {}
+    pub(super) fn after(&mut self, on_release: OnRelease, status: TransferStatus) {
+        match on_release {
+            OnRelease::Held(held) => self.end_held(held, status),
+            OnRelease::Left(number) => self.unacked.release(number, &mut self.events),
+            OnRelease::Nothing | OnRelease::Served(_) | OnRelease::Receipt | OnRelease::Words(_) => {}
         }
     }
 
@@ -72,7 +72,7 @@ impl Connection {
         let Some(read) = self.reads.pop_front() else { return };
         self.reads_over = self.reads_over.plus(1);
         self.end_held(read.held, status);
-        self.let_go();
+        self.release_held_back();
     }
 
     #[inline]

@@ -16,7 +16,7 @@ use udeck_via::mem::MemHandle;
 use udeck_via::transport::{Inline, TransferStatus};
 use udeck_via::{Ptag, RemoteBuffer};
 
-use super::outgoing::{Out, Then};
+use super::outgoing::{OnRelease, OutFrame};
 use super::{Connection, Pieces};
 use crate::framed::windows::{Right, Windows};
 use crate::framed::wire::{Frame, Header};
@@ -73,10 +73,10 @@ enum To {
 #[derive(Default)]
 pub(super) struct Unreliable {
     /// Messages that have not left; the first has number `left`.
-    out: VecDeque<(Content, Out)>,
+    out: VecDeque<(Content, OutFrame)>,
     left: u64,
     /// The end frame, which goes into the stream when these messages have left.
-    end: Option<Out>,
+    end: Option<OutFrame>,
     /// Messages below `given_up` have arrived or never will. The peer was told of those below `given_up_sent`, by a frame
     /// that ends at stream offset `given_up_sent_at`.
     given_up: u64,
@@ -111,22 +111,22 @@ impl Unreliable {
         self.out.is_empty() && self.end.is_none()
     }
 
-    pub fn posts(&self) -> impl Iterator<Item = &Out> {
+    pub fn posts(&self) -> impl Iterator<Item = &OutFrame> {
         self.out.iter().map(|(_, out)| out)
     }
 
-    pub fn posts_mut(&mut self) -> impl Iterator<Item = &mut Out> {
+    pub fn posts_mut(&mut self) -> impl Iterator<Item = &mut OutFrame> {
         self.out.iter_mut().map(|(_, out)| out)
     }
 
     /// Takes frames that go outside the stream, and the end that has to wait for them. Returns frames that go into the stream.
-    pub fn admit(&mut self, out: Out) -> Option<Out> {
+    pub fn admit(&mut self, out: OutFrame) -> Option<OutFrame> {
         let content = Header::decode(out.header()).ok().and_then(|header| Content::of(header.frame));
         if let Some(content) = content {
             self.out.push_back((content, out));
             return None;
         }
-        if matches!(out.then(), Then::Words(_)) && !self.out.is_empty() {
+        if matches!(out.on_release(), OnRelease::Words(_)) && !self.out.is_empty() {
             self.end = Some(out);
             return None;
         }
@@ -181,7 +181,7 @@ impl Connection {
             let Some(unreliable) = &mut self.unreliable else { return };
             let Some((_, out)) = unreliable.out.pop_front() else { break };
             unreliable.left += 1;
-            self.after(out.into_then(), status);
+            self.after(out.into_on_release(), status);
         }
         let Some(unreliable) = self.unreliable.as_mut().filter(|unreliable| unreliable.out.is_empty()) else {
             return;
@@ -192,7 +192,7 @@ impl Connection {
     }
 
     /// Drops the messages that have not left: they never will.
-    pub(super) fn stay(&mut self, status: TransferStatus) {
+    pub(super) fn drop_unsent(&mut self, status: TransferStatus) {
         self.leave(usize::MAX, status);
     }
 
@@ -217,7 +217,7 @@ impl Connection {
         }
         unreliable.given_up_sent = unreliable.given_up;
         let upto = unreliable.given_up_sent;
-        self.control(Frame::Forget { upto }, Then::Nothing);
+        self.control(Frame::Forget { upto }, OnRelease::Nothing);
         let end = self.outgoing.end();
         if let Some(unreliable) = &mut self.unreliable {
             unreliable.given_up_sent_at = end;
@@ -263,10 +263,10 @@ impl Connection {
             Content::Write { handle, offset, .. } => {
                 let at =
                     RemoteBuffer { handle: MemHandle(handle), offset: usize::try_from(offset).ok()?, len };
-                let (_, spot) = self.windows.enter(at, self.writable, Right::Write)?;
+                let (_, range) = self.windows.enter(at, self.writable, Right::Write)?;
                 let (windows, memory) = (self.windows.clone(), self.memory.clone());
                 let to = To::Window { windows, tag: self.writable, memory, at };
-                Some(to).filter(|_| !spot.in_outbox)?
+                Some(to).filter(|_| !range.in_outbox)?
             }
         };
         Some(Landing { content, len, to })
@@ -403,13 +403,13 @@ impl Landing {
             To::Window { windows, tag, memory, at: window } => {
                 let RemoteBuffer { handle, offset, .. } = *window;
                 let here = RemoteBuffer { handle, offset: offset + at, len: bytes.len() };
-                let Some((inside, spot)) = windows.enter(here, *tag, Right::Write) else { return false };
-                let place = Place::of(&memory.landing, spot.offset, spot.len).filter(|_| !spot.in_outbox);
+                let Some((access, range)) = windows.enter(here, *tag, Right::Write) else { return false };
+                let place = Place::of(&memory.landing, range.offset, range.len).filter(|_| !range.in_outbox);
                 if let Some(place) = place {
                     place.fill(bytes);
                     memory.count_copied(bytes.len());
                 }
-                drop(inside);
+                drop(access);
                 place.is_some()
             }
         }
@@ -423,7 +423,7 @@ impl std::fmt::Debug for Landing {
 }
 
 /// Messages that travel outside the stream, without the header of a frame.
-impl Out {
+impl OutFrame {
     fn unreliable_len(&self) -> usize {
         self.unreliable_places().map(Place::len).sum()
     }

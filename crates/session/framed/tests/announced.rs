@@ -11,7 +11,7 @@ use super::pair::{fill, hello, pattern, shared};
 use crate::framed::connection::{Connection, Content, Phase, Pieces, Settings, Side};
 use crate::framed::wire::{Frame, Header};
 use crate::{Memory, Windows};
-use crate::{Taken, TakenBody};
+use crate::{TakenBody, TakenMessage};
 
 const GIB: usize = 1 << 30;
 
@@ -65,7 +65,7 @@ fn come(connection: &mut Connection, bytes: &[u8], direct: usize) {
 
 fn taken(connection: &mut Connection) -> Vec<u8> {
     match connection.take() {
-        Ok(Some(Taken { body: TakenBody::Body(_, store, 0), .. })) => store.bytes().to_vec(),
+        Ok(Some(TakenMessage { body: TakenBody::Body(_, store, 0), .. })) => store.bytes().to_vec(),
         _ => panic!("a message"),
     }
 }

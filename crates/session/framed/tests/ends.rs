@@ -119,7 +119,7 @@ fn a_message_that_is_kept_for_long_was_read() {
         pair.settle();
         let kept = take(&mut pair, 1);
         pair.settle();
-        pair.ends.iter().for_each(|end| end.link.with(|connection, _| connection.age(messages)));
+        pair.ends.iter().for_each(|end| end.link.with(|connection, _| connection.advance_for_test(messages)));
         pair.ends[1].endpoint().close(None);
         pair.settle();
         assert_eq!(

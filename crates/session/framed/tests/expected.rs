@@ -190,9 +190,9 @@ fn what_breaks_the_rules_is_noticed_in_the_same_place() {
             let frame = match below(64) {
                 0 => Some(Frame::Write { immediate: None, receipt: false, handle: 77, offset: 0, len: 9 }),
                 1 => Some(Frame::End { broken: below(2) == 0, len: 20 }),
-                2 => Some(Frame::Ask { hungry: true }),
+                2 => Some(Frame::Ask { when_taken: true }),
                 3..10 => Some(Frame::Credit),
-                10 => Some(Frame::Deaf),
+                10 => Some(Frame::RecvClosed),
                 _ => None,
             };
             if let Some(frame) = frame {

@@ -27,7 +27,7 @@ pub const WINDOW: usize = 64 << 10;
 
 /// A driver that acts only when told, unless it has an appetite.
 #[derive(Default)]
-pub struct Puppet {
+pub struct ManualDriver {
     /// Bytes in flight to this side (`pipe`), and the number that has come (`came`).
     pipe: VecDeque<u8>,
     came: u64,
@@ -39,9 +39,9 @@ pub struct Puppet {
     kept_from: u64,
 }
 
-impl Driver for Puppet {
+impl Driver for ManualDriver {
     fn pump(&mut self, _: &mut Connection) {}
-    fn look(&mut self, connection: &mut Connection) {
+    fn poll(&mut self, connection: &mut Connection) {
         let (most, direct) = self.appetite;
         self.receive(connection, most, direct);
     }
@@ -50,7 +50,7 @@ impl Driver for Puppet {
     }
 }
 
-impl Puppet {
+impl ManualDriver {
     fn receive(&mut self, connection: &mut Connection, most: usize, direct: usize) -> usize {
         let mut bytes: Vec<u8> = self.pipe.drain(..most.min(self.pipe.len())).collect();
         let most = bytes.len();
@@ -82,8 +82,8 @@ impl Told {
 
 /// One side of a pair.
 pub struct End {
-    pub endpoint: Option<SessionEndpoint<Puppet>>,
-    pub link: Arc<Link<Puppet>>,
+    pub endpoint: Option<SessionEndpoint<ManualDriver>>,
+    pub link: Arc<Link<ManualDriver>>,
     pub memory: Memory,
     pub windows: Arc<Windows>,
     /// The window that the peer may write and read.
@@ -113,7 +113,7 @@ impl End {
         let memory = Memory::fresh(ARENA).unwrap();
         let windows = Windows::new();
         let window = windows.expose(0, WINDOW, Ptag(1), Rights::BOTH).unwrap();
-        let link = Link::new(connection(level, side, &memory, &windows), Puppet::default());
+        let link = Link::new(connection(level, side, &memory, &windows), ManualDriver::default());
         let told: [Arc<Told>; 2] = Default::default();
         let watching =
             Watching { send: Some(told[0].clone()), receive: Some(told[1].clone()), reporter: None };
@@ -121,7 +121,7 @@ impl End {
         End { endpoint, link, memory, windows, window, told }
     }
 
-    pub fn endpoint(&mut self) -> &mut SessionEndpoint<Puppet> {
+    pub fn endpoint(&mut self) -> &mut SessionEndpoint<ManualDriver> {
         self.endpoint.as_mut().expect("the endpoint is there")
     }
 

@@ -36,7 +36,7 @@ fn frame(random: &mut Random, level: Reliability) -> Frame {
     let immediate = random.once_in(2).then_some(random.below(3) as u32);
     match random.below(40) {
         0 => Frame::Credit,
-        1 => Frame::Ask { hungry: random.once_in(2) },
+        1 => Frame::Ask { when_taken: random.once_in(2) },
         2 if random.once_in(40) => Frame::End { broken: random.once_in(2), len: 0 },
         3 if random.once_in(60) => Frame::Over,
         4 if random.once_in(3) => {
@@ -44,7 +44,7 @@ fn frame(random: &mut Random, level: Reliability) -> Frame {
             Frame::Message { immediate: None, receipt, lent: false, head: 3, len: 0 }
         }
         5 => Frame::Message { immediate, receipt: false, lent: true, head: 5, len: random.below(60) },
-        6 if random.once_in(4) => Frame::Deaf,
+        6 if random.once_in(4) => Frame::RecvClosed,
         7 if random.once_in(9) => {
             Frame::Read { number: random.below(3) as u32, handle: 1, offset: 0, len: 8 }
         }
@@ -169,7 +169,7 @@ fn short_messages_in_one_step_are_what_the_stages_make_of_them() {
         let (mut taken, mut sent) = (0u32, 0);
         if random.once_in(4) {
             let age = u64::from(u32::MAX) - random.below(40);
-            twins.iter_mut().for_each(|twin| twin.age(age));
+            twins.iter_mut().for_each(|twin| twin.advance_for_test(age));
             taken = age as u32;
         }
         let flooded = random.once_in(8);

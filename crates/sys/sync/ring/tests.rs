@@ -174,7 +174,7 @@ mod models {
     fn a_message_is_read_where_it_lies() {
         let (mut producer, mut consumer, _) = ends(4);
         let _ = producer.push(9, 5, &[1, 2, 3]);
-        let read = |message: &Lying<'_>| (message.meta, message.aux(), message.words().take(3).collect());
+        let read = |message: &CellRef<'_>| (message.meta, message.aux(), message.words().take(3).collect());
         assert_eq!(consumer.pop_with(read), Some((9, 5, vec![1, 2, 3])));
         assert_eq!(consumer.pop_with(read), None);
     }
@@ -338,7 +338,7 @@ mod loom_models {
                     }
                 })
             };
-            let first = |_, message: &Lying<'_>| (message.words().next() != Some(0)).then_some(());
+            let first = |_, message: &CellRef<'_>| (message.words().next() != Some(0)).then_some(());
             let taken = consumer.pop_run(2, first);
             attend(&consumer.storage, COLD);
             let seen = ready_at(&consumer.storage, consumer.position());

@@ -29,11 +29,11 @@ fn bound_of(error: &Error) -> &str {
 #[test]
 fn work_queues_and_events_share_the_entries() {
     let (cq, _) = handle(3);
-    let _places = CqEntryShares::take(&cq, &cq).unwrap();
+    let _places = CqReservations::take(&cq, &cq).unwrap();
     cq.post_event(7).unwrap();
     let error = cq.post_event(8).unwrap_err();
     assert!(bound_of(&error).starts_with("3 entries, and 2 work queues and 1 software events"), "{error}");
-    assert!(matches!(CqEntryShares::take(&cq, &cq), Err(Error::Full { .. })));
+    assert!(matches!(CqReservations::take(&cq, &cq), Err(Error::Full { .. })));
     assert_eq!(cq.0.take_event().unwrap().context, 7);
     cq.post_event(9).expect("the event's entry is free again");
 }
@@ -43,9 +43,9 @@ fn places_that_do_not_both_fit_leave_nothing_taken() {
     let (cq, _) = handle(1);
     let (other, _) = handle(1);
     for _ in 0..3 {
-        assert!(CqEntryShares::take(&cq, &cq).is_err());
-        let places = CqEntryShares::take(&cq, &other).expect("one entry of each");
-        assert!(CqEntryShares::take(&other, &cq).is_err());
+        assert!(CqReservations::take(&cq, &cq).is_err());
+        let places = CqReservations::take(&cq, &other).expect("one entry of each");
+        assert!(CqReservations::take(&other, &cq).is_err());
         drop(places);
     }
 }
@@ -53,7 +53,7 @@ fn places_that_do_not_both_fit_leave_nothing_taken() {
 #[test]
 fn resize_keeps_what_is_there() {
     let (cq, _) = handle(4);
-    let places = CqEntryShares::take(&cq, &cq).unwrap();
+    let places = CqReservations::take(&cq, &cq).unwrap();
     cq.post_event(1).unwrap();
     let error = cq.0.resize(2).unwrap_err();
     assert!(bound_of(&error).starts_with("2 entries, and 2 work queues and 1 "), "{error}");

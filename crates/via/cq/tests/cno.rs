@@ -44,7 +44,7 @@ fn each_queue_wakes_the_sleeper() {
 #[test]
 fn queues_that_are_asked_seldom_wake_the_sleeper_too() {
     let Several { mut queues, fakes } = Several::new();
-    queues[1..].iter_mut().for_each(|cq| cq.set_seldom(true));
+    queues[1..].iter_mut().for_each(|cq| cq.set_costly_poll(true));
     for at in 0..QUEUES {
         thread::scope(|scope| {
             let waiting = scope.spawn(|| Cno::default().wait(&mut all(&mut queues), soon(), || false));
@@ -60,7 +60,7 @@ fn queues_that_are_asked_seldom_wake_the_sleeper_too() {
 fn a_queue_that_is_asked_seldom_is_asked_at_every_sixteenth_look() {
     const LOOKS: usize = 64;
     let Several { mut queues, fakes } = Several::new();
-    queues[1].set_seldom(true);
+    queues[1].set_costly_poll(true);
     let mut looks = 0;
     let until = || {
         looks += 1;

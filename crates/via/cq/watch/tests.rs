@@ -114,7 +114,7 @@ fn more_queues_than_one_thread_can_watch_have_several() {
     let (watcher, (task, woken)) = (Watcher::default(), tasks());
     let words: Vec<_> = (0..2 * PER_THREAD + 1).map(|_| Word::armed()).collect();
     let mut watches: Vec<_> = words.iter().map(|(_, handle)| watcher.watch(handle).unwrap()).collect();
-    assert_eq!(watcher.benches.lock().len(), 3);
+    assert_eq!(watcher.threads.lock().len(), 3);
     watches.iter().enumerate().for_each(|(number, watch)| watch.wake(&task(number), None));
     for at in (0..words.len()).rev() {
         words[at].0.wake();
@@ -122,7 +122,7 @@ fn more_queues_than_one_thread_can_watch_have_several() {
     }
     watches.truncate(PER_THREAD);
     watches.extend(words[PER_THREAD..].iter().map(|(_, handle)| watcher.watch(handle).unwrap()));
-    assert_eq!(watcher.benches.lock().len(), 3, "places that were given back are taken again");
+    assert_eq!(watcher.threads.lock().len(), 3, "places that were given back are taken again");
 }
 
 #[test]

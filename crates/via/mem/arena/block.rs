@@ -132,18 +132,18 @@ impl Drop for Block {
         let put = match record.class {
             // SAFETY: the arena's memory goes with its last block at the earliest, and this is one until it is put; the
             // reference is to atomics only, so it may outlive them unused.
-            Some(class) => unsafe { &(*inner.as_ptr()).pockets }.put(class, record),
+            Some(class) => unsafe { &(*inner.as_ptr()).thread_caches }.put(class, record),
             None => Err(record),
         };
         if let Err(record) = put {
-            by_the_books(inner, record);
+            free_slow(inner, record);
         }
     }
 }
 
-/// Returns a block that no pocket takes to its arena.
+/// Returns a block that no thread cache takes to its arena.
 #[cold]
-fn by_the_books(inner: NonNull<ArenaInner>, record: Box<Record>) {
+fn free_slow(inner: NonNull<ArenaInner>, record: Box<Record>) {
     // SAFETY: the arena's memory goes with its last block at the earliest, and this is one.
     let last = unsafe { inner.as_ref() }.take_back(record);
     if last {

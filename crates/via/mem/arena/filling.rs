@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use super::{Arena, ArenaInner, Block, LARGEST_CLASS, Taken, class_of};
+use super::{Arena, ArenaInner, Block, Commit, LARGEST_CLASS, class_of};
 use crate::error::{Error, Result};
 
 /// A block that is filled as bytes come. Its address space is reserved, and counts as used; memory is taken from the kernel
@@ -28,14 +28,14 @@ impl Arena {
     #[inline]
     pub fn reserve(&self, len: usize) -> Result<Filling> {
         assert!(!self.inner().peers_write, "landing memory has no private blocks");
-        let arriving = self.inner().arrive(len)?;
+        let arriving = self.inner().reserve_arrival(len)?;
         let block =
-            self.obtain(len, Taken::Later, false).inspect_err(|_| self.inner().has_arrived(arriving))?;
+            self.obtain(len, Commit::Later, false).inspect_err(|_| self.inner().release_arrival(arriving))?;
         let mut filling = Filling { ready: block.capacity(), block };
         // A block of a class has its memory; any other is large, or new.
         if filling.block.record().class.is_none() {
             filling.ready = 0;
-            filling.look();
+            filling.update_ready();
         }
         Ok(filling)
     }
@@ -97,7 +97,7 @@ impl Filling {
     #[cold]
     fn grow_further(&mut self, upto: usize) -> Result {
         self.take(self.ready, upto)?;
-        self.look();
+        self.update_ready();
         Ok(())
     }
 
@@ -116,13 +116,13 @@ impl Filling {
         let (start, end) = self.block.record().range();
         // Memory of the block beyond its length is taken with its end, so that the block can be kept for reuse.
         let to = if to == self.len() { end } else { start + to };
-        self.inner().take_memory(start + from, to)
+        self.inner().commit_memory(start + from, to)
     }
 
     /// Updates the number of bytes that have memory.
-    fn look(&mut self) {
+    fn update_ready(&mut self) {
         let (start, end) = self.block.record().range();
-        self.ready = self.inner().taken_from(start + self.ready, end) - start;
+        self.ready = self.inner().committed_from(start + self.ready, end) - start;
         let len = self.len();
         if start + self.ready == end && len <= LARGEST_CLASS {
             self.block.record_mut().class = Some(class_of(len));
@@ -138,19 +138,19 @@ impl Filling {
 impl Drop for Filling {
     #[inline]
     fn drop(&mut self) {
-        self.inner().has_arrived(self.len());
+        self.inner().release_arrival(self.len());
     }
 }
 
 impl ArenaInner {
     /// Counts `len` bytes as reserved for arrivals.
     #[inline]
-    fn arrive(&self, len: usize) -> Result<usize> {
+    fn reserve_arrival(&self, len: usize) -> Result<usize> {
         let before = self.arriving.fetch_add(len, Ordering::Relaxed);
         if before.saturating_add(len) <= self.backing.len() / 2 {
             return Ok(len);
         }
-        self.has_arrived(len);
+        self.release_arrival(len);
         Err(self.no_half(len, before))
     }
 
@@ -162,7 +162,7 @@ impl ArenaInner {
     }
 
     #[inline]
-    fn has_arrived(&self, len: usize) {
+    fn release_arrival(&self, len: usize) {
         self.arriving.fetch_sub(len, Ordering::Relaxed);
     }
 }

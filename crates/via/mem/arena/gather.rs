@@ -37,8 +37,8 @@ impl ArenaInner {
         if end > self.backing.len() {
             return None;
         }
-        let books = self.books.lock();
-        let committed = books.first_untaken(offset, end).is_none();
+        let state = self.state.lock();
+        let committed = state.first_uncommitted(offset, end).is_none();
         // SAFETY: the range lies inside the backing.
         committed.then(|| unsafe { self.backing.base().add(offset) })
     }

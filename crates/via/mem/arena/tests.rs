@@ -136,7 +136,7 @@ fn a_full_table_says_so_and_recovers() {
 }
 
 proptest! {
-    /// Blocks never overlap, whatever the order of allocation and release, and the books balance.
+    /// Blocks never overlap, whatever the order of allocation and release, and the counts balance.
     #[test]
     fn prop_blocks_are_disjoint(steps in prop::collection::vec((0usize..5000, any::<bool>(), any::<prop::sample::Index>()), 1..200)) {
         let arena = arena(2048);

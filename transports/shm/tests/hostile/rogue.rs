@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use udeck_sys::atomic::{AtomicU32, AtomicU64, Ordering};
-use udeck_sys::closer::{Endpoint, Passed};
+use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::ring::Producer;
 use udeck_sys::segment::{self, Mapping, PeerAccess};
 use udeck_sys::tokens::Returner;
@@ -315,5 +315,5 @@ impl Grip {
 #[derive(Debug)]
 pub struct Received {
     pub datagram: Datagram,
-    pub fds: Vec<Passed>,
+    pub fds: Vec<PassedFd>,
 }

@@ -306,7 +306,7 @@ impl Connection {
         if self.close.closed || self.close.peer_has_ended() {
             return false;
         }
-        self.hunger();
+        self.request_credit();
         true
     }
 }

@@ -12,7 +12,7 @@ use crate::attributes::NicAttributes;
 
 /// Connections of peers to one NIC. The bounds are the NIC's ([`NicAttributes::max_connections`]).
 #[derive(Debug)]
-pub(crate) struct Guests {
+pub(crate) struct ConnectionQuota {
     quota: Arc<Quota<Option<u32>>>,
     /// Our own rank.
     identity: Option<u32>,
@@ -22,11 +22,11 @@ pub(crate) struct Guests {
 }
 
 /// The counted share of one connection or request of a peer.
-pub(crate) type Guest = Share<Option<u32>>;
+pub(crate) type ConnectionShare = Share<Option<u32>>;
 
-impl Guests {
+impl ConnectionQuota {
     pub(crate) fn new(nic: &NicAttributes) -> Self {
-        Guests {
+        ConnectionQuota {
             quota: Quota::new(nic.max_connections as u64),
             identity: nic.identity,
             of_all: nic.max_connections,
@@ -39,7 +39,7 @@ impl Guests {
     ///
     /// # Errors
     /// Why the peer may have no more, in words for the peer.
-    pub(crate) fn admit(&self, peer: Option<u32>) -> Result<Guest, String> {
+    pub(crate) fn admit(&self, peer: Option<u32>) -> Result<ConnectionShare, String> {
         let own = match peer {
             None => self.of_others,
             _ if peer == self.identity => self.of_all,
@@ -65,62 +65,62 @@ mod tests {
     use super::*;
 
     /// Makes the quota of a NIC with these bounds, of all and of one rank.
-    fn guests(identity: Option<u32>, all: usize, of_a_rank: usize) -> Guests {
+    fn quota(identity: Option<u32>, all: usize, of_a_rank: usize) -> ConnectionQuota {
         let mut nic = NicAttributes::new("some");
         (nic.identity, nic.max_connections) = (identity, all);
         assert_eq!(nic.max_connections_of_a_rank(), of_a_rank);
-        Guests::new(&nic)
+        ConnectionQuota::new(&nic)
     }
 
-    fn many(guests: &Guests, peer: Option<u32>, count: usize) -> Vec<Guest> {
-        (0..count).map(|_| guests.admit(peer).unwrap()).collect()
+    fn many(quota: &ConnectionQuota, peer: Option<u32>, count: usize) -> Vec<ConnectionShare> {
+        (0..count).map(|_| quota.admit(peer).unwrap()).collect()
     }
 
     #[test]
     fn a_rank_that_has_all_it_may_have_keeps_no_other_out() {
         for (all, of_a_rank) in [(10, 5), (10_000, 5000), (30_000, 8192), (80_000, 20_000)] {
-            let guests = guests(Some(0), all, of_a_rank);
-            let mut greedy = many(&guests, Some(3), of_a_rank);
-            let why = guests.admit(Some(3)).unwrap_err();
+            let quota = quota(Some(0), all, of_a_rank);
+            let mut greedy = many(&quota, Some(3), of_a_rank);
+            let why = quota.admit(Some(3)).unwrap_err();
             let has = format!("rank 3 has {of_a_rank} connections");
             assert!(why.contains(&has) && why.contains("share postboxes"), "{why}");
-            let _others = [guests.admit(Some(4)).unwrap(), guests.admit(None).unwrap()];
+            let _others = [quota.admit(Some(4)).unwrap(), quota.admit(None).unwrap()];
             greedy.pop();
-            greedy.push(guests.admit(Some(3)).unwrap());
-            assert!(guests.admit(Some(3)).is_err());
+            greedy.push(quota.admit(Some(3)).unwrap());
+            assert!(quota.admit(Some(3)).is_err());
         }
     }
 
     #[test]
     fn our_own_rank_has_what_all_have() {
-        let guests = guests(Some(3), 100, 50);
-        let _own = many(&guests, Some(3), 100);
-        assert!(guests.admit(Some(3)).is_err());
+        let quota = quota(Some(3), 100, 50);
+        let _own = many(&quota, Some(3), 100);
+        assert!(quota.admit(Some(3)).is_err());
     }
 
     #[test]
     fn those_that_prove_no_rank_leave_half_to_ranks() {
-        let guests = guests(Some(3), 100, 50);
-        let _strangers = many(&guests, None, 50);
-        assert!(guests.admit(None).unwrap_err().contains("no rank have 50"));
-        assert!(guests.admit(Some(1)).is_ok());
+        let quota = quota(Some(3), 100, 50);
+        let _strangers = many(&quota, None, 50);
+        assert!(quota.admit(None).unwrap_err().contains("no rank have 50"));
+        assert!(quota.admit(Some(1)).is_ok());
     }
 
     #[test]
     fn a_nic_without_ranks_serves_as_many_as_it_can() {
-        let guests = guests(None, 100, 50);
-        let all = many(&guests, None, 100);
-        assert!(guests.admit(None).unwrap_err().contains("100"));
+        let quota = quota(None, 100, 50);
+        let all = many(&quota, None, 100);
+        assert!(quota.admit(None).unwrap_err().contains("100"));
         drop(all);
-        assert!(guests.admit(None).is_ok());
+        assert!(quota.admit(None).is_ok());
     }
 
     #[test]
     fn all_together_have_a_bound() {
-        let guests = guests(Some(0), 100, 50);
-        let all = [many(&guests, Some(1), 50), many(&guests, Some(2), 50)];
-        assert!(guests.admit(Some(3)).unwrap_err().contains("others have 100"));
+        let quota = quota(Some(0), 100, 50);
+        let all = [many(&quota, Some(1), 50), many(&quota, Some(2), 50)];
+        assert!(quota.admit(Some(3)).unwrap_err().contains("others have 100"));
         drop(all);
-        assert!(guests.admit(Some(3)).is_ok());
+        assert!(quota.admit(Some(3)).is_ok());
     }
 }

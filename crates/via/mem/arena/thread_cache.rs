@@ -1,18 +1,18 @@
-//! Pockets: small blocks at hand, so that making and freeing one takes no lock.
+//! Thread caches: small blocks at hand, so that making and freeing one takes no lock.
 //!
-//! An arena has [`POCKETS`] of them, and a thread uses one, always the same. A pocket has room for one block of each small
-//! class; a second freed block goes to the arena's list, under its lock. So at most [`POCKETS`] × 2,304 bytes lie here,
-//! whatever the threads do. Pockets belong to the arena and not to the threads: nothing is to be given back when a thread
-//! ends, and an arena that runs dry empties all of them ([`Pockets::empty`]), also those of threads that sleep. Threads
-//! beyond the number of pockets share one; that costs them their advantage and nothing else.
+//! An arena has [`CACHES`] of them, and a thread uses one, always the same. A thread cache has room for one block of each small
+//! class; a second freed block goes to the arena's list, under its lock. So at most [`CACHES`] × 2,304 bytes lie here,
+//! whatever the threads do. Caches belong to the arena and not to the threads: nothing is to be given back when a thread
+//! ends, and an arena that runs dry empties all of them ([`ThreadCaches::empty`]), also those of threads that sleep. Threads
+//! beyond the number of caches share one; that costs them their advantage and nothing else.
 //!
 //! # Memory ordering
 //! A place is one word: null, a record, or [`CLOSED`]. The thread that takes the record out of it, by a swap that gives it to
-//! no other, owns it: [`Pockets::put`] is a Release, every removal an Acquire, so accesses of the block's last owner happen
+//! no other, owns it: [`ThreadCaches::put`] is a Release, every removal an Acquire, so accesses of the block's last owner happen
 //! before those of the next one. No two words are read together. The closed state is in the place itself: a returning block
-//! is either put before [`Pockets::close`] swaps the place, and found there, or finds the place closed and goes to the books,
-//! whose lock decides which block is the last. Nothing of the arena is touched after a block was put: the arena may be freed
-//! from then on.
+//! is either put before [`ThreadCaches::close`] swaps the place, and found there, or finds the place closed and goes to the
+//! arena's state, whose lock decides which block is the last. Nothing of the arena is touched after a block was put: the
+//! arena may be freed from then on.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::{Record, class_size};
 
-/// Number of pockets of an arena.
-const POCKETS: usize = 16;
-/// Number of classes that have a place in a pocket: the first ones, up to 768 bytes.
+/// Number of thread caches of an arena.
+const CACHES: usize = 16;
+/// Number of classes that have a place in a thread cache: the first ones, up to 768 bytes.
 const CLASSES: usize = 8;
 
 /// The word of a place when the arena is closed. It differs from every record, because records are aligned.
@@ -31,15 +31,15 @@ const CLOSED: *mut Record = std::ptr::without_provenance_mut(1);
 /// One cache line of places. It has atomics only, without padding, so a place may be freed while a reference to it is held.
 #[repr(align(64))]
 #[derive(Default)]
-struct Pocket([AtomicPtr<Record>; CLASSES]);
+struct ThreadCache([AtomicPtr<Record>; CLASSES]);
 
-const _: () = assert!(size_of::<Pocket>() == CLASSES * size_of::<AtomicPtr<Record>>());
+const _: () = assert!(size_of::<ThreadCache>() == CLASSES * size_of::<AtomicPtr<Record>>());
 
-/// The pockets of one arena.
+/// The thread caches of one arena.
 #[derive(Default)]
-pub(super) struct Pockets([Pocket; POCKETS]);
+pub(super) struct ThreadCaches([ThreadCache; CACHES]);
 
-/// Index of the calling thread's pocket.
+/// Index of the calling thread's cache.
 #[inline]
 fn mine() -> usize {
     thread_local! {
@@ -48,9 +48,9 @@ fn mine() -> usize {
     }
     let number = NUMBER.get();
     if number != 0 {
-        return number % POCKETS;
+        return number % CACHES;
     }
-    number_this(&NUMBER) % POCKETS
+    number_this(&NUMBER) % CACHES
 }
 
 #[cold]
@@ -61,8 +61,8 @@ fn number_this(place: &'static std::thread::LocalKey<Cell<usize>>) -> usize {
     number
 }
 
-impl Pockets {
-    /// Takes the block of `class` out of this thread's pocket, if there is one.
+impl ThreadCaches {
+    /// Takes the block of `class` out of this thread's cache, if there is one.
     #[inline]
     pub fn take(&self, class: usize) -> Option<Box<Record>> {
         let place = self.0[mine()].0.get(class)?;
@@ -73,7 +73,7 @@ impl Pockets {
         taken(place.swap(null_mut(), Ordering::Acquire))
     }
 
-    /// Puts a block of `class` into this thread's pocket, unless the place is full or the arena is closed. Once the block was
+    /// Puts a block of `class` into this thread's cache, unless the place is full or the arena is closed. Once the block was
     /// put, the arena, and `self` with it, may be gone.
     #[inline]
     pub fn put(&self, class: usize, record: Box<Record>) -> Result<(), Box<Record>> {
@@ -105,7 +105,7 @@ impl Pockets {
         });
     }
 
-    /// Number of blocks in the pockets, and their bytes.
+    /// Number of blocks in the thread caches, and their bytes.
     pub fn contents(&self) -> (usize, usize) {
         let full = self.places().filter(|(_, place)| {
             let record = place.load(Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl Pockets {
     }
 
     fn places(&self) -> impl Iterator<Item = (usize, &AtomicPtr<Record>)> {
-        self.0.iter().flat_map(|pocket| pocket.0.iter().enumerate())
+        self.0.iter().flat_map(|cache| cache.0.iter().enumerate())
     }
 }
 
@@ -143,12 +143,12 @@ mod tests {
             let arena = &arena;
             scope.spawn(move || {
                 let blocks: Vec<Block> = (0..2).map(|_| arena.block(1, Fill::Keep).unwrap()).collect();
-                drop(blocks); // one into this thread's pocket, one into the list
+                drop(blocks); // one into this thread's cache, one into the list
                 freed.wait();
                 done.wait(); // the thread lives on, and does nothing
             });
             freed.wait();
-            assert_eq!(arena.usage().blocks, 0, "what lies in a pocket is nobody's");
+            assert_eq!(arena.usage().blocks, 0, "what lies in a thread cache is nobody's");
             let all = arena.block(4 * LINE, Fill::Keep).expect("the whole arena");
             assert_eq!((arena.usage().used, arena.usage().blocks), (4 * LINE, 1));
             let error = arena.block(1, Fill::Keep).unwrap_err().to_string();
