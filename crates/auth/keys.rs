@@ -39,13 +39,15 @@ pub enum NoTicket {
     #[error("this NIC was opened without a rank's keys, and cannot prove to be any")]
     NoRank,
     /// The launcher sends a ticket with the answer to a lookup of a name; no name of this rank was looked up.
-    #[error("this process has not looked up any name of rank {0}, and cannot prove to it who it is")]
+    #[error(
+        "this process has looked up no name of rank {0}, so it has no ticket to prove its own rank to it"
+    )]
     NotLookedUp(u32),
 }
 
 /// The claim names another callee than this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it has called another process")]
+#[error("the call was for another process")]
 pub struct NotMe;
 
 /// The key that both sides of a connection know, if they are who they say, and the caller's claim.

@@ -54,7 +54,7 @@ impl Listeners {
         }
         if table.contains_key(discriminator) {
             let name = String::from_utf8_lossy(discriminator);
-            let what = format!("somebody listens at discriminator {name:?} already");
+            let what = format!("discriminator {name:?} has a listener already");
             return Err(Error::InvalidParameter(what));
         }
         table.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));

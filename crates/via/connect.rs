@@ -51,11 +51,11 @@ impl Request {
         vi.require_idle("accept")?;
         if !self.device.ptr_eq(&Arc::downgrade(vi.nic().device())) {
             // The endpoint would apply the VI's offsets to its own device's memory.
-            self.incoming.reject("the program over there accepted with a VI of another NIC");
+            self.incoming.reject("the acceptor used a VI of another NIC");
             return Err(Error::InvalidParameter("the request came to another NIC than the VI's".into()));
         }
         if let Some(wanted) = vi.attributes().peer.filter(|wanted| self.peer() != Some(*wanted)) {
-            self.incoming.reject("the program over there accepted with a VI that is for another process");
+            self.incoming.reject("the acceptor used a VI for another process");
             return Err(Error::InvalidParameter(format!("the request is not from rank {wanted}")));
         }
         if self.incoming.hello().reliability != vi.attributes().reliability {
@@ -67,7 +67,7 @@ impl Request {
             Ok(places) => places,
             Err(full) => {
                 self.incoming.reject(&no_place(
-                    "a completion queue over there is full, with connections that may have ended and that its owner has not \
+                    "a completion queue of the acceptor is full, with connections that may have ended and that its owner has not \
                      looked at since",
                 ));
                 return Err(full);

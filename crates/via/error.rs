@@ -87,7 +87,7 @@ pub enum Error {
         waited: Duration,
     },
     /// No listener has the discriminator. \[NO_MATCH\]
-    #[error("nobody listens at discriminator {0:?} there")]
+    #[error("no listener at discriminator {0:?}")]
     NoMatch(String),
     /// The peer refused the connection. \[REJECT\]
     #[error("the peer refused the connection: {0}")]

@@ -73,7 +73,7 @@ impl Rights {
     pub(crate) fn check(self, have: Caps) -> Result {
         let lacking = |right: bool, needed: Caps| right && !have.has(needed);
         if self == Rights::NONE {
-            return Err(Error::InvalidParameter("a window that nobody may write or read".into()));
+            return Err(Error::InvalidParameter("a window without any rights".into()));
         }
         if lacking(self.write, Caps::RDMA_WRITE) {
             return Err(Error::Unsupported { what: "a window", needed: Caps::RDMA_WRITE, have });

@@ -180,7 +180,7 @@ impl Nic {
             0 => Ok(()),
             left => {
                 let name = &self.attributes().name;
-                let what = format!("peers to take what was posted by {name}, on {left} of its connections");
+                let what = format!("peers to take the posts of {name}, on {left} of its connections");
                 Err(Error::Timeout { what, waited: start.elapsed() })
             }
         }

@@ -262,7 +262,7 @@ fn another_type_length_kind_or_members_are_named_with_both_ranks() {
         } else {
             let error = second(world).map(drop).unwrap_err();
             let words = format!(
-                "rank 0 and this rank share by one name what is not the same: it has made {theirs}; this rank asks for {ours}"
+                "rank 0 and this rank share by one name what is not the same: the maker offers {theirs}; this rank asks for {ours}"
             );
             assert_eq!(error.to_string(), words);
         }

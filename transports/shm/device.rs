@@ -345,9 +345,7 @@ unsafe impl Device for ShmDevice {
         let mut listeners = self.listeners.lock();
         if listeners.contains_key(discriminator) {
             let name = String::from_utf8_lossy(discriminator);
-            return Err(Error::InvalidParameter(format!(
-                "somebody listens at discriminator {name:?} already"
-            )));
+            return Err(Error::InvalidParameter(format!("discriminator {name:?} has a listener already")));
         }
         listeners.insert(discriminator.to_vec(), Arc::new(Mutex::new(on_request)));
         Ok(())

@@ -236,7 +236,7 @@ unsafe impl Device for SimDevice {
         });
         if taken.is_some() {
             let name = String::from_utf8_lossy(discriminator);
-            let what = format!("somebody listens at discriminator {name:?} already");
+            let what = format!("discriminator {name:?} has a listener already");
             return Err(Error::InvalidParameter(what));
         }
         Ok(())

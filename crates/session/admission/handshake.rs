@@ -56,13 +56,13 @@ pub enum Refusal {
     #[error("{0}")]
     Identity(String),
     /// The callee is another rank than the one that was called.
-    #[error("it wanted another process of the job, or is another one than was wanted")]
+    #[error("the call was for another process of the job")]
     OtherProcess {
         /// The protocol that this side speaks.
         ours: Protocol,
     },
     /// The other side sent bytes that no process of this library sends.
-    #[error("it is no process of this library, or of this job: {0}")]
+    #[error("the peer is not a process of this library or job: {0}")]
     Malformed(#[from] Malformed),
 }
 

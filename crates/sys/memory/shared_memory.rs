@@ -137,7 +137,7 @@ impl SharedMemory {
     pub fn elements(&self) -> Elements<'_> {
         assert!(
             self.kind == SharedUse::Elements,
-            "the data of this segment belong to whoever holds its lock"
+            "the data of this segment belong to the holder of its lock"
         );
         Elements::new(&self.mapping, self.data.clone())
     }
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "belong to whoever holds its lock")]
+    #[should_panic(expected = "belong to the holder of its lock")]
     fn locked_data_have_no_elements() {
         let (first, _second) = pair(SharedUse::Locked, 8);
         first.elements();

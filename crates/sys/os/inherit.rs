@@ -26,7 +26,7 @@ const NAMES: usize = 16;
 /// In words: not a number, taken before by this process or another one, or not a Unix stream (it is then left as it was).
 pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("not a descriptor number above 2")?;
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Err("this process has joined its job already".into());
     }
@@ -36,7 +36,7 @@ pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let is_stream = sockopt::socket_type(&fd) == Ok(SocketType::STREAM)
         && sockopt::socket_domain(&fd) == Ok(AddressFamily::UNIX);
-    let taken = if is_stream { take(&fd) } else { Err("it is no Unix socket of this process".into()) };
+    let taken = if is_stream { take(&fd) } else { Err("the descriptor is not a Unix stream socket".into()) };
     if let Err(why) = taken {
         std::mem::forget(fd);
         TAKEN.store(false, Ordering::Relaxed);
@@ -55,7 +55,7 @@ pub fn inherited_stream(number: &str) -> Result<UnixStream, String> {
 /// left as it was).
 pub fn inherited_channel(number: &str) -> Result<OwnedFd, String> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("not a descriptor number above 2")?;
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Err("this process has joined its job already".into());
     }
@@ -80,7 +80,7 @@ fn check_channel(fd: &OwnedFd) -> Result<(), String> {
         FileType::Socket if sockopt::socket_type(fd) == Ok(SocketType::STREAM) => {
             if sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX) { take(fd) } else { Ok(()) }
         }
-        _ => Err("it is no connection".into()),
+        _ => Err("the descriptor is not a stream socket or two-way pipe".into()),
     }
 }
 
@@ -91,7 +91,7 @@ fn check_channel(fd: &OwnedFd) -> Result<(), String> {
 /// In words: not a number, taken before by this process, or not such memory (it is then left as it was).
 pub fn inherited_segment(number: &str, len: usize) -> Result<OwnedFd, String> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("not a descriptor number above 2")?;
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Err("this process has it already".into());
     }
@@ -170,10 +170,13 @@ mod tests {
         use std::{io::Read, os::fd::AsRawFd};
         let mut file = std::fs::File::open("/dev/zero").unwrap();
         let why = inherited_stream(&file.as_raw_fd().to_string()).unwrap_err();
-        assert!(why.contains("no Unix socket"), "{why}");
+        assert!(why.contains("not a Unix stream socket"), "{why}");
         let (mut end, _other) = std::io::pipe().unwrap();
         for fd in [file.as_raw_fd(), end.as_raw_fd()] {
-            assert_eq!(inherited_channel(&fd.to_string()).unwrap_err(), "it is no connection");
+            assert_eq!(
+                inherited_channel(&fd.to_string()).unwrap_err(),
+                "the descriptor is not a stream socket or two-way pipe"
+            );
         }
         file.read_exact(&mut [0; 8]).unwrap();
         end.read_exact(&mut []).unwrap();

@@ -98,7 +98,7 @@ impl AsFd for JobClock {
 /// In words: it is no clock's descriptor (which is then left as it was).
 pub fn join_job_clock(number: &str) -> Result<(), String> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("it is no descriptor's number")?;
+    let fd: RawFd = number.parse().ok().filter(|fd| *fd > 2).ok_or("not a descriptor number above 2")?;
     if TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(());
     }
@@ -110,7 +110,7 @@ pub fn join_job_clock(number: &str) -> Result<(), String> {
         segment::adopt(fd.as_fd(), PAGE..=PAGE, PeerAccess::Read).map_err(|error| error.to_string());
     let adopted = adopted.and_then(|page| match magic(&page).load(Ordering::Relaxed) {
         MAGIC => Ok(page),
-        _ => Err("it is other memory".into()),
+        _ => Err("the memory is not a job clock".into()),
     });
     match adopted {
         Ok(page) => {

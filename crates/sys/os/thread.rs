@@ -68,7 +68,7 @@ fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> 
             let words = words(panic);
             // Waiting calls are woken first, then the line is written.
             attempt(|| on_panic(&words));
-            crate::say!("the library's thread {name} panicked, and what it served fails: {words}");
+            crate::say!("the library's thread {name} panicked; everything that it served fails: {words}");
             Err(words)
         }
     }

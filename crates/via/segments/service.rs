@@ -230,10 +230,10 @@ fn verdict(offered: &Shape, wanted: &Shape, rank: u32) -> Option<Result<(), Stri
     }
     if wanted.round < offered.round {
         let (theirs, ours) = (wanted.round + 1, offered.round + 1);
-        return Some(Err(format!("it is at its call {ours} by that name, not at call {theirs}")));
+        return Some(Err(format!("the maker is at call {ours} for this name, not at call {theirs}")));
     }
     let is_member = offered.members.contains(&rank);
-    Some(if wanted == offered && is_member { Ok(()) } else { Err(format!("it has made {offered}")) })
+    Some(if wanted == offered && is_member { Ok(()) } else { Err(format!("the maker offers {offered}")) })
 }
 
 /// Sends a datagram, and perhaps the descriptor of a segment. Returns whether it was sent.

@@ -50,7 +50,7 @@ fn a_member_gets_what_is_offered_and_what_it_wants_only() {
     let _memory = offer(&service, shape(0, 8));
     assert_eq!(ask(&service, 1, &shape(0, 8)), Ok(()));
     let why = ask(&service, 1, &shape(0, 9)).unwrap_err();
-    assert_eq!(why, "it has made a segment of 8 elements of f64 among ranks 0, 1");
+    assert_eq!(why, "the maker offers a segment of 8 elements of f64 among ranks 0, 1");
     assert!(ask(&service, 2, &shape(0, 8)).is_err(), "no member");
     service.withdraw("grid", 7);
     assert_eq!(ask(&service, 1, &shape(0, 8)), Ok(()), "another round's");
@@ -67,7 +67,7 @@ fn who_asks_too_early_waits_for_its_round() {
         let _second = offer(&service, shape(1, 8));
         assert_eq!(early.join().unwrap(), Ok(()));
         let why = ask(&service, 1, &shape(0, 8)).unwrap_err();
-        assert_eq!(why, "it is at its call 2 by that name, not at call 1");
+        assert_eq!(why, "the maker is at call 2 for this name, not at call 1");
     });
 }
 
@@ -84,7 +84,7 @@ fn who_does_not_prove_its_rank_gets_nothing_and_no_other_passes_for_the_maker() 
     // Rank 3 listens at the address.
     let other = Service::start(keys(3)).unwrap();
     let why = ask(&other, 1, &shape(0, 8)).unwrap_err();
-    assert_eq!(why, "it has called another process");
+    assert_eq!(why, "the call was for another process");
     let listening = Service::start(Keys::of_rank([7; 32], 0, host.rank(3))).unwrap();
     let why = ask(&listening, 1, &shape(0, 8)).unwrap_err();
     assert_eq!(why, "it does not prove to be rank 0 of this job");
@@ -147,7 +147,7 @@ fn a_rank_has_so_many_connections_whatever_it_was_answered() {
     assert!(waiting.iter().all(|socket| hear(socket) == Some(Datagram::Given)));
     assert_eq!(ask(&service, 1, &shape(1, 8)), Err("Busy".into()), "they are answered, and not closed");
     let other = ask(&service, 2, &shape(1, 8)).unwrap_err();
-    assert!(other.starts_with("it has made"), "another rank has places of its own: {other}");
+    assert!(other.starts_with("the maker offers"), "another rank has places of its own: {other}");
     // The maker notices sooner or later that the connections are closed.
     drop((held, waiting));
     let start = Instant::now();

@@ -50,7 +50,7 @@ fn variables_that_are_missing_or_wrong_are_named() {
         (&[("PMI_FD", "9")], "PMI_RANK is not set"),
         (&[("PMI_FD", "9"), ("PMI_RANK", "one")], "PMI_RANK is no such number"),
         (&[("PMI_FD", "9"), ("PMI_RANK", "1"), ("PMI_JOBID", "a;b")], "PMI_JOBID is not the name of a job"),
-        (&[("PMI_FD", "0"), ("PMI_RANK", "1")], "no descriptor's number"),
+        (&[("PMI_FD", "0"), ("PMI_RANK", "1")], "not a descriptor number"),
     ];
     for (pairs, words) in cases {
         let vars =

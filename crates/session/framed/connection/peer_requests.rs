@@ -126,7 +126,7 @@ impl Connection {
         len: u64,
     ) -> Result<(usize, usize), Violation> {
         let Some(read) = self.reads.front().filter(|read| read.number.narrow() == number) else {
-            return violation(format!("an answer to read {number}, which nobody waits for now"));
+            return violation(format!("an answer to read {number} that was not requested"));
         };
         let expected = if status == TransferStatus::Arrived { read.len } else { 0 };
         if status == TransferStatus::Refused || len != expected as u64 {
@@ -168,7 +168,7 @@ impl Connection {
                 // The peer did not know of messages that ended otherwise here.
                 let known = self.settle(number, status) || self.close.closed || self.close.is_lost();
                 if !known {
-                    return violation(format!("a receipt for message {number}, which nobody waits for"));
+                    return violation(format!("a receipt for message {number} that was not requested"));
                 }
             }
             Frame::Credit => self.window.on_answer(),

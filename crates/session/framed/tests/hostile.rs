@@ -259,9 +259,9 @@ fn the_words_say_what_the_peer_did() {
     let receipt = Frame::Message { immediate: None, receipt: true, lent: true, head: 0, len: 1 };
     assert_eq!(words(level, &[receipt]), "a receipt is wanted on a connection that has none");
     let data = Frame::Data { number: 3, status: udeck_via::transport::TransferStatus::Arrived, len: 9 };
-    assert_eq!(words(level, &[data]), "an answer to read 3, which nobody waits for now");
+    assert_eq!(words(level, &[data]), "an answer to read 3 that was not requested");
     let nothing = Frame::Receipt { number: 5, status: udeck_via::transport::TransferStatus::Arrived };
-    assert_eq!(words(level, &[nothing]), "a receipt for message 5, which nobody waits for");
+    assert_eq!(words(level, &[nothing]), "a receipt for message 5 that was not requested");
     let read = Frame::Read { number: 0, handle: 1, offset: 0, len: 1 };
     let greedy = words(level, &vec![read; 4 * MESSAGES as usize + 2]);
     assert_eq!(greedy, "more than 1024 answers that it does not take");

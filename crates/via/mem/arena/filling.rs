@@ -157,7 +157,7 @@ impl ArenaInner {
     #[cold]
     fn no_half(&self, asked: usize, used: usize) -> Error {
         let limit = self.backing.len() / 2;
-        let full = format!("{used} of {limit} bytes, half of the arena, are reserved for what arrives");
+        let full = format!("{used} of {limit} bytes, half of the arena, are reserved for arriving messages");
         Error::NoMemory { asked, used, limit, arena: self.name, full, remedy: self.remedy }
     }
 

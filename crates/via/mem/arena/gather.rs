@@ -17,7 +17,7 @@ impl Arena {
         for &(offset, len) in segments {
             let elsewhere = offset >= own.end || offset.saturating_add(len as u64) <= own.start;
             let from = self.inner().committed_at(offset, len).filter(|_| elsewhere).ok_or_else(|| {
-                Error::InvalidParameter(format!("{len} bytes at {offset} are nobody's memory in this arena"))
+                Error::InvalidParameter(format!("{len} bytes at {offset} are not allocated in this arena"))
             })?;
             let (piece, rest) = to.split_at_mut(len);
             // SAFETY: `committed_at` found `len` readable bytes, and they are not the new block's. Whoever owns them has
