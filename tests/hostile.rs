@@ -93,7 +93,7 @@ fn word() -> impl Strategy<Value = u32> {
 }
 
 /// Length of a message to be announced: small, so that the memory granted for all of them leaves room for what others announce
-/// (SAFETY.md), or longer than any message.
+/// (docs/internals/peers.md), or longer than any message.
 fn length() -> impl Strategy<Value = u64> {
     prop_oneof![0..200_u64, 0..1_u64 << 17, any::<u64>(), Just(u64::MAX), Just(1 << 63), Just(1 << 32)]
 }

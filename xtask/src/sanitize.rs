@@ -174,8 +174,8 @@ impl Sanitizer {
     /// Variable that configures a program's sanitizer, and the value for these programs.
     pub fn settings(self, workspace: &Workspace) -> (&'static str, String) {
         match self {
-            // Memory that peers may still access stays with its NIC for good: this is no leak (SAFETY.md, rule
-            // 7).
+            // Memory that peers may still access stays with its NIC for good: this is no leak
+            // (docs/internals/unsafe.md, rule 7).
             Sanitizer::Address => ("ASAN_OPTIONS", "detect_leaks=0".into()),
             // The tests of forked children fork in a process with threads; this is their subject.
             Sanitizer::Thread => {
