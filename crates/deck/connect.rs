@@ -33,15 +33,15 @@ use crate::wire::{Introduction, Role};
 use crate::world_state::WorldState;
 
 /// Longest wait for an answer while another NIC can be tried; at most half of the time that is left.
-const TRY: Duration = Duration::from_secs(5);
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Interval at which the launcher's report about a rank that cannot be found is checked: the rank may have
 /// ended.
-const WORD_PAUSE: Duration = Duration::from_millis(5);
+const REPORT_PAUSE: Duration = Duration::from_millis(5);
 
 /// One NIC that may lead to a mailbox, or the reason why it does not.
-struct Way<'a> {
+struct Candidate<'a> {
     world_nic: &'a WorldNic,
-    leads: Result<&'a Endpoint, String>,
+    endpoint: Result<&'a Endpoint, String>,
 }
 
 /// Locations of this rank and of a mailbox's owner, and what has to be encrypted between them.
@@ -79,7 +79,7 @@ impl<'a> Path<'a> {
     }
 
     /// The reason why this NIC must not be used, if any.
-    fn barred(self, attributes: &NicAttributes) -> Option<String> {
+    fn rejected(self, attributes: &NicAttributes) -> Option<String> {
         if attributes.host_only {
             return (!self.is_unknown() && self.ours != self.theirs)
                 .then(|| "it runs on another host".into());
@@ -97,36 +97,38 @@ impl<'a> Path<'a> {
     }
 
     /// The reason why the mailbox cannot be reached by a NIC's transport.
-    fn unlisted(self, attributes: &NicAttributes, advert: &Advert) -> String {
+    fn missing_transport(self, attributes: &NicAttributes, advert: &Advert) -> String {
         let theirs: Vec<_> = advert.endpoints.iter().map(|endpoint| endpoint.transport.as_str()).collect();
         if theirs.is_empty() {
             return "the mailbox can be reached by nothing".into();
         }
         let only = format!("the mailbox can be reached by {} only", theirs.join(", "));
         // The owner was not told to encrypt, so it has not opened a transport that does.
-        let is_untold = attributes.encrypted && self.we_encrypt && !self.they_encrypt && self.leaves_host();
-        if is_untold { format!("{only}; {ENCRYPT_ALL}") } else { only }
+        let lacks_encryption =
+            attributes.encrypted && self.we_encrypt && !self.they_encrypt && self.leaves_host();
+        if lacks_encryption { format!("{only}; {ENCRYPT_ALL}") } else { only }
     }
 }
 
 /// The NICs of a rank with their reasons, in order of preference.
-fn ways<'a>(world: &'a WorldState, owner: u32, advert: &'a Advert) -> Vec<Way<'a>> {
+fn candidates<'a>(world: &'a WorldState, owner: u32, advert: &'a Advert) -> Vec<Candidate<'a>> {
     let path = Path::to(world, owner, advert);
-    let mut ways = Vec::new();
+    let mut candidates = Vec::new();
     for world_nic in world.nics().iter() {
         let attributes = world_nic.nic.attributes();
-        if let Some(why) = path.barred(attributes) {
-            ways.push(Way { world_nic, leads: Err(why) });
+        if let Some(why) = path.rejected(attributes) {
+            candidates.push(Candidate { world_nic, endpoint: Err(why) });
             continue;
         }
         let endpoints = advert.endpoints.iter().filter(|endpoint| endpoint.transport == world_nic.transport);
-        let before = ways.len();
-        ways.extend(endpoints.map(|endpoint| Way { world_nic, leads: Ok(endpoint) }));
-        if ways.len() == before {
-            ways.push(Way { world_nic, leads: Err(path.unlisted(attributes, advert)) });
+        let before = candidates.len();
+        candidates.extend(endpoints.map(|endpoint| Candidate { world_nic, endpoint: Ok(endpoint) }));
+        if candidates.len() == before {
+            candidates
+                .push(Candidate { world_nic, endpoint: Err(path.missing_transport(attributes, advert)) });
         }
     }
-    ways
+    candidates
 }
 
 /// How a mailbox is looked up.
@@ -214,11 +216,11 @@ fn reach(
     let deadline = attempt.deadline;
     // Published at once: a connection takes much longer than the publication.
     let _known = publish(world, &for_owner(Call::Connect, &target.mailbox, target.owner), Duration::ZERO);
-    let ways = ways(world, target.owner, advert);
-    let last = ways.iter().rposition(|way| way.leads.is_ok());
+    let candidates = candidates(world, target.owner, advert);
+    let last = candidates.iter().rposition(|candidate| candidate.endpoint.is_ok());
     let mut skipped = Vec::new();
-    for (at, Way { world_nic, leads }) in ways.iter().enumerate() {
-        let why = match leads {
+    for (at, Candidate { world_nic, endpoint }) in candidates.iter().enumerate() {
+        let why = match endpoint {
             Err(why) => why.clone(),
             Ok(endpoint) => {
                 let is_last = last == Some(at);
@@ -243,8 +245,8 @@ fn reach(
                         explain(world, target.owner, &route);
                         return Ok(Channel::new(vi, cq, world.clone(), to, target, route));
                     }
-                    Err(error) if is_last && skipped.is_empty() || !is_no_way(&error) => {
-                        return Err(attempt.meaning(world, &target.mailbox, target.owner, error));
+                    Err(error) if is_last && skipped.is_empty() || !may_try_next(&error) => {
+                        return Err(attempt.translate(world, &target.mailbox, target.owner, error));
                     }
                     Err(error) => error.to_string(),
                 }
@@ -302,7 +304,7 @@ fn unreachable(
         if until.passed() {
             return Error::Unreachable { name, rank, tried: reasons(skipped) };
         }
-        std::thread::sleep(WORD_PAUSE);
+        std::thread::sleep(REPORT_PAUSE);
     }
 }
 
@@ -317,11 +319,11 @@ fn explain(world: &WorldState, owner: u32, route: &Route) {
 
 /// Deadline for an answer while another NIC can be tried.
 fn short(deadline: Deadline) -> Deadline {
-    Deadline::after(TRY.min(deadline.remaining() / 2))
+    Deadline::after(ANSWER_LIMIT.min(deadline.remaining() / 2))
 }
 
 /// Whether the attempt met nobody who could have decided anything.
-fn is_no_way(error: &ViaError) -> bool {
+fn may_try_next(error: &ViaError) -> bool {
     use io::ErrorKind as Kind;
     match error {
         ViaError::Timeout { .. } => true,
@@ -367,7 +369,7 @@ mod tests {
             we_encrypt,
             they_encrypt,
         };
-        let may = |nic: &NicAttributes, path: Path<'_>| path.barred(nic).is_none();
+        let may = |nic: &NicAttributes, path: Path<'_>| path.rejected(nic).is_none();
         for theirs in [&b"here"[..], b"there", b""] {
             assert!(may(&open, path(theirs, [false, false])));
             for insists in [[true, false], [false, true], [true, true]] {
@@ -382,8 +384,8 @@ mod tests {
             }
         }
         let unknown = Path { ours: b"", ..path(b"there", [true, false]) };
-        assert!(unknown.barred(&open).is_some_and(|why| why.contains("not encrypted")));
-        let theirs = path(b"there", [false, true]).barred(&open).unwrap();
+        assert!(unknown.rejected(&open).is_some_and(|why| why.contains("not encrypted")));
+        let theirs = path(b"there", [false, true]).rejected(&open).unwrap();
         assert!(theirs.contains("insists") && theirs.contains("DECK_ENCRYPT=1"), "{theirs}");
     }
 
@@ -409,8 +411,11 @@ mod tests {
             we_encrypt,
             they_encrypt: false,
         };
-        assert_eq!(path(false).unlisted(&attributes, &advert), "the mailbox can be reached by open only");
-        assert!(path(true).unlisted(&attributes, &advert).ends_with(ENCRYPT_ALL));
+        assert_eq!(
+            path(false).missing_transport(&attributes, &advert),
+            "the mailbox can be reached by open only"
+        );
+        assert!(path(true).missing_transport(&attributes, &advert).ends_with(ENCRYPT_ALL));
     }
 
     #[test]
@@ -420,11 +425,11 @@ mod tests {
             os(io::ErrorKind::ConnectionRefused),
             os(io::ErrorKind::NotFound),
             os(io::ErrorKind::HostUnreachable),
-            ViaError::Timeout { what: "an answer".into(), waited: TRY },
+            ViaError::Timeout { what: "an answer".into(), waited: ANSWER_LIMIT },
             ViaError::Lost("it runs on another kernel".into()),
             ViaError::Unavailable { what: "shared memory".into(), why: "it runs as another user".into() },
         ] {
-            assert!(is_no_way(&error), "{error}");
+            assert!(may_try_next(&error), "{error}");
         }
         for error in [
             os(io::ErrorKind::PermissionDenied),
@@ -433,7 +438,7 @@ mod tests {
             ViaError::Rejected("the secret is not the same".into()),
             ViaError::Closed,
         ] {
-            assert!(!is_no_way(&error), "{error}");
+            assert!(!may_try_next(&error), "{error}");
         }
     }
 }

@@ -446,18 +446,18 @@ impl fmt::Display for Titled<'_> {
 pub(crate) struct Quoted<'a>(pub &'a str);
 
 /// Bytes up to which a name is shown whole, and characters of each end of a longer name.
-const WHOLE: usize = 100;
-const END: usize = 40;
+const MAX_SHOWN: usize = 100;
+const SHOWN_END: usize = 40;
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.0;
-        if name.len() <= WHOLE {
+        if name.len() <= MAX_SHOWN {
             return write!(f, "{name:?}");
         }
         let place = |found: Option<(usize, char)>| found.map_or(0, |(place, _)| place);
         let (head, tail) =
-            (place(name.char_indices().nth(END)), place(name.char_indices().nth_back(END - 1)));
+            (place(name.char_indices().nth(SHOWN_END)), place(name.char_indices().nth_back(SHOWN_END - 1)));
         let (head, tail) = (name[..head].escape_debug(), name[tail..].escape_debug());
         write!(f, "\"{head}…{tail}\" ({} bytes)", name.len())
     }

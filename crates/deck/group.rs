@@ -19,7 +19,7 @@
 //! | `kind` | the tag by which a message identifies its call |
 //! | `failure` | failure of a group, and how its members learn of it |
 //! | `layout`, `plan` | members and hosts; the messages of a barrier |
-//! | `meet` | connecting to members |
+//! | `join` | connecting to members |
 //!
 //! A member has one mailbox in a group, and a postbox to each member that it has sent to, made when it first
 //! sends. This folder knows no transport: on one host, long messages are read where they lie because posting
@@ -33,9 +33,9 @@ mod choose;
 mod deferred;
 mod engine;
 mod failure;
+mod join;
 mod kind;
 mod layout;
-mod meet;
 mod membership;
 pub mod op;
 mod plan;
@@ -52,11 +52,11 @@ use std::time::Duration;
 use udeck_via::Deadline;
 
 pub use self::choice::{Algorithm, AlgorithmChoice};
+pub(crate) use self::join::invalid;
+use self::join::own_view;
 use self::kind::{Elements, Kind, Signature};
 use self::layout::Agreed;
-pub(crate) use self::meet::bad;
-use self::meet::own_view;
-pub(crate) use self::membership::Making;
+pub(crate) use self::membership::NewGroup;
 use self::membership::{Membership, make};
 pub use self::request::Request;
 #[cfg(doc)]
@@ -100,20 +100,20 @@ pub struct Group {
 impl Group {
     pub(crate) fn of_world(world: &Arc<WorldState>, deadline: Deadline) -> Result<Self> {
         let ranks = (0..world.size()).collect();
-        let making = Making { name: String::new(), id: String::new(), ranks, agreed: None };
-        Group::new(world, making, deadline)
+        let new_group = NewGroup { name: String::new(), id: String::new(), ranks, agreed: None };
+        Group::new(world, new_group, deadline)
     }
 
     /// Makes the group, and waits until all members have made it.
-    pub(crate) fn met(world: &Arc<WorldState>, making: Making) -> Result<Self> {
-        let group = Group::new(world, making, Deadline::after(world.config().deadline))?;
-        group.meet_all()?;
+    pub(crate) fn create(world: &Arc<WorldState>, new_group: NewGroup) -> Result<Self> {
+        let group = Group::new(world, new_group, Deadline::after(world.config().deadline))?;
+        group.first_barrier()?;
         Ok(group)
     }
 
-    fn new(world: &Arc<WorldState>, making: Making, deadline: Deadline) -> Result<Self> {
+    fn new(world: &Arc<WorldState>, new_group: NewGroup, deadline: Deadline) -> Result<Self> {
         Ok(Group {
-            member: Arc::new(make(world, making, deadline)?),
+            member: Arc::new(make(world, new_group, deadline)?),
             limit: world.config().deadline,
             elements: None,
         })
@@ -176,13 +176,13 @@ impl Group {
         // The id: the first member, and the number of parts that it has led. (Other groups' ids contain a
         // `#`.)
         let first = members[0];
-        let making = Making {
+        let new_group = NewGroup {
             name: format!("{of}/{colour}"),
             id: format!("/{}.{}", self.ranks()[first], all[first][4]),
             ranks: members.iter().map(|member| self.ranks()[*member]).collect(),
             agreed: Some(agreed),
         };
-        Group::met(world, making).map(Some)
+        Group::create(world, new_group).map(Some)
     }
 
     /// The algorithm that a call of that name would take, and why. `bytes`: data of each member (for

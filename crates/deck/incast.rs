@@ -45,11 +45,11 @@ pub enum IncastControl {
 /// to.
 pub(crate) const LONG: usize = 128 << 10;
 /// Largest grant for short messages of a slow mailbox, in bytes.
-const USUAL: u64 = 128 << 10;
+const MAX_GRANT_SLOW: u64 = 128 << 10;
 /// Largest grant for short messages of a fast mailbox, in bytes.
-const LARGEST: u64 = 1 << 20;
-/// Bytes that a fast mailbox may grant to all ranks together, or [`USUAL`] to each if that is more.
-const TOGETHER: u64 = 32 << 20;
+const MAX_GRANT_FAST: u64 = 1 << 20;
+/// Bytes that a fast mailbox may grant to all ranks together, or [`MAX_GRANT_SLOW`] to each if that is more.
+const MAX_GRANT_TOTAL: u64 = 32 << 20;
 /// Bytes that announced messages may have of either kind of memory before they arrive: the memory is theirs
 /// from the answer on, and the answer may delay them. More of them at a time than a socket's buffer holds
 /// would be lost over UDP, and sent again after a timeout, again and again.
@@ -59,7 +59,7 @@ pub(crate) const GRANTED: usize = 2 << 20;
 const THRESHOLD: u64 = 2 << 20;
 /// Number of other ranks from which `auto` controls posters over UDP. A connection has at least two datagrams
 /// of 64 KiB in flight, and all share a socket's buffer of 4 MiB.
-const CROWD: u64 = 17;
+const AUTO_FROM_RANKS: u64 = 17;
 /// Range of a postbox's window, in bytes.
 const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=64 << 10;
 
@@ -81,7 +81,7 @@ impl Rules {
     /// Makes the rules of a mailbox in a job of `ranks` ranks.
     pub fn new(setting: IncastControl, ranks: usize) -> Self {
         match setting {
-            IncastControl::Auto if others(ranks) >= CROWD => Rules::SrpWhereLost,
+            IncastControl::Auto if others(ranks) >= AUTO_FROM_RANKS => Rules::SrpWhereLost,
             IncastControl::Auto | IncastControl::Off => Rules::Off,
             IncastControl::Srp => Rules::Srp,
             IncastControl::Smsrp => {
@@ -93,8 +93,8 @@ impl Rules {
 
     /// The mailbox's own part: the terms of its grants, in a job of `ranks` ranks.
     pub fn terms(rate: Option<u64>, ranks: usize) -> Terms {
-        let crowded = (TOGETHER / others(ranks)).clamp(USUAL, LARGEST);
-        Terms { threshold: THRESHOLD, usual: USUAL, crowded, largest: LARGEST, rate }
+        let crowded = (MAX_GRANT_TOTAL / others(ranks)).clamp(MAX_GRANT_SLOW, MAX_GRANT_FAST);
+        Terms { threshold: THRESHOLD, usual: MAX_GRANT_SLOW, crowded, largest: MAX_GRANT_FAST, rate }
     }
 
     /// The rules that apply to a connection over such a NIC.

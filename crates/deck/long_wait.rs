@@ -17,7 +17,7 @@ use crate::trace;
 use crate::world_state::WorldState;
 
 /// Shortest wait that is recorded in the trace, in nanoseconds: longer than a poll.
-const TOLD: u64 = 1000;
+const MIN_TRACED: u64 = 1000;
 
 /// A wait of one call.
 pub(crate) struct LongWait {
@@ -55,7 +55,7 @@ impl LongWait {
 
     /// Publishes the wait if it has lasted, and again if `version` has changed. To be called when a sleep was
     /// in vain.
-    pub fn look(&mut self, world: &WorldState, version: u64, wait: impl FnOnce() -> Wait) {
+    pub fn publish_if_long(&mut self, world: &WorldState, version: u64, wait: impl FnOnce() -> Wait) {
         let is_known = self.published.as_ref().is_some_and(|(known, _)| *known == version);
         if !is_known && self.elapsed() >= LONG {
             self.publish(world, version, &wait());
@@ -88,8 +88,8 @@ impl LongWait {
     }
 
     #[cold]
-    fn tell(&self) {
-        if udeck_trace::now() - self.traced >= TOLD {
+    fn record(&self) {
+        if udeck_trace::now() - self.traced >= MIN_TRACED {
             trace::waited(self.traced, self.on);
         }
     }
@@ -106,7 +106,7 @@ impl Drop for LongWait {
     #[inline]
     fn drop(&mut self) {
         if self.traced != 0 {
-            self.tell();
+            self.record();
         }
     }
 }

@@ -107,7 +107,7 @@ impl<T: Payload> Mailbox<T> {
         if let Err(found) = self.take_short(to) {
             self.retrieve_slow(found, to)?;
         }
-        self.tell(start, to);
+        self.record(start, to);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl<T: Payload> Mailbox<T> {
     fn traced(&self, retrieve: impl FnOnce() -> Result<Received<T>>) -> Result<Received<T>> {
         let start = trace::begin();
         let received = retrieve()?;
-        self.tell(start, &received);
+        self.record(start, &received);
         Ok(received)
     }
 
@@ -130,13 +130,13 @@ impl<T: Payload> Mailbox<T> {
         let start = trace::begin();
         let found = retrieve(to)?;
         if found {
-            self.tell(start, to);
+            self.record(start, to);
         }
         Ok(found)
     }
 
     #[cold]
-    pub(crate) fn tell(&self, start: u64, received: &Received<T>) {
+    pub(crate) fn record(&self, start: u64, received: &Received<T>) {
         if start == 0 {
             return;
         }
@@ -170,14 +170,14 @@ impl<T: Payload> Mailbox<T> {
     /// which must be empty: a message that is returned is moved once more.
     pub(crate) fn retrieve_soon(&self, received: &mut Received<T>) -> Result<bool> {
         match trace::is_on() {
-            true => self.traced_into(received, |received| self.retrieve_soon_untold(received)),
-            false => self.retrieve_soon_untold(received),
+            true => self.traced_into(received, |received| self.retrieve_soon_untraced(received)),
+            false => self.retrieve_soon_untraced(received),
         }
     }
 
-    fn retrieve_soon_untold(&self, received: &mut Received<T>) -> Result<bool> {
+    fn retrieve_soon_untraced(&self, received: &mut Received<T>) -> Result<bool> {
         self.world.progress_other_postboxes();
-        if self.take_now_untold(received)? {
+        if self.take_now_untraced(received)? {
             return Ok(true);
         }
         let mut inbox = self.inbox.borrow_mut();
@@ -204,7 +204,7 @@ impl<T: Payload> Mailbox<T> {
         }
         self.give_out(&mut inbox, received.parcel_mut())?;
         if start != 0 {
-            self.tell(start, received);
+            self.record(start, received);
         }
         Ok(true)
     }
@@ -239,14 +239,14 @@ impl<T: Payload> Mailbox<T> {
                     received.parcel_mut().number = self.inbox.borrow().number_of_run();
                 }
             } else {
-                match self.look_again(most - taken, &mut received)? {
-                    Look::Run => continue,
-                    Look::Message => {}
-                    Look::Nothing => break,
+                match self.drain_step(most - taken, &mut received)? {
+                    DrainStep::Run => continue,
+                    DrainStep::Message => {}
+                    DrainStep::Nothing => break,
                 }
             }
             if TRACED {
-                self.tell(start, &received);
+                self.record(start, &received);
             }
             each(&mut received);
             received.empty();
@@ -257,11 +257,11 @@ impl<T: Payload> Mailbox<T> {
 
     /// Takes a run of at most `most` messages, or the next single message into `received`.
     #[inline(never)]
-    fn look_again(&self, most: usize, received: &mut Received<T>) -> Result<Look> {
+    fn drain_step(&self, most: usize, received: &mut Received<T>) -> Result<DrainStep> {
         if self.inbox.borrow_mut().take_run(most) > 0 {
-            return Ok(Look::Run);
+            return Ok(DrainStep::Run);
         }
-        Ok(if self.take_now_untold(received)? { Look::Message } else { Look::Nothing })
+        Ok(if self.take_now_untraced(received)? { DrainStep::Message } else { DrainStep::Nothing })
     }
 
     /// Takes the next message of a run into `received`, which must be empty. A message that does not fit this
@@ -293,13 +293,13 @@ impl<T: Payload> Mailbox<T> {
     #[inline]
     fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
         match trace::is_on() {
-            true => self.traced_into(received, |received| self.take_now_untold(received)),
-            false => self.take_now_untold(received),
+            true => self.traced_into(received, |received| self.take_now_untraced(received)),
+            false => self.take_now_untraced(received),
         }
     }
 
     #[inline]
-    fn take_now_untold(&self, received: &mut Received<T>) -> Result<bool> {
+    fn take_now_untraced(&self, received: &mut Received<T>) -> Result<bool> {
         match self.take_short(received) {
             Ok(()) => Ok(true),
             Err(found) => self.take_now_slow(found, received),
@@ -321,10 +321,10 @@ impl<T: Payload> Mailbox<T> {
     /// # Errors
     /// The errors of [`Mailbox::retrieve`].
     pub fn retrieve_timeout(&self, limit: Duration) -> Result<Received<T>> {
-        self.traced(|| self.retrieve_timeout_untold(limit))
+        self.traced(|| self.retrieve_timeout_untraced(limit))
     }
 
-    fn retrieve_timeout_untold(&self, limit: Duration) -> Result<Received<T>> {
+    fn retrieve_timeout_untraced(&self, limit: Duration) -> Result<Received<T>> {
         let mut inbox = self.inbox.borrow_mut();
         let mut received = Received::new(Parcel::NONE);
         inbox.next(received.parcel_mut(), Deadline::after(limit))?;
@@ -427,7 +427,7 @@ impl<T: Payload> Mailbox<T> {
 }
 
 /// Outcome of one poll by [`Mailbox::drain`].
-enum Look {
+enum DrainStep {
     /// Messages for [`Mailbox::take_of_run`].
     Run,
     Message,

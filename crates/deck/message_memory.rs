@@ -72,7 +72,7 @@ impl WorldState {
                 }
                 Some(deadline) => {
                     self.pause_for_memory(&mut spinner, deadline);
-                    wait.look(self, 0, || holders.wait());
+                    wait.publish_if_long(self, 0, || holders.wait());
                     wait.check_interrupt(self)?;
                 }
             }

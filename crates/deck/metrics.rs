@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::stats::{PeerStats, Stats};
 
 /// Maximum number of ranks with a line of their own in a table; the others share one.
-const MOST_LINES: usize = 16;
+const MAX_LINES: usize = 16;
 
 /// Name, help text and getter of one number of [`PeerStats`].
 type PeerMetric = (&'static str, &'static str, fn(&PeerStats) -> u64);
@@ -84,7 +84,7 @@ pub(crate) fn table(rank: usize, all: &Stats, peers: &[PeerStats]) -> String {
     let bytes = |peer: &PeerStats| peer.bytes_posted + peer.bytes_received;
     let mut order: Vec<&PeerStats> = peers.iter().collect();
     order.sort_by_key(|peer| std::cmp::Reverse(bytes(peer)));
-    let (shown, others) = order.split_at(order.len().min(MOST_LINES));
+    let (shown, others) = order.split_at(order.len().min(MAX_LINES));
     let mut shown: Vec<&PeerStats> = shown.to_vec();
     shown.sort_by_key(|peer| peer.peer);
     let mut to = format!(
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(few.lines().count(), 4, "{few}");
         assert!(few.contains("3.0 KiB") && few.contains("eager 1 hand-off 2"), "{few}");
         let many = table(1, &Stats::default(), &peers(20));
-        assert_eq!(many.lines().count(), MOST_LINES + 3, "{many}");
+        assert_eq!(many.lines().count(), MAX_LINES + 3, "{many}");
         assert!(many.contains("other") && many.contains("eager 4 hand-off 8"), "{many}");
         assert!(many.lines().all(|line| line.starts_with("deck: rank 1:")), "{many}");
     }

@@ -42,7 +42,7 @@ impl Nics {
         let first = world_nics.next().expect("counted");
         let others: Vec<WorldNic> = world_nics.collect();
         if let Some(world_nic) =
-            [&first].into_iter().chain(&others).find(|world_nic| !world_nic.can_be_told())
+            [&first].into_iter().chain(&others).find(|world_nic| !world_nic.fits_advert())
         {
             let name = &world_nic.nic.attributes().name;
             return Err(refused(format!(
@@ -127,7 +127,7 @@ impl WorldNic {
     }
 
     /// Whether the NIC's name and address fit into an advert.
-    fn can_be_told(&self) -> bool {
+    fn fits_advert(&self) -> bool {
         is_transport(&self.transport) && self.nic.attributes().address.len() <= MAX_ADDRESS
     }
 }

@@ -346,36 +346,36 @@ impl Progress {
     }
 
     /// Runs one tick of the helper. `false`: it has to end.
-    fn tick(&self, rhythm: &mut Rhythm) -> bool {
+    fn tick(&self, timing: &mut HelperTiming) -> bool {
         let mut helper = self.helper.lock();
         if helper.stop {
             return false;
         }
-        if rhythm.quiet >= QUIET_TICKS && !self.is_unattended() {
+        if timing.quiet >= QUIET_TICKS && !self.is_unattended() {
             helper.sleep = Sleep::UntilCalled;
             self.called.wait(&mut helper);
             helper.sleep = Sleep::Awake;
-            *rhythm = Rhythm::called(self.visits.load(Ordering::Relaxed));
+            *timing = HelperTiming::called(self.visits.load(Ordering::Relaxed));
         }
-        self.called.wait_for(&mut helper, rhythm.tick);
+        self.called.wait_for(&mut helper, timing.tick);
         drop(helper);
-        rhythm.quiet = if self.is_unattended() { 0 } else { rhythm.quiet + 1 };
+        timing.quiet = if self.is_unattended() { 0 } else { timing.quiet + 1 };
         let visits = self.visits.load(Ordering::Relaxed);
-        rhythm.tick = TICK.min(rhythm.tick * 2);
-        if visits == rhythm.visits_seen {
+        timing.tick = TICK.min(timing.tick * 2);
+        if visits == timing.visits_seen {
             // Nobody polled for a whole tick: do it, until somebody does or nothing is left.
             while self.is_unattended()
                 && self.visits.load(Ordering::Relaxed) == visits
                 && !self.helper.lock().stop
             {
-                if self.move_along() || self.nap(rhythm.pause) {
-                    (rhythm.tick, rhythm.pause) = (FIRST_TICK, FIRST_PAUSE);
+                if self.move_along() || self.nap(timing.pause) {
+                    (timing.tick, timing.pause) = (FIRST_TICK, FIRST_PAUSE);
                 } else {
-                    rhythm.pause = TICK.min(rhythm.pause * 2);
+                    timing.pause = TICK.min(timing.pause * 2);
                 }
             }
         }
-        rhythm.visits_seen = visits;
+        timing.visits_seen = visits;
         true
     }
 
@@ -390,7 +390,7 @@ impl Progress {
 }
 
 /// Timing of the helper's checks, and what it has seen.
-struct Rhythm {
+struct HelperTiming {
     tick: Duration,
     /// Interval between two polls while it does the application's work.
     pause: Duration,
@@ -399,16 +399,16 @@ struct Rhythm {
     visits_seen: u64,
 }
 
-impl Rhythm {
+impl HelperTiming {
     fn called(visits: u64) -> Self {
-        Rhythm { tick: FIRST_TICK, pause: FIRST_PAUSE, quiet: 0, visits_seen: visits }
+        HelperTiming { tick: FIRST_TICK, pause: FIRST_PAUSE, quiet: 0, visits_seen: visits }
     }
 }
 
 fn run(progress: &Weak<Progress>) {
-    let mut rhythm = Rhythm::called(0);
+    let mut timing = HelperTiming::called(0);
     while let Some(progress) = progress.upgrade() {
-        if !progress.tick(&mut rhythm) {
+        if !progress.tick(&mut timing) {
             return;
         }
     }
@@ -421,9 +421,9 @@ mod tests {
     use super::*;
 
     /// A channel whose messages wait until they have been polled this many times.
-    struct Waits(u32);
+    struct Pending(u32);
 
-    impl Advance for Waits {
+    impl Advance for Pending {
         fn has_queued(&self) -> bool {
             self.0 > 0
         }
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn the_helper_sleeps_while_a_poster_waits_and_is_called_when_it_leaves() {
         let progress = Arc::new(Progress::new(true));
-        let slot = progress.adopt(Box::new(Waits(u32::MAX)));
+        let slot = progress.adopt(Box::new(Pending(u32::MAX)));
         let (slept, back) = progress.visit(&slot, |channel| {
             let slept = comes_true(|| progress.helper.lock().sleep == Sleep::UntilCalled);
             channel.0 = 5;
@@ -464,7 +464,7 @@ mod tests {
     #[test]
     fn a_poster_that_panics_has_its_messages_moved_along() {
         let progress = Arc::new(Progress::new(true));
-        let slot = progress.adopt(Box::new(Waits(u32::MAX)));
+        let slot = progress.adopt(Box::new(Pending(u32::MAX)));
         let panics = || {
             progress.visit(&slot, |channel| {
                 assert!(

@@ -15,7 +15,7 @@ use crate::world_state::WorldState;
 pub struct RankExits {
     world: Arc<WorldState>,
     /// Number of exits that were given out.
-    told: Cell<usize>,
+    given_out: Cell<usize>,
     /// [`ExitLog::version`] at the last poll.
     seen: Cell<u64>,
     cq: RefCell<Cq>,
@@ -28,8 +28,8 @@ impl RankExits {
         let mut cq = Cq::new(world.nic()).map_err(|error| Error::via("waiting for ranks that end", error))?;
         cq.set_oversubscribed(world.oversubscribed());
         let waker = world.exit_log().add_waker(cq.handle());
-        let (told, seen, turn) = (Cell::default(), Cell::default(), Cell::default());
-        Ok(RankExits { world: world.clone(), told, seen, cq: RefCell::new(cq), waker, turn })
+        let (given_out, seen, turn) = (Cell::default(), Cell::default(), Cell::default());
+        Ok(RankExits { world: world.clone(), given_out, seen, cq: RefCell::new(cq), waker, turn })
     }
 
     /// The next rank that has ended, if there is one. Does not wait.
@@ -38,7 +38,7 @@ impl RankExits {
             return None; // the memory holds the parent's knowledge
         }
         let next = self.peek();
-        self.told.set(self.told.get() + usize::from(next.is_some()));
+        self.given_out.set(self.given_out.get() + usize::from(next.is_some()));
         next
     }
 
@@ -46,7 +46,7 @@ impl RankExits {
     pub(crate) fn peek(&self) -> Option<RankExit> {
         // Reads the version first: a rank that ends later changes it.
         self.seen.set(self.world.exit_log().version());
-        self.world.exit_log().after(self.told.get())
+        self.world.exit_log().after(self.given_out.get())
     }
 
     pub(crate) fn world(&self) -> &WorldState {
@@ -79,6 +79,6 @@ impl Drop for RankExits {
 
 impl fmt::Debug for RankExits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RankExits({} told)", self.told.get())
+        write!(f, "RankExits({} given out)", self.given_out.get())
     }
 }

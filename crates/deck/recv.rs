@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use udeck_boot::family;
-use udeck_via::{CqHandle, Deadline, Error as ViaError, Habit, Listener, Ptag};
+use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag, SpinHistory};
 
 use self::accept::{Accepted, Acceptor, NicListener, WhileOpen};
 use self::burst::Burst;
@@ -69,7 +69,7 @@ pub(crate) struct Inbox {
     /// Index of the connection whose turn it is when work queues are polled.
     turn: usize,
     /// Spin history of polling the work queues: whether it pays.
-    habit: Habit,
+    spin_history: SpinHistory,
     burst: Burst,
     /// Connections with announcements for which there is no memory, or with a message that has almost arrived.
     waiting: WaitLists,
@@ -129,7 +129,7 @@ impl Inbox {
             set_aside: SetAside::default(),
             model: world.config().receive,
             turn: 0,
-            habit: Habit::default(),
+            spin_history: SpinHistory::default(),
             burst: Burst::default(),
             waiting: WaitLists::default(),
             grants,
@@ -199,7 +199,7 @@ impl Inbox {
     #[cold]
     fn end_connection(&mut self, context: usize, lost: Option<String>) -> Result<Option<Parcel>> {
         let Some(connection) = self.connections[context].take() else { return Ok(None) };
-        if connection.waits || connection.notified_while_blocked || connection.is_unfinished() {
+        if connection.awaits_memory || connection.notified_while_blocked || connection.is_unfinished() {
             self.waiting.forget(context);
         }
         let rank = connection.side.rank;

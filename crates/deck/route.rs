@@ -132,18 +132,18 @@ pub(crate) fn explanation(rank: usize, owner: u32, route: &Route) -> String {
 #[derive(Debug)]
 pub(crate) struct Explained {
     own: u32,
-    told: Mutex<BTreeSet<(u32, ServiceLevel)>>,
+    reported: Mutex<BTreeSet<(u32, ServiceLevel)>>,
 }
 
 impl Explained {
     /// `own` is this rank: the way to oneself is never reported.
     pub fn new(own: u32) -> Self {
-        Explained { own, told: Mutex::default() }
+        Explained { own, reported: Mutex::default() }
     }
 
     /// Whether the route to that rank at that level was not reported yet. Counts it as reported.
     pub fn is_news(&self, rank: u32, level: ServiceLevel) -> bool {
-        rank != self.own && self.told.lock().insert((rank, level))
+        rank != self.own && self.reported.lock().insert((rank, level))
     }
 }
 

@@ -83,7 +83,7 @@ pub fn select(mailboxes: &[&dyn Selectable]) -> Result<usize> {
 pub fn select_timeout(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<usize> {
     let mut selection = Selection::of(mailboxes)?;
     // Reads the clock only if no mailbox has a message at once.
-    match selection.named(|all| all.look(false))? {
+    match selection.named(|all| all.poll(false))? {
         Some(at) => Ok(at),
         None => selection.wait(Deadline::after(limit)),
     }
@@ -95,7 +95,7 @@ pub fn select_timeout(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<
 /// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] if there are no mailboxes.
 pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
     let mut selection = Selection::of(mailboxes)?;
-    let found = selection.named(|all| all.look(true))?;
+    let found = selection.named(|all| all.poll(true))?;
     if found.is_none() {
         selection.world().map_or(Ok(()), WorldState::check)?;
     }
@@ -162,9 +162,9 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn looks_again(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         match self {
-            Source::Mailbox(inbox) => inbox.looks_again(),
+            Source::Mailbox(inbox) => inbox.poll_interval(),
             Source::RankExits(..) => None,
         }
     }
@@ -173,9 +173,9 @@ impl<'a> Source<'a> {
     fn watch<'b>(&'b mut self, queues: &mut Vec<&'b mut Cq>) -> WaitConditions<'b> {
         match self {
             Source::Mailbox(inbox) => {
-                let (own, around) = inbox.queues_and_around();
+                let (own, conditions) = inbox.queues_to_wait_on();
                 queues.extend(own);
-                around
+                conditions
             }
             Source::RankExits(exits, cq) => {
                 queues.push(cq);
@@ -231,7 +231,7 @@ impl<'a> Selection<'a> {
             Err(Error::PeerLost { rank, how }) => {
                 for place in &mut self.places {
                     if let Source::Mailbox(inbox) = &mut place.source {
-                        inbox.was_told_of(rank as u32);
+                        inbox.mark_reported(rank as u32);
                     }
                 }
                 Err(Error::PeerLost { rank, how })
@@ -242,7 +242,7 @@ impl<'a> Selection<'a> {
 
     /// Returns the first place that has a message. `thoroughly`: the caller will not wait for a message that
     /// this poll misses.
-    fn look(&mut self, thoroughly: bool) -> Result<Option<usize>> {
+    fn poll(&mut self, thoroughly: bool) -> Result<Option<usize>> {
         for (found, place) in self.places.iter_mut().enumerate() {
             if place.source.has_next(thoroughly)? {
                 return Ok(Some(found));
@@ -258,7 +258,7 @@ impl<'a> Selection<'a> {
                 all.check_exits()?;
                 match all.sleep(wait.slice(deadline))? {
                     Some((found, entry)) if all.places[found].source.has_at(entry)? => Ok(Some(found)),
-                    _ => all.look(true),
+                    _ => all.poll(true),
                 }
             })?;
             if let Some(at) = found {
@@ -268,7 +268,7 @@ impl<'a> Selection<'a> {
                 return Err(self.too_late(wait.elapsed()));
             }
             if let Some(world) = self.world() {
-                wait.look(world, 0, || self.waits_for());
+                wait.publish_if_long(world, 0, || self.waits_for());
                 wait.check_interrupt(world)?;
             }
             if self.places.iter().any(|place| place.source.is_turn_over()) {
@@ -279,17 +279,17 @@ impl<'a> Selection<'a> {
 
     /// Sleeps until any of the queues has news.
     fn sleep(&mut self, deadline: Deadline) -> Result<Option<(usize, CqEntry)>> {
-        let again = self.places.iter().filter_map(|place| place.source.looks_again()).min();
+        let again = self.places.iter().filter_map(|place| place.source.poll_interval()).min();
         let deadline = again.map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
         let (mut queues, mut places): (Vec<&mut Cq>, Vec<usize>) = Default::default();
-        let mut around: Vec<WaitConditions<'_>> = Vec::new();
+        let mut conditions: Vec<WaitConditions<'_>> = Vec::new();
         for (at, place) in self.places.iter_mut().enumerate() {
-            around.push(place.source.watch(&mut queues));
+            conditions.push(place.source.watch(&mut queues));
             places.resize(queues.len(), at);
         }
-        let slices = around.iter().map(|around| around.world().slice(deadline));
+        let slices = conditions.iter().map(|conditions| conditions.world().slice(deadline));
         let until = slices.min().unwrap_or(deadline);
-        let changed = || around.iter().any(WaitConditions::has_changed);
+        let changed = || conditions.iter().any(WaitConditions::has_changed);
         // A fresh notifier begins at the first queue, whose turn it is.
         let news = Cno::default().wait(&mut queues, until, changed);
         let named = |(queue, entry): (usize, CqEntry)| (places[queue], entry);

@@ -10,7 +10,7 @@ use udeck_via::segments::{MAX_PERMITS, MemberState, Purpose};
 
 use crate::error::{Error, Result, check_process};
 use crate::shared::attach::{Wanted, share};
-use crate::shared::wait::{Look, Waits, wait};
+use crate::shared::wait::{CheckResult, WaitContext, wait};
 use crate::shared::{IfAbandoned, Shared, members};
 use crate::world::World;
 
@@ -108,7 +108,7 @@ impl Semaphore {
         let memory = &self.shared.memory;
         let events = &memory.table().head.permits;
         let (seen, was_busy) = (Cell::new(0), Cell::new(false));
-        let waits = Waits { shared: &self.shared, call: Call::Acquire, what: "acquiring", limit };
+        let waits = WaitContext { shared: &self.shared, call: Call::Acquire, what: "acquiring", limit };
         let reclaimed_from = wait(
             &waits,
             |has_slept| {
@@ -121,7 +121,7 @@ impl Semaphore {
                 true => memory.sleep_on_lock(limit),
                 false => memory.sleep_on(events, seen.get(), limit),
             },
-            || Ok(self.look_at_holders()),
+            || Ok(self.check_holders()),
         )?;
         Ok(Permit { semaphore: self, reclaimed_from })
     }
@@ -140,9 +140,11 @@ impl Semaphore {
                 Attempt::Busy => std::thread::yield_now(),
             }
         }
-        match self.look_at_holders() {
-            Look::Done(reclaimed_from) => Ok(permit(reclaimed_from)),
-            Look::Awaits { whom, .. } => Err(Error::WouldBlock { what: "acquiring a semaphore", whom }),
+        match self.check_holders() {
+            CheckResult::Done(reclaimed_from) => Ok(permit(reclaimed_from)),
+            CheckResult::Awaits { whom, .. } => {
+                Err(Error::WouldBlock { what: "acquiring a semaphore", whom })
+            }
         }
     }
 
@@ -179,14 +181,14 @@ impl Semaphore {
     }
 
     /// Checks the holders if no permit was free for a while: a holder may be dead.
-    fn look_at_holders(&self) -> Look<Option<usize>> {
+    fn check_holders(&self) -> CheckResult<Option<usize>> {
         let memory = &self.shared.memory;
         let table = memory.table();
         let Some(lock) = memory.try_lock(true).or_else(|| memory.steal_lock()) else {
             let holder = memory.lock_holder().map(|holder| self.shared.rank_of(holder));
             let whom = holder.map_or("somebody".into(), |rank| format!("rank {rank}"));
             let ranks = holder.map(|rank| rank as u32).into_iter().collect();
-            return Look::Awaits {
+            return CheckResult::Awaits {
                 ranks,
                 open: false,
                 whom: format!("{whom}, which takes a permit at this moment"),
@@ -208,14 +210,14 @@ impl Semaphore {
         if is_taken {
             // More permits may be free, for others.
             memory.raise(&table.head.permits);
-            return Look::Done(reclaimed_from);
+            return CheckResult::Done(reclaimed_from);
         }
         let whom = match &holders[..] {
             [] => "somebody to release it: no rank holds a permit".into(),
             [_] => format!("{}, which holds permits", Ranks(&holders)),
             _ => format!("{}, which hold permits", Ranks(&holders)),
         };
-        Look::Awaits { ranks: holders, open: true, whom }
+        CheckResult::Awaits { ranks: holders, open: true, whom }
     }
 }
 

@@ -55,7 +55,7 @@ use crate::world_state::WorldState;
 use udeck_via::ServiceLevel;
 
 /// A failed post: the error, and the message unless it was in flight.
-pub(crate) type Failed = (Error, Option<Block>);
+pub(crate) type BlockFailure = (Error, Option<Block>);
 
 /// One connection to a mailbox.
 ///
@@ -87,7 +87,7 @@ pub(crate) struct Channel {
     /// Whether a call that did not wait would have waited for an event without a notification: free memory, or
     /// the mailbox's reading.
     #[cfg(feature = "async")]
-    has_to_look: std::cell::Cell<bool>,
+    needs_polling: std::cell::Cell<bool>,
     /// Account that shows others what waits in the queue.
     account: Arc<PostboxAccount>,
     /// The world of `side`, kept here so that it is dropped last.
@@ -133,7 +133,7 @@ impl Channel {
             announced_reads: AnnouncedReads::default(),
             exit_check: RefCell::default(),
             #[cfg(feature = "async")]
-            has_to_look: std::cell::Cell::default(),
+            needs_polling: std::cell::Cell::default(),
             account,
         }
     }

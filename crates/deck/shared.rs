@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use udeck_boot::waits::Call;
 use udeck_via::segments::{Abandoned, LockGuard, MemberState, SharedMemory};
 
-use self::wait::{Look, Waits, wait};
+use self::wait::{CheckResult, WaitContext, wait};
 use crate::error::{Error, Result};
 use crate::world_state::WorldState;
 
@@ -70,12 +70,12 @@ impl Shared {
 
     pub fn lock(&self, limit: Duration, if_abandoned: IfAbandoned) -> Result<LockGuard<'_>> {
         self.world.check()?;
-        let waits = Waits { shared: self, call: Call::Lock, what: "locking", limit };
+        let waits = WaitContext { shared: self, call: Call::Lock, what: "locking", limit };
         let guard = wait(
             &waits,
             |has_slept| self.memory.try_lock(has_slept),
             |limit| self.memory.sleep_on_lock(limit),
-            || self.look_at_holder(),
+            || self.check_holder(),
         )?;
         self.check_abandoned(guard, if_abandoned)
     }
@@ -108,7 +108,7 @@ impl Shared {
             _ if by.panicked => "a thread of it panicked".into(),
             Some(how) => format!("it was lost: {how}"),
             // The kernel was faster than the launcher, which knows more.
-            None if is_dead => format!("it was lost: {}", wait::how_dead(&self.world, rank as u32)),
+            None if is_dead => format!("it was lost: {}", wait::how_ended(&self.world, rank as u32)),
             None => "it ended".into(),
         };
         Error::Abandoned { what: self.what.clone(), rank, how }
@@ -120,14 +120,14 @@ impl Shared {
     }
 
     /// Checks the holder of a lock that was not free for a while: it may be dead.
-    pub fn look_at_holder(&self) -> Result<Look<LockGuard<'_>>> {
+    pub fn check_holder(&self) -> Result<CheckResult<LockGuard<'_>>> {
         if let Some(guard) = self.memory.steal_lock() {
-            return Ok(Look::Done(guard));
+            return Ok(CheckResult::Done(guard));
         }
         let holder = self.memory.lock_holder();
         let ranks = holder.map(|holder| self.rank_of(holder) as u32).into_iter().collect();
         let whom = holder.map_or("its holder".into(), |holder| self.whom(holder));
-        Ok(Look::Awaits { ranks, open: false, whom })
+        Ok(CheckResult::Awaits { ranks, open: false, whom })
     }
 
     /// A member that holds the lock, in words.
@@ -151,7 +151,7 @@ impl Shared {
 
     pub fn barrier(&self, limit: Duration) -> Result {
         self.world.check()?;
-        let waits = Waits { shared: self, call: Call::Barrier, what: "the barrier of", limit };
+        let waits = WaitContext { shared: self, call: Call::Barrier, what: "the barrier of", limit };
         let mut state = self.barrier.lock();
         let (table, number, me) = (self.memory.table(), state.number, self.memory.me());
         let events = &table.head.barriers;
@@ -167,14 +167,14 @@ impl Shared {
                 table.is_complete(number).then_some(())
             },
             |limit| self.memory.sleep_on(events, seen.get(), limit),
-            || self.look_at_missing(number),
+            || self.check_missing(number),
         )?;
         *state = BarrierState { number: number.wrapping_add(1), is_waiting: false };
         Ok(())
     }
 
     /// Checks the members missing at a barrier for a while: some may be dead, or have dropped the segment.
-    fn look_at_missing(&self, number: u32) -> Result<Look<()>> {
+    fn check_missing(&self, number: u32) -> Result<CheckResult<()>> {
         let table = self.memory.table();
         let missing = |member: &u32| !table.has_arrived(*member as usize, number);
         let members = (0..self.memory.members()).filter(missing);
@@ -192,14 +192,14 @@ impl Shared {
             ranks.push(rank as u32);
         }
         let whom = udeck_boot::Ranks(&ranks).to_string();
-        Ok(Look::Awaits { ranks, open: false, whom })
+        Ok(CheckResult::Awaits { ranks, open: false, whom })
     }
 
     /// How a rank ended that will not come any more.
     fn how_ended(&self, rank: usize, state: Option<MemberState>) -> Option<String> {
         let log = self.world.exit_log();
         match state {
-            None => Some(wait::how_dead(&self.world, rank as u32)),
+            None => Some(wait::how_ended(&self.world, rank as u32)),
             Some(MemberState::Left) if log.how_lost(rank as u32).is_none() => {
                 Some(format!("it has dropped {}", self.what))
             }

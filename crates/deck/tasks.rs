@@ -11,7 +11,7 @@ use udeck_via::{CqHandle, Error as ViaError, Watch};
 use crate::world_state::WorldState;
 
 /// Polls of a queue whose events are not for the task, before other tasks may run.
-pub(crate) const LOOKS: usize = 16;
+pub(crate) const POLLS: usize = 16;
 
 /// Alarm of one future's task: a watch for each queue that it waits on. Once dropped with the future, it
 /// wakes nobody any more.

@@ -35,7 +35,7 @@ use crate::world_state::WorldState;
 /// Number of round trips for a comparison of clocks; the shortest counts.
 const ROUNDS: usize = 32;
 /// Interval at which rank 0 checks which ranks have ended.
-const LOOK_UP: Duration = Duration::from_millis(200);
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Bytes of a part that are sent at once.
 const PIECE: usize = 128 << 10;
 
@@ -261,7 +261,7 @@ impl TracingJob {
                 .copied()
                 .filter(|rank| log.has_finished(*rank) || log.how_lost(*rank).is_some())
                 .collect();
-            match inbox.retrieve_timeout(LOOK_UP.min(deadline.remaining())) {
+            match inbox.retrieve_timeout(EXIT_CHECK_INTERVAL.min(deadline.remaining())) {
                 Ok(message) => {
                     let rank = message.source() as u32;
                     self.take(world, &message, &mut answers, &mut parts, deadline)?;

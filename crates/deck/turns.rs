@@ -73,11 +73,11 @@ impl Bell {
     fn rest(&self, long: &mut LongRest<'_>, deadline: Deadline) -> Result {
         let mut rung = self.rung.lock();
         while !*rung && !deadline.passed() {
-            let until = long.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
+            let until = long.poll_interval().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
             if self.ring.wait_until(&mut rung, until.instant()).timed_out() {
                 // Unlocked first: a signal's handler may do anything, and may ring.
                 drop(rung);
-                long.look()?;
+                long.check()?;
                 rung = self.rung.lock();
             }
         }
@@ -96,7 +96,7 @@ struct LongRest<'a> {
 
 impl LongRest<'_> {
     /// Time until the next check.
-    fn looks_again(&self) -> Option<Duration> {
+    fn poll_interval(&self) -> Option<Duration> {
         match self.known {
             None => Some(LONG.saturating_sub(self.since.since())),
             Some(_) => interrupt::is_possible().then_some(LONG),
@@ -107,7 +107,7 @@ impl LongRest<'_> {
     ///
     /// # Errors
     /// [`Error::Interrupted`].
-    fn look(&mut self) -> Result {
+    fn check(&mut self) -> Result {
         if interrupt::is_possible() {
             interrupt::check()?;
             check_process()?;
@@ -137,7 +137,7 @@ impl Turns {
 
     /// Whether the thread that waits at the mailbox has to release it.
     #[inline]
-    pub(crate) fn are_wanted(&self) -> bool {
+    pub(crate) fn is_requested(&self) -> bool {
         self.asking.load(Ordering::Relaxed) > 0
     }
 
@@ -185,7 +185,7 @@ impl Turns {
 
     /// Rings a resting call, if there is one and nobody asks, so that one thread waits at the mailbox.
     fn pass_on(&self, calls: &[Sharer]) {
-        if let Some(next) = calls.first().filter(|_| !self.are_wanted()) {
+        if let Some(next) = calls.first().filter(|_| !self.is_requested()) {
             next.bell.ring();
         }
     }

@@ -31,7 +31,7 @@ impl WaitPolicy {
 }
 
 /// Time at which a wait because of `error` polls again, with or without an event.
-pub(crate) fn look_again(error: &ViaError, deadline: Deadline) -> Deadline {
+pub(crate) fn poll_deadline(error: &ViaError, deadline: Deadline) -> Deadline {
     match error {
         ViaError::NoMemory { .. } => deadline.min(Deadline::after(MEMORY_PAUSE)),
         _ => deadline,

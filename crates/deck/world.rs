@@ -535,9 +535,9 @@ impl World {
         drop(known);
         let undelivered = self.state.take_all_undelivered();
         self.state.end();
-        let parted = self.state.part(Deadline::after(self.state.config().setup));
+        let signed_off = self.state.sign_off(Deadline::after(self.state.config().setup));
         undelivered?;
-        late.map_or(parted, Err)
+        late.map_or(signed_off, Err)
     }
 
     /// Waits until no announced message is left.

@@ -60,7 +60,7 @@ pub(crate) struct WorldState {
     oversubscribed: bool,
     exit_log: Arc<ExitLog>,
     progress: Arc<Progress>,
-    books: Mutex<AllCounters>,
+    all_counters: Mutex<AllCounters>,
     accounting: Accounting,
     undelivered: Mutex<BTreeMap<u32, Undelivered>>,
     /// Whether a post has to report something before it sends: lost messages, or that this rank has finished.
@@ -82,14 +82,14 @@ pub(crate) struct WorldState {
 #[derive(Default)]
 struct AllCounters {
     /// Counters of mailboxes, and of postboxes with the ranks that they lead to.
-    living: Vec<Living>,
+    living: Vec<LiveCounters>,
     gone: Stats,
     /// Arrival counters of connections, with the ranks of their postboxes.
     arrivals: Vec<(u32, Arc<Arrivals>)>,
     gone_peers: BTreeMap<u32, PeerStats>,
 }
 
-struct Living {
+struct LiveCounters {
     counters: Arc<Counters>,
     /// For a postbox: its mailbox's rank, and its connection.
     peer: Option<(u32, Option<Weak<dyn LinkReport>>)>,
@@ -98,7 +98,7 @@ struct Living {
 }
 
 impl AllCounters {
-    fn open(&mut self, one: Living) {
+    fn open(&mut self, one: LiveCounters) {
         self.settle();
         self.living.push(one);
     }
@@ -109,7 +109,7 @@ impl AllCounters {
         let mut of = |peer: u32, add: &dyn Fn(&mut PeerStats)| {
             add(gone_peers.entry(peer).or_insert_with(|| PeerStats::new(peer)));
         };
-        living.retain(|Living { counters, peer, is_internal }| {
+        living.retain(|LiveCounters { counters, peer, is_internal }| {
             let alive = Arc::strong_count(counters) > 1;
             if !alive {
                 counters.add_to(gone, *is_internal);
@@ -159,7 +159,7 @@ impl WorldState {
             config,
             oversubscribed,
             exit_log,
-            books: Mutex::default(),
+            all_counters: Mutex::default(),
             accounting: Accounting::default(),
             undelivered: Mutex::default(),
             has_news_for_posts: AtomicBool::new(false),
@@ -347,7 +347,7 @@ impl WorldState {
     pub fn mailbox_counters(&self, mailbox: &str) -> Arc<Counters> {
         let counters = Arc::<Counters>::default();
         let is_internal = is_internal(mailbox);
-        self.books.lock().open(Living { counters: counters.clone(), peer: None, is_internal });
+        self.all_counters.lock().open(LiveCounters { counters: counters.clone(), peer: None, is_internal });
         counters
     }
 
@@ -362,15 +362,15 @@ impl WorldState {
         let counters = Arc::<Counters>::default();
         let peer = Some((peer, link));
         let is_internal = is_internal(mailbox);
-        self.books.lock().open(Living { counters: counters.clone(), peer, is_internal });
+        self.all_counters.lock().open(LiveCounters { counters: counters.clone(), peer, is_internal });
         counters
     }
 
     /// Registers the arrival counters of a connection from rank `peer`.
     pub fn count_arrivals(&self, peer: u32, arrivals: &Arc<Arrivals>) {
-        let mut books = self.books.lock();
-        books.settle();
-        books.arrivals.push((peer, arrivals.clone()));
+        let mut all_counters = self.all_counters.lock();
+        all_counters.settle();
+        all_counters.arrivals.push((peer, arrivals.clone()));
     }
 
     /// Counters of the messages between this rank and each other one, and itself, in the order of their
@@ -379,22 +379,22 @@ impl WorldState {
         if is_forked() {
             return Vec::new(); // another thread of the parent's may have had the lock
         }
-        let books = self.books.lock();
-        let mut peers = books.gone_peers.clone();
+        let all_counters = self.all_counters.lock();
+        let mut peers = all_counters.gone_peers.clone();
         let of = |peers: &mut BTreeMap<u32, PeerStats>, peer: u32, add: &dyn Fn(&mut PeerStats)| {
             add(peers.entry(peer).or_insert_with(|| PeerStats::new(peer)));
         };
         let mut links = Vec::new();
-        for Living { counters, peer, .. } in &books.living {
+        for LiveCounters { counters, peer, .. } in &all_counters.living {
             let Some((peer, link)) = peer else { continue };
             of(&mut peers, *peer, &|stats| counters.add_to_peer(stats));
             links.extend(link.as_ref().and_then(Weak::upgrade).map(|link| (*peer, link)));
         }
-        for (peer, arrivals) in &books.arrivals {
+        for (peer, arrivals) in &all_counters.arrivals {
             of(&mut peers, *peer, &|stats| arrivals.add_to_peer(stats));
         }
         // Links have locks of their own.
-        drop(books);
+        drop(all_counters);
         let mut seen = BTreeSet::new();
         for (peer, link) in links {
             if let Some(Retransmissions { connection, packets }) = link.retransmissions()
@@ -410,9 +410,9 @@ impl WorldState {
         if is_forked() {
             return Stats::default();
         }
-        let books = self.books.lock();
-        let mut stats = books.gone;
-        books.living.iter().for_each(|one| one.counters.add_to(&mut stats, one.is_internal));
+        let all_counters = self.all_counters.lock();
+        let mut stats = all_counters.gone;
+        all_counters.living.iter().for_each(|one| one.counters.add_to(&mut stats, one.is_internal));
         stats.bytes_copied += self.nics.bytes_copied();
         stats.registrations = self.nics.registrations();
         stats
@@ -453,10 +453,11 @@ impl WorldState {
     /// Reports all lost messages, once.
     pub fn take_all_undelivered(&self) -> Result {
         let mut all = self.undelivered.lock();
-        let told = std::mem::take(&mut *all);
+        let undelivered = std::mem::take(&mut *all);
         self.has_news_for_posts.store(self.is_closed(), Ordering::Relaxed);
         drop(all);
-        let mut errors: Vec<Error> = told.into_values().map(|one| self.undelivered_error(one)).collect();
+        let mut errors: Vec<Error> =
+            undelivered.into_values().map(|one| self.undelivered_error(one)).collect();
         match errors.len() {
             0 => Ok(()),
             1 => Err(errors.remove(0)),
@@ -532,11 +533,11 @@ impl WorldState {
 
     /// Sets whether handles refuse calls from now on, and wakes those that wait.
     pub fn close(&self, is_closed: bool) {
-        let told = self.undelivered.lock();
+        let undelivered = self.undelivered.lock();
         self.is_closed.store(is_closed, Ordering::Relaxed);
         self.is_ending.fetch_or(is_closed, Ordering::Relaxed);
-        self.has_news_for_posts.store(is_closed || !told.is_empty(), Ordering::Relaxed);
-        drop(told);
+        self.has_news_for_posts.store(is_closed || !undelivered.is_empty(), Ordering::Relaxed);
+        drop(undelivered);
         self.exit_log.wake();
     }
 
@@ -581,7 +582,7 @@ impl WorldState {
     }
 
     /// Says goodbye to the launcher.
-    pub fn part(&self, deadline: Deadline) -> Result {
+    pub fn sign_off(&self, deadline: Deadline) -> Result {
         Ok(self.client.done(deadline.instant())?)
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_sys::process::is_forked;
-use udeck_sys::{Deadline, Habit, Pause, Spinner};
+use udeck_sys::{Deadline, Pause, SpinHistory, Spinner};
 
 use crate::error::{Error, Result};
 use crate::nic::Nic;
@@ -74,7 +74,7 @@ pub struct Cq {
     /// Whether a wait on several queues asks others first.
     costly_poll: bool,
     /// Spin history of [`Cq::wait`], and of [`Cno::wait`] on this queue and others behind it.
-    habit: Habit,
+    spin_history: SpinHistory,
 }
 
 impl Cq {
@@ -102,7 +102,7 @@ impl Cq {
             events_turn: false,
             oversubscribed: false,
             costly_poll: false,
-            habit: Habit::default(),
+            spin_history: SpinHistory::default(),
         })
     }
 
@@ -192,17 +192,17 @@ impl Cq {
     /// and came to its deadline. `None` at the deadline, or when `until` returns true (it is asked between polls, at least
     /// every 100 ms).
     pub fn wait(&mut self, deadline: Deadline, mut until: impl FnMut() -> bool) -> Option<CqEntry> {
-        let mut spinner = Spinner::with_habit(self.oversubscribed, self.habit);
+        let mut spinner = Spinner::with_history(self.oversubscribed, self.spin_history);
         let mut looks = 0u32;
         // A forked child will never get an entry.
         let deadline = if is_forked() { Deadline::now() } else { deadline };
         loop {
             if let Some(entry) = self.poll_queue() {
-                self.habit = spinner.found();
+                self.spin_history = spinner.found();
                 return Some(entry);
             }
             if until() {
-                self.habit = spinner.found();
+                self.spin_history = spinner.found();
                 return None;
             }
             looks = looks.wrapping_add(1);
@@ -214,13 +214,13 @@ impl Cq {
                 self.park(deadline.remaining());
             }
         }
-        self.habit = spinner.gave_up();
+        self.spin_history = spinner.gave_up();
         None
     }
 
     /// Makes the next [`Cq::wait`] sleep at once: the awaited event takes its time, and other threads can use the processor.
     pub fn sleep_at_once(&mut self) {
-        self.habit = self.habit.for_sleep();
+        self.spin_history = self.spin_history.for_sleep();
     }
 
     /// Prepares for another thread to sleep in this queue's place ([`Watcher::watch`]). [`Armed::News`]: there may be some;

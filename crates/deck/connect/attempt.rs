@@ -52,7 +52,7 @@ impl Attempt {
 
     /// Translates an error of connecting for the program.
     #[cold]
-    pub fn meaning(self, world: &WorldState, name: &str, owner: u32, error: ViaError) -> Error {
+    pub fn translate(self, world: &WorldState, name: &str, owner: u32, error: ViaError) -> Error {
         let (name, rank) = (name.to_owned(), owner as usize);
         let late = |name: &str, waited, whom| {
             let what = format!("connecting to {}", Titled(name));

@@ -21,7 +21,7 @@ const MAX_TRANSPORT: usize = 16;
 pub(crate) const MAX_ADDRESS: usize = u8::MAX as usize;
 
 /// Wire value of a missing bound of queues.
-const UNSAID: u64 = u64::MAX;
+const NO_BOUND: u64 = u64::MAX;
 
 /// Record of a mailbox in the name service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Advert {
         out.extend(self.size.to_le_bytes());
         out.push(self.encrypt.into());
         out.push(self.level.get());
-        out.extend(self.queue.map_or(UNSAID, |queue| queue.min(UNSAID - 1)).to_le_bytes());
+        out.extend(self.queue.map_or(NO_BOUND, |queue| queue.min(NO_BOUND - 1)).to_le_bytes());
         out.extend(self.incast.encode());
         put(&mut out, &self.host);
         out.push(self.endpoints.len() as u8);
@@ -80,7 +80,7 @@ impl Advert {
         };
         let level = ServiceLevel::new(level).ok_or(Malformed)?;
         let (queue, behind) = behind.split_first_chunk::<8>().ok_or(Malformed)?;
-        let queue = Some(u64::from_le_bytes(*queue)).filter(|queue| *queue != UNSAID);
+        let queue = Some(u64::from_le_bytes(*queue)).filter(|queue| *queue != NO_BOUND);
         let (incast, behind) = behind.split_first_chunk::<5>().ok_or(Malformed)?;
         let incast = Rules::decode(*incast)?;
         rest = behind;
@@ -153,7 +153,7 @@ mod tests {
         fn prop_adverts_round_trip(
             encrypt: bool,
             level in 0..=ServiceLevel::MAX,
-            queue in prop::option::of(0..UNSAID),
+            queue in prop::option::of(0..NO_BOUND),
             incast in prop_oneof![
                 Just(Rules::Off),
                 Just(Rules::SrpWhereLost),

@@ -42,14 +42,14 @@ use crate::error::Result;
 fn take<L: Link>(call: &Call<L>, kind: Kind, bytes: usize, in_order: bool) -> Algorithm {
     let choice = choose(kind, bytes, in_order, call.layout());
     if call.state().world().config().explain && call.layout().me == 0 {
-        tell(call, kind, &choice);
+        report(call, kind, &choice);
     }
     choice.algorithm
 }
 
 /// Reports the choice once for each algorithm of a kind.
 #[cold]
-fn tell<L: Link>(call: &Call<L>, kind: Kind, choice: &AlgorithmChoice) {
+fn report<L: Link>(call: &Call<L>, kind: Kind, choice: &AlgorithmChoice) {
     let known = (kind, choice.algorithm);
     let is_news = call.with(|engine| {
         let is_news = !engine.explained.contains(&known);

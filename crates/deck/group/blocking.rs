@@ -40,7 +40,7 @@ impl Group {
     }
 
     /// Waits at the first barrier of a group that is being made.
-    pub(super) fn meet_all(&self) -> Result {
+    pub(super) fn first_barrier(&self) -> Result {
         self.wait_for_all(Kind::Create, self.limit)
     }
 
@@ -62,7 +62,7 @@ impl Group {
         if !unfinished.synchronizes {
             return Ok(());
         }
-        engine.unmet = None;
+        engine.unsynchronized = None;
         engine.check_call(state, Signature::plain(kind).numbered(engine.number))?;
         let call = engine.begin(state, Signature::plain(kind))?;
         pass_barrier(state, engine, Unfinished::new(call), &mut clock)
@@ -265,7 +265,7 @@ impl Group {
             "{from} elements to send and room for {to}: both should be the same multiple of {}, the number of members",
             self.size()
         );
-        Err(self.member.state.bad(call, why))
+        Err(self.member.state.invalid(call, why))
     }
 
     /// Checks that `all` is `size` times as long as `each`, at the member where it matters.
@@ -278,7 +278,7 @@ impl Group {
             self.size(),
             each.saturating_mul(self.size())
         );
-        Err(self.member.state.bad(call, why))
+        Err(self.member.state.invalid(call, why))
     }
 }
 
@@ -301,13 +301,13 @@ fn begin(
         home.go();
     }
     if engine.number % SYNCHRONIZE == SYNCHRONIZE - 1 && state.layout().size() > 1 {
-        meet_before(state, engine, signature, clock)?;
+        synchronize(state, engine, signature, clock)?;
     }
     engine.begin(state, signature)
 }
 
 #[cold]
-fn meet_before(state: &GroupState, engine: &mut Engine, signature: Signature, clock: &mut Clock) -> Result {
+fn synchronize(state: &GroupState, engine: &mut Engine, signature: Signature, clock: &mut Clock) -> Result {
     let call = engine.begin(state, Signature::plain(Kind::Barrier))?;
     let barrier = Unfinished { synchronizes: true, ..Unfinished::new(call) };
     pass_barrier(state, engine, barrier, clock).inspect_err(|error| {
@@ -316,7 +316,7 @@ fn meet_before(state: &GroupState, engine: &mut Engine, signature: Signature, cl
             engine.fail(state, signature.numbered(engine.number), error);
         }
     })?;
-    engine.unmet = None;
+    engine.unsynchronized = None;
     // Checked here, because a call that only sends would not notice a failure that was heard meanwhile.
     engine.check_call(state, signature.numbered(engine.number))
 }

@@ -38,7 +38,7 @@ const LONG: usize = 32 << 10;
 /// A call's access to its group's engine.
 pub(crate) trait Link {
     /// Whether a step may spin for a moment.
-    const PATIENT: bool;
+    const MAY_SPIN: bool;
     fn state(&self) -> &GroupState;
     fn with<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R;
 }
@@ -50,7 +50,7 @@ pub(crate) struct Held<'a> {
 }
 
 impl Link for Held<'_> {
-    const PATIENT: bool = true;
+    const MAY_SPIN: bool = true;
 
     #[inline]
     fn state(&self) -> &GroupState {
@@ -67,7 +67,7 @@ impl Link for Held<'_> {
 pub(crate) struct Shared(pub Arc<Membership>);
 
 impl Link for Shared {
-    const PATIENT: bool = false;
+    const MAY_SPIN: bool = false;
 
     fn state(&self) -> &GroupState {
         &self.0.state
@@ -194,8 +194,9 @@ impl<L: Link> Call<L> {
     ) -> impl Future<Output = Result<R>> + 'a {
         let call = self.signature;
         poll_fn(move |_| {
-            self.link
-                .with(|engine| engine.try_receive(self.link.state(), from, call, L::PATIENT, |one| take(one)))
+            self.link.with(|engine| {
+                engine.try_receive(self.link.state(), from, call, L::MAY_SPIN, |one| take(one))
+            })
         })
     }
 

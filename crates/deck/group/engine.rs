@@ -10,9 +10,9 @@ use std::task::Poll;
 use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, PollBudget, PreferredCpu};
 
-use super::failure::{self, Failure};
+use super::failure::{self, CallFailure};
+use super::join::{connect_member, try_connect_member};
 use super::kind::{Kind, NUMBERS, SYNCHRONIZE, Signature};
-use super::meet::{meet, meet_now};
 use super::state::GroupState;
 use crate::error::{Error, FailureCause, Result};
 use crate::mailbox::Mailbox;
@@ -29,11 +29,11 @@ use crate::wait_policy::WaitPolicy;
 const MAX_EARLY: usize = 1 << 16;
 
 /// Number of calls within which a request has to be over.
-const OLDEST: u32 = 2 * SYNCHRONIZE - 1;
+const MAX_CALL_AGE: u32 = 2 * SYNCHRONIZE - 1;
 
 /// Yields before a member waits as for any message, where members take turns on processors: others compute
 /// meanwhile.
-const TURNS: usize = 100;
+const YIELDS: usize = 100;
 
 pub(crate) struct Engine {
     pub inbox: Mailbox<u8>,
@@ -53,12 +53,12 @@ pub(crate) struct Engine {
     pub pending: Vec<usize>,
     /// Number of the request before which all members wait for each other, if this member has not seen yet
     /// that they did.
-    pub unmet: Option<usize>,
+    pub unsynchronized: Option<usize>,
     /// Tag of each call that this member has made, by number: messages of the same call must have the same
     /// tag.
     called: Box<[u32; 256]>,
     /// The failure of the group, and the number of the first call that cannot end.
-    failure: Option<(u32, Failure)>,
+    failure: Option<(u32, CallFailure)>,
     /// A barrier that ran out of time.
     pub unfinished: Option<Unfinished>,
     /// The event that the last pending step waits for.
@@ -112,7 +112,7 @@ impl Engine {
             number: 0,
             home,
             pending: Vec::new(),
-            unmet: None,
+            unsynchronized: None,
             called: Box::new([0; 256]),
             failure: None,
             unfinished: None,
@@ -152,8 +152,8 @@ impl Engine {
         }
         // Messages of that request and of calls of members that are ahead must differ in their numbers.
         let age = |number: &usize| self.number.wrapping_sub(*number as u32) % NUMBERS;
-        if self.pending.iter().any(|number| age(number) >= OLDEST) {
-            let whom = format!("a request of the group that began {OLDEST} calls before");
+        if self.pending.iter().any(|number| age(number) >= MAX_CALL_AGE) {
+            let whom = format!("a request of the group that began {MAX_CALL_AGE} calls before");
             return Err(Error::WouldBlock { what: "a collective call", whom });
         }
         Ok(())
@@ -192,21 +192,21 @@ impl Engine {
             return;
         }
         let unfinished = self.unfinished.map(|unfinished| unfinished.call.number());
-        let begun = self.pending.iter().copied().chain(unfinished).chain(self.unmet);
+        let begun = self.pending.iter().copied().chain(unfinished).chain(self.unsynchronized);
         let first = begun.map(|number| self.whole_number(number)).fold(
             self.whole_number(call.number()),
             |first, other| if is_before(other, first) { other } else { first },
         );
-        let failure = Failure::of(state, call, error);
-        failure::tell(state, first, &failure, |member| self.out[member].take());
+        let failure = CallFailure::of(state, call, error);
+        failure::report(state, first, &failure, |member| self.out[member].take());
         self.failure = Some((first, failure));
     }
 
     /// Notes that a member has failed. Calls before its first failed one may still end: it has done its part
     /// of them.
     #[cold]
-    fn hear_failure(&mut self, state: &GroupState, member: usize, message: &Received<u8>) {
-        let (first, failure) = Failure::told(state, member, message);
+    fn receive_failure(&mut self, state: &GroupState, member: usize, message: &Received<u8>) {
+        let (first, failure) = CallFailure::decode_message(state, member, message);
         let first = nearby(self.number, first);
         if self.check_number(state, first).is_ok() {
             self.failure = Some((first, failure));
@@ -218,7 +218,7 @@ impl Engine {
     pub fn drop_requests(&mut self, state: &GroupState, dropped: Vec<Signature>) {
         for call in dropped {
             self.pending.retain(|number| *number != call.number());
-            let error = state.bad(call, "its request was dropped before its end".into());
+            let error = state.invalid(call, "its request was dropped before its end".into());
             self.fail(state, call, &error);
         }
     }
@@ -236,14 +236,14 @@ impl Engine {
         }
         // All earlier calls are over: they have received all their messages.
         if has_begun && behind > 0 && self.pending.is_empty() {
-            return Err(state.left_over(member, theirs));
+            return Err(state.too_many_parts(member, theirs));
         }
         Ok(())
     }
 
     /// Notes what a step waits for. `Pending`, unless the group has failed: then nobody sends any more.
     #[cold]
-    fn stuck<R>(&mut self, state: &GroupState, call: Signature, awaited: Awaited) -> Poll<Result<R>> {
+    fn blocked_on<R>(&mut self, state: &GroupState, call: Signature, awaited: Awaited) -> Poll<Result<R>> {
         self.awaited = awaited;
         match self.check_call(state, call) {
             Ok(()) => Poll::Pending,
@@ -262,22 +262,22 @@ impl Engine {
         call: Signature,
         post: impl FnOnce(&Poster) -> Result,
     ) -> Poll<Result> {
-        let Some(postbox) = &self.out[to] else { return self.stuck(state, call, Awaited::Mailbox(to)) };
+        let Some(postbox) = &self.out[to] else { return self.blocked_on(state, call, Awaited::Mailbox(to)) };
         match post(postbox.poster()) {
             Ok(()) => Poll::Ready(Ok(())),
-            Err(error) => self.not_sent(state, to, call, error),
+            Err(error) => self.send_failed(state, to, call, error),
         }
     }
 
     #[cold]
-    fn not_sent(&mut self, state: &GroupState, to: usize, call: Signature, error: Error) -> Poll<Result> {
+    fn send_failed(&mut self, state: &GroupState, to: usize, call: Signature, error: Error) -> Poll<Result> {
         if !matches!(error, Error::WouldBlock { .. }) {
             let error = state.as_ended(error, call);
-            return Poll::Ready(Err(self.told_or(state, call, error)));
+            return Poll::Ready(Err(self.failure_or(state, call, error)));
         }
         // The receiving member may be waiting for room at this member.
         match self.take_all(state, call) {
-            Ok(()) => self.stuck(state, call, Awaited::Room(to)),
+            Ok(()) => self.blocked_on(state, call, Awaited::Room(to)),
             Err(error) => Poll::Ready(Err(error)),
         }
     }
@@ -285,7 +285,7 @@ impl Engine {
     /// Replaces an error by the group's failure, if it has failed: a member that is gone may have heard of
     /// the failure, and so can this one by receiving its messages.
     #[cold]
-    fn told_or(&mut self, state: &GroupState, call: Signature, error: Error) -> Error {
+    fn failure_or(&mut self, state: &GroupState, call: Signature, error: Error) -> Error {
         let _ = self.take_all(state, call);
         self.check_call(state, call).err().unwrap_or(error)
     }
@@ -293,15 +293,17 @@ impl Engine {
     /// Connects to a member, once it has made its mailbox.
     #[cold]
     pub fn connect(&mut self, state: &GroupState, to: usize, call: Signature, deadline: Deadline) -> Result {
-        let channel = meet(state, to, call, deadline).map_err(|error| self.told_or(state, call, error))?;
+        let channel =
+            connect_member(state, to, call, deadline).map_err(|error| self.failure_or(state, call, error))?;
         self.keep_channel(state, to, channel)
     }
 
     /// Connects to a member if it has made its mailbox.
     #[cold]
     pub fn connect_now(&mut self, state: &GroupState, to: usize, call: Signature) -> Result<bool> {
-        let met = meet_now(state, to, call).map_err(|error| self.told_or(state, call, error))?;
-        let Some(channel) = met else { return Ok(false) };
+        let connected =
+            try_connect_member(state, to, call).map_err(|error| self.failure_or(state, call, error))?;
+        let Some(channel) = connected else { return Ok(false) };
         self.keep_channel(state, to, channel).map(|()| true)
     }
 
@@ -329,7 +331,7 @@ impl Engine {
                     || (is_piece && matches!(error, Error::NoMemory { .. })) =>
             {
                 match self.take_all(state, call) {
-                    Ok(()) => self.stuck(state, call, Awaited::Room(to)),
+                    Ok(()) => self.blocked_on(state, call, Awaited::Room(to)),
                     Err(error) => Poll::Ready(Err(error)),
                 }
             }
@@ -372,7 +374,7 @@ impl Engine {
                 return Poll::Ready(Err(error));
             }
         }
-        self.stuck(state, call, Awaited::Message(from))
+        self.blocked_on(state, call, Awaited::Message(from))
     }
 
     /// Receives the next message of any member into `place`, which must be empty.
@@ -384,7 +386,7 @@ impl Engine {
         if self.home.is_none() {
             return self.inbox.retrieve_soon(place);
         }
-        for _ in 0..TURNS {
+        for _ in 0..YIELDS {
             if self.inbox.try_retrieve_in_turn(place)? {
                 return Ok(true);
             }
@@ -412,12 +414,12 @@ impl Engine {
         // A message that is not from another member is ignored.
         let Some(member) = member.filter(|member| *member != state.layout().me) else { return Ok(()) };
         if Signature::of_tag(message.tag()).kind() == Some(Kind::Failed) {
-            self.hear_failure(state, member, &message);
+            self.receive_failure(state, member, &message);
             return self.check_call(state, call);
         }
         self.check_tag(state, member, message.tag())?;
         if self.early[member].len() >= MAX_EARLY {
-            return Err(state.flooded(member));
+            return Err(state.too_many_early(member));
         }
         self.early[member].push_back(message);
         self.early_count += 1;

@@ -17,12 +17,12 @@ use crate::received::Received;
 use crate::wait_policy::WaitPolicy;
 
 /// Time, in all, for connecting to members that this one has not sent to before.
-const TELL: Duration = Duration::from_millis(500);
+const REPORT_LIMIT: Duration = Duration::from_millis(500);
 /// Maximum length of the words of a failure, in bytes.
 const WORDS: usize = 400;
 
 /// Reason why a group cannot be used any more.
-pub(crate) enum Failure {
+pub(crate) enum CallFailure {
     /// A member is lost, or has finished.
     Lost { rank: usize, how: String },
     /// Another failure, in words that are true at all members.
@@ -36,21 +36,21 @@ const CAUSES: [(u32, FailureCause); 3] = [
     (u32::MAX - 2, FailureCause::Mismatch),
 ];
 
-impl Failure {
+impl CallFailure {
     pub fn of(state: &GroupState, call: Signature, error: &Error) -> Self {
         let cause = match error {
-            Error::PeerLost { rank, how } => return Failure::Lost { rank: *rank, how: how.clone() },
+            Error::PeerLost { rank, how } => return CallFailure::Lost { rank: *rank, how: how.clone() },
             Error::Deadline { .. } => FailureCause::Deadline,
             Error::CallMismatch { .. } => FailureCause::Mismatch,
             _ => FailureCause::Other,
         };
         let here = format!("rank {}", state.world().rank());
         let why = format!("an earlier {call} failed: {}", error.to_string().replace("this rank", &here));
-        Failure::Other { cause, why }
+        CallFailure::Other { cause, why }
     }
 
     /// Decodes a member's message: its failure, and the number of the first call that cannot end.
-    pub fn told(state: &GroupState, member: usize, message: &Received<u8>) -> (u32, Self) {
+    pub fn decode_message(state: &GroupState, member: usize, message: &Received<u8>) -> (u32, Self) {
         let (first, lost, words) = decode(message);
         let of = state.layout().ranks[member];
         let words: String = String::from_utf8_lossy(words).chars().flat_map(char::escape_debug).collect();
@@ -59,26 +59,28 @@ impl Failure {
         let lost = lost as usize;
         // A member may report itself or another member as lost, but not this rank.
         if state.layout().member_of(lost).is_some() && lost != state.world().rank() {
-            return (first, Failure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") });
+            return (first, CallFailure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") });
         }
-        (first, Failure::Other { cause, why: format!("at rank {of} {words}") })
+        (first, CallFailure::Other { cause, why: format!("at rank {of} {words}") })
     }
 
     pub fn error(&self, state: &GroupState) -> Error {
         match self {
             // This rank's own knowledge of the loss takes precedence.
-            Failure::Lost { rank, .. } if let Some(how) = state.world().exit_log().how_lost(*rank as u32) => {
+            CallFailure::Lost { rank, .. }
+                if let Some(how) = state.world().exit_log().how_lost(*rank as u32) =>
+            {
                 Error::PeerLost { rank: *rank, how }
             }
-            Failure::Lost { rank, how } => Error::PeerLost { rank: *rank, how: how.clone() },
-            Failure::Other { cause, why } => state.failed(*cause, why),
+            CallFailure::Lost { rank, how } => Error::PeerLost { rank: *rank, how: how.clone() },
+            CallFailure::Other { cause, why } => state.failed(*cause, why),
         }
     }
 
     fn encode(&self, first: u32) -> Vec<u8> {
         let (lost, words) = match self {
-            Failure::Lost { rank, how } => (*rank as u32, how),
-            Failure::Other { cause, why } => {
+            CallFailure::Lost { rank, how } => (*rank as u32, how),
+            CallFailure::Other { cause, why } => {
                 (CAUSES.iter().find(|(_, known)| known == cause).map_or(u32::MAX, |(code, _)| *code), why)
             }
         };
@@ -100,13 +102,13 @@ fn decode(message: &[u8]) -> (u32, u32, &[u8]) {
 /// Tells all members, as far as possible without waiting for them. `first`: the number of the first call that
 /// cannot end. `postbox` returns a postbox to a member, if there is one.
 #[cold]
-pub(super) fn tell(
+pub(super) fn report(
     state: &GroupState,
     first: u32,
-    failure: &Failure,
+    failure: &CallFailure,
     mut postbox: impl FnMut(usize) -> Option<Postbox<u8>>,
 ) {
-    let (bytes, until) = (failure.encode(first), Deadline::after(TELL));
+    let (bytes, until) = (failure.encode(first), Deadline::after(REPORT_LIMIT));
     let tag = Signature::plain(Kind::Failed).tag();
     let (world, log) = (state.world(), state.world().exit_log());
     for member in state.layout().everybody().others() {
@@ -114,11 +116,11 @@ pub(super) fn tell(
         if log.how_lost(rank).is_some() || log.has_finished(rank) {
             continue;
         }
-        let met = || -> Result<Postbox<u8>> {
+        let connect_now = || -> Result<Postbox<u8>> {
             let name = state.mailbox_of(member);
             Ok(Postbox::new(world, &name, connect::<u8>(world, &name, LookupMode::Now, None, until)?))
         };
-        if let Some(postbox) = postbox(member).or_else(|| met().ok()) {
+        if let Some(postbox) = postbox(member).or_else(|| connect_now().ok()) {
             // A member that is not told waits no longer than its deadline.
             let _ = postbox.poster().post_copy(&bytes, tag, WaitPolicy::None);
         }
@@ -131,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_decoded_as_it_was_encoded() {
-        let failure = Failure::Other { cause: FailureCause::Deadline, why: "an ü".repeat(200) };
+        let failure = CallFailure::Other { cause: FailureCause::Deadline, why: "an ü".repeat(200) };
         for first in [0, 3, 259, u32::MAX - 1] {
             let bytes = failure.encode(first);
             let (decoded, lost, words) = decode(&bytes);
@@ -140,7 +142,7 @@ mod tests {
                 str::from_utf8(words).is_ok_and(|words| words.len() <= WORDS && words.starts_with("an ü"))
             );
         }
-        let lost = Failure::Lost { rank: 7, how: String::new() }.encode(5);
+        let lost = CallFailure::Lost { rank: 7, how: String::new() }.encode(5);
         assert_eq!(decode(&lost), (5, 7, &[][..]));
         for len in 0..lost.len() {
             let (first, lost, words) = decode(&lost[..len]);

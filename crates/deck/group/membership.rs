@@ -12,9 +12,9 @@ use udeck_via::{Deadline, Error as ViaError, PreferredCpu, is_forked};
 
 use super::deferred::Items;
 use super::engine::Engine;
+use super::join::{agree, invalid};
 use super::kind::Signature;
 use super::layout::{Agreed, Layout};
-use super::meet::{agree, bad};
 use super::state::{GroupState, mailbox_name};
 use super::waiting::Clock;
 use crate::error::{Error, Quoted, Result};
@@ -53,7 +53,7 @@ impl Drop for GivenBack<'_> {
     fn drop(&mut self) {
         fence(Ordering::SeqCst);
         if self.0.state.deferred().is_any() {
-            self.0.see_to_deferred();
+            self.0.handle_deferred();
         }
     }
 }
@@ -74,7 +74,7 @@ impl Membership {
     #[cold]
     pub fn drop_request(&self, call: Signature) {
         self.state.deferred().drop_request(call);
-        self.see_to_deferred();
+        self.handle_deferred();
     }
 
     /// Wakes the task that awaits a request when the engine may be free.
@@ -82,14 +82,14 @@ impl Membership {
     #[cold]
     pub fn wake_later(&self, call: Signature, waker: &Waker) {
         self.state.deferred().wake_task(call, waker);
-        self.see_to_deferred();
+        self.handle_deferred();
     }
 
     /// Does deferred work, unless a thread (perhaps this one) holds the engine: that thread does it when it
     /// releases the engine. A thread that has taken the engine more than once releases it with its first
     /// guard.
     #[cold]
-    fn see_to_deferred(&self) {
+    fn handle_deferred(&self) {
         while self.state.deferred().is_any() && !is_forked() && !self.engine.is_owned_by_current_thread() {
             let Some(engine) = self.engine.try_lock() else { return };
             let Items { dropped, tasks } = self.state.deferred().take();
@@ -110,14 +110,14 @@ impl Membership {
         self.state.world().check()?;
         let engine = match self.engine.try_lock() {
             Some(engine) => self.taken(engine),
-            None => self.enter_later(call, clock)?,
+            None => self.wait_to_enter(call, clock)?,
         };
         self.check_apart(call, &engine)?;
         Ok(engine)
     }
 
     #[cold]
-    fn enter_later(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
+    fn wait_to_enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {
         loop {
             if let Some(engine) = self.engine.try_lock_for(clock.pause()) {
                 let engine = self.taken(engine);
@@ -144,12 +144,12 @@ impl Membership {
 
     #[inline]
     fn check_apart(&self, call: Signature, engine: &RefCell<Engine>) -> Result {
-        if engine.try_borrow_mut().is_ok() { Ok(()) } else { Err(self.state.nested(call)) }
+        if engine.try_borrow_mut().is_ok() { Ok(()) } else { Err(self.state.nested_call(call)) }
     }
 }
 
 /// Description of a group that this rank makes with others.
-pub(crate) struct Making {
+pub(crate) struct NewGroup {
     /// Name in the program; empty: the group of all ranks.
     pub name: String,
     /// Identifier that is the same at all members, and differs from any other group's.
@@ -162,10 +162,10 @@ pub(crate) struct Making {
 
 /// Makes this rank's part of the group. (The members have not met.) Waits for the first member's settings
 /// until the deadline.
-pub(super) fn make(world: &Arc<WorldState>, making: Making, deadline: Deadline) -> Result<Membership> {
-    let Making { name, id, ranks, agreed } = making;
+pub(super) fn make(world: &Arc<WorldState>, new_group: NewGroup, deadline: Deadline) -> Result<Membership> {
+    let NewGroup { name, id, ranks, agreed } = new_group;
     let me = ranks.iter().position(|rank| *rank == world.rank());
-    let me = me.ok_or_else(|| bad(&name, format!("rank {} is no member", world.rank())))?;
+    let me = me.ok_or_else(|| invalid(&name, format!("rank {} is no member", world.rank())))?;
     let inbox = || {
         let inbox = Mailbox::create(world, mailbox_name(&id, world.rank()), &MailboxOptions::new());
         inbox.map_err(|error| no_place(&name, error))

@@ -37,7 +37,7 @@ pub(crate) enum BarrierStep {
 const FEW: usize = 4;
 /// Number of children of a rank in the tree. They need two levels of four, or three of two: the waiter polls
 /// eight of them, and one ring of its doorbell finds the others.
-const FAN: usize = 16;
+const FAN_OUT: usize = 16;
 
 impl Plan {
     /// Chooses the best plan. `take_turns`: there are more ranks than processors.
@@ -82,8 +82,8 @@ fn exchange(rank: usize, size: usize) -> Vec<BarrierStep> {
 }
 
 fn climb(rank: usize, size: usize) -> Vec<BarrierStep> {
-    let below = || (rank * FAN + 1..=rank * FAN + FAN).take_while(|child| *child < size);
-    let above = (rank > 0).then(|| (rank - 1) / FAN);
+    let below = || (rank * FAN_OUT + 1..=rank * FAN_OUT + FAN_OUT).take_while(|child| *child < size);
+    let above = (rank > 0).then(|| (rank - 1) / FAN_OUT);
     let mut steps: Vec<BarrierStep> = below().map(BarrierStep::Receive).collect();
     steps.extend(
         above.into_iter().flat_map(|parent| [BarrierStep::Send(parent), BarrierStep::Receive(parent)]),

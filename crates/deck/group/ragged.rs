@@ -94,7 +94,7 @@ impl Group {
         if parts == self.size() {
             return Ok(());
         }
-        Err(self.member.state.bad(call, format!("{parts} parts for {} members", self.size())))
+        Err(self.member.state.invalid(call, format!("{parts} parts for {} members", self.size())))
     }
 
     fn check_own(&self, call: super::Signature, given: usize, room: usize) -> Result {
@@ -104,6 +104,6 @@ impl Group {
         Err(self
             .member
             .state
-            .bad(call, format!("this member has {given} elements for itself, and room for {room}")))
+            .invalid(call, format!("this member has {given} elements for itself, and room for {room}")))
     }
 }

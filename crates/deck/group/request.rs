@@ -29,10 +29,10 @@ use crate::trace;
 const MAX_PENDING: usize = 64;
 
 /// How long a call that does not wait still waits for another thread's step.
-const MOMENT: Duration = Duration::from_secs(1);
+const ENGINE_WAIT: Duration = Duration::from_secs(1);
 
 /// Number of unrelated events that one poll of a request takes before it yields.
-const LOOKS: usize = 16;
+const POLLS: usize = 16;
 
 type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
 
@@ -220,7 +220,7 @@ impl Group {
         state.world().check()?;
         state.check_members()?;
         let (barrier, call) = {
-            let engine = self.enter_soon(signature)?;
+            let engine = self.enter_briefly(signature)?;
             let mut engine = engine.borrow_mut();
             engine.check(state)?;
             if engine.pending.len() >= MAX_PENDING {
@@ -228,7 +228,7 @@ impl Group {
                 return Err(Error::WouldBlock { what: "a collective call", whom });
             }
             let synchronizes = engine.number % SYNCHRONIZE == SYNCHRONIZE - 1 && state.layout().size() > 1;
-            if synchronizes && engine.unmet.is_some() {
+            if synchronizes && engine.unsynchronized.is_some() {
                 let whom = format!("a request of the group that began {SYNCHRONIZE} calls before");
                 return Err(Error::WouldBlock { what: "a collective call", whom });
             }
@@ -241,7 +241,7 @@ impl Group {
             let (barrier, call) = begun.inspect_err(|_| {
                 engine.pending.pop();
             })?;
-            engine.unmet = barrier.map(Signature::number).or(engine.unmet);
+            engine.unsynchronized = barrier.map(Signature::number).or(engine.unsynchronized);
             (barrier, call)
         };
         let part = part(Call::new(Shared(member.clone()), call));
@@ -253,7 +253,8 @@ impl Group {
                     algorithm::barrier::barrier(&barrier).await?;
                     let number = barrier.signature().number();
                     barrier.with(|engine| {
-                        engine.unmet = engine.unmet.filter(|unmet| *unmet != number);
+                        engine.unsynchronized =
+                            engine.unsynchronized.filter(|unsynchronized| *unsynchronized != number);
                         // Checked here, because a call that only sends would not notice a failure that was
                         // heard meanwhile.
                         engine.check_call(barrier.state(), call)
@@ -271,13 +272,13 @@ impl Group {
             #[cfg(feature = "async")]
             alarm: crate::tasks::Alarm::default(),
         };
-        request.look(&mut Context::from_waker(Waker::noop()));
+        request.poll_once(&mut Context::from_waker(Waker::noop()));
         Ok(request)
     }
 
     /// Takes the group's engine, unless another thread has it for longer than a moment.
-    fn enter_soon(&self, call: Signature) -> Result<TakenEngine<'_>> {
-        self.member.enter(call, &mut Clock::new(MOMENT)).map_err(|error| match error {
+    fn enter_briefly(&self, call: Signature) -> Result<TakenEngine<'_>> {
+        self.member.enter(call, &mut Clock::new(ENGINE_WAIT)).map_err(|error| match error {
             Error::Deadline { whom, .. } => Error::WouldBlock { what: "a collective call", whom },
             other => other,
         })
@@ -287,7 +288,7 @@ impl Group {
 impl<R> Request<'_, R> {
     /// Whether the request is over, successfully or not. Moves it on, and does not block.
     pub fn is_done(&mut self) -> bool {
-        self.look(&mut Context::from_waker(Waker::noop()))
+        self.poll_once(&mut Context::from_waker(Waker::noop()))
     }
 
     /// Waits until the request is over, at most the group's limit. Returns what was given to the call, with
@@ -311,7 +312,7 @@ impl<R> Request<'_, R> {
         let call = self.call;
         while matches!(self.stage, Stage::Running(_)) {
             let engine = member.enter(call, &mut clock)?;
-            if self.go_on(&mut Context::from_waker(Waker::noop())) {
+            if self.advance(&mut Context::from_waker(Waker::noop())) {
                 break;
             }
             let waited =
@@ -333,7 +334,7 @@ impl<R> Request<'_, R> {
 
     /// Moves the part on as far as possible without waiting, also not for another thread. Returns whether it
     /// is over.
-    fn go_on(&mut self, context: &mut Context<'_>) -> bool {
+    fn advance(&mut self, context: &mut Context<'_>) -> bool {
         let member = self.member.clone();
         let Stage::Running(part) = &mut self.stage else { return true };
         // Held until the end is noted: another thread's call would delay that.
@@ -349,20 +350,20 @@ impl<R> Request<'_, R> {
         true
     }
 
-    /// Like [`Request::go_on`], but also connects to members, and ends the request if members that it waits
+    /// Like [`Request::advance`], but also connects to members, and ends the request if members that it waits
     /// for have ended.
-    fn look(&mut self, context: &mut Context<'_>) -> bool {
+    fn poll_once(&mut self, context: &mut Context<'_>) -> bool {
         if self.check().is_err() {
             return true; // reported by the call that takes the result
         }
         let member = self.member.clone();
-        for _ in 0..LOOKS {
-            if self.go_on(context) {
+        for _ in 0..POLLS {
+            if self.advance(context) {
                 return true;
             }
             let Ok(Some(engine)) = member.try_enter(self.call) else { return false };
-            let looked = engine.borrow_mut().look(&member.state, self.call);
-            match looked {
+            let news = engine.borrow_mut().poll_news(&member.state, self.call);
+            match news {
                 Ok(true) => {}
                 Ok(false) => return false,
                 Err(error) => {
@@ -393,7 +394,7 @@ impl<R> Request<'_, R> {
         self.check()?;
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(result) => result,
-            _ => Err(self.member.state.bad(self.call, "its result has been given already".into())),
+            _ => Err(self.member.state.invalid(self.call, "its result has been given already".into())),
         }
     }
 }
@@ -405,7 +406,7 @@ mod tasks {
 
     use udeck_via::transport::Armed;
 
-    use super::{Context, Engine, Future, LOOKS, Pin, Poll, Request, Result, Stage};
+    use super::{Context, Engine, Future, POLLS, Pin, Poll, Request, Result, Stage};
     use crate::wait_policy::MEMORY_PAUSE;
 
     // `Unpin` for any `R`: the contents are in a box, or never pinned.
@@ -420,12 +421,12 @@ mod tasks {
             if matches!(this.stage, Stage::Running(_)) {
                 this.member.try_enter(this.call)?;
             }
-            for _ in 0..LOOKS {
-                if this.look(context) {
+            for _ in 0..POLLS {
+                if this.poll_once(context) {
                     this.alarm.rest();
                     return Poll::Ready(this.take());
                 }
-                // Held until an end is noted, like in `go_on`.
+                // Held until an end is noted, like in `advance`.
                 let member = this.member.clone();
                 let Some(engine) = member.try_enter(this.call)? else {
                     member.wake_later(this.call, context.waker());

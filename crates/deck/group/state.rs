@@ -141,7 +141,7 @@ impl GroupState {
 
     /// The error of a member that has sent more parts than the call has here.
     #[cold]
-    pub fn left_over(&self, member: usize, call: Signature) -> Error {
+    pub fn too_many_parts(&self, member: usize, call: Signature) -> Error {
         Error::CallMismatch {
             group: self.titled(),
             rank: self.layout.ranks[member],
@@ -151,7 +151,7 @@ impl GroupState {
     }
 
     #[cold]
-    pub fn flooded(&self, member: usize) -> Error {
+    pub fn too_many_early(&self, member: usize) -> Error {
         let rank = self.layout.ranks[member];
         let why = format!("rank {rank} has sent more messages than its calls consist of");
         Error::via(self.titled(), ViaError::Rejected(why))
@@ -165,8 +165,8 @@ impl GroupState {
 
     /// The error of a call made by an operator, or from within a wait.
     #[cold]
-    pub fn nested(&self, call: Signature) -> Error {
-        self.bad(
+    pub fn nested_call(&self, call: Signature) -> Error {
+        self.invalid(
             call,
             "it was called from within another call of the group: an operator cannot do that".into(),
         )
@@ -177,7 +177,7 @@ impl GroupState {
     pub fn panicked(&self, call: Signature, panic: &(dyn Any + Send)) -> Error {
         let words = panic.downcast_ref::<&str>().copied();
         let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        self.bad(
+        self.invalid(
             call,
             format!(
                 "an operator, or what else the program gave it, panicked: {}",
@@ -188,7 +188,7 @@ impl GroupState {
 
     /// The error of invalid arguments.
     #[cold]
-    pub fn bad(&self, call: Signature, why: String) -> Error {
+    pub fn invalid(&self, call: Signature, why: String) -> Error {
         Error::via(self.title(call), ViaError::InvalidParameter(why))
     }
 
@@ -213,7 +213,7 @@ impl GroupState {
         if root < self.layout.size() {
             return Ok(());
         }
-        Err(self.bad(call, format!("no member {root}: there are {}", self.layout.size())))
+        Err(self.invalid(call, format!("no member {root}: there are {}", self.layout.size())))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::world_state::WorldState;
 
 /// Interval at which a waiting member checks whether the awaited member has finished, and whether other
 /// threads have dropped requests. (News of lost members wake it at once.)
-const LOOK_UP: Duration = Duration::from_millis(500);
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Poll interval for room or memory, which send no notification.
 const ROOM_PAUSE: Duration = Duration::from_micros(200);
@@ -102,7 +102,7 @@ impl Engine {
         let rank = state.layout().ranks[self.awaited.member()];
         let deadline = clock.deadline();
         let pause = match self.awaited {
-            Awaited::Message(_) => LOOK_UP,
+            Awaited::Message(_) => EXIT_CHECK_INTERVAL,
             Awaited::Room(_) => ROOM_PAUSE,
             Awaited::Mailbox(to) => return self.connect(state, to, call, deadline),
         };
@@ -123,7 +123,7 @@ impl Engine {
             // The loss of any member ends the wait: without it no member can complete the call.
             Err(Error::Deadline { .. }) => {
                 let (wait, _) = clock.began();
-                wait.look(state.world(), rank as u64, || waits_for(state, call, rank));
+                wait.publish_if_long(state.world(), rank as u64, || waits_for(state, call, rank));
                 wait.check_interrupt(state.world())?;
                 state.lost().map_or(Ok(()), |(rank, how)| Err(Error::PeerLost { rank, how }))
             }
@@ -134,14 +134,14 @@ impl Engine {
 }
 
 /// Time to receive the last messages of a member that has finished.
-const LAST_LOOK: Duration = Duration::from_millis(1);
+const LAST_MESSAGES: Duration = Duration::from_millis(1);
 
 impl Engine {
     /// Like [`Engine::wait`], without waiting. Returns whether there may be news.
     ///
     /// # Errors
     /// A member is lost, or has finished, so that the call cannot go on.
-    pub(super) fn look(&mut self, state: &GroupState, call: Signature) -> Result<bool> {
+    pub(super) fn poll_news(&mut self, state: &GroupState, call: Signature) -> Result<bool> {
         let member = self.awaited.member();
         if let Awaited::Mailbox(_) = self.awaited {
             return self.connect_now(state, member, call);
@@ -153,7 +153,7 @@ impl Engine {
         // Read before: a member's messages from before its end are found, unless its connection is still
         // being accepted.
         let has_finished = log.has_finished(rank as u32) && !self.inbox.is_admitting();
-        match self.inbox.retrieve_timeout(if has_finished { LAST_LOOK } else { Duration::ZERO }) {
+        match self.inbox.retrieve_timeout(if has_finished { LAST_MESSAGES } else { Duration::ZERO }) {
             Ok(message) => self.keep(state, call, message).map(|()| true),
             Err(Error::Deadline { .. }) if has_finished => Err(state.ended(rank, call)),
             Err(Error::Deadline { .. }) => state.check_members().map(|()| false),

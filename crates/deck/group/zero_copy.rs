@@ -119,7 +119,7 @@ impl Group {
             (false, true) => "only the root gives a message",
             _ => return Ok(()),
         };
-        Err(self.member.state.bad(call, why.into()))
+        Err(self.member.state.invalid(call, why.into()))
     }
 }
 
@@ -162,7 +162,7 @@ fn own<L: Link, T: Payload>(call: &Call<L>, stored: Stored) -> Received<T> {
 
 #[cold]
 fn no_part<L: Link>(call: &Call<L>) -> crate::Error {
-    call.state().bad(call.signature(), "there is no message for this member".into())
+    call.state().invalid(call.signature(), "there is no message for this member".into())
 }
 
 /// Converts a message to the type that was posted.

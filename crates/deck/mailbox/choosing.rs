@@ -111,7 +111,7 @@ impl<T: Payload> Mailbox<T> {
             *received.parcel_mut() = parcel;
         }
         self.give_out(&mut inbox, received.parcel_mut())?;
-        self.tell(start, &received);
+        self.record(start, &received);
         Ok(received)
     }
 

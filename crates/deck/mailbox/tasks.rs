@@ -12,7 +12,7 @@ use super::Mailbox;
 use crate::error::{Error, Result, Titled};
 use crate::payload::Payload;
 use crate::received::Received;
-use crate::tasks::{Alarm, LOOKS};
+use crate::tasks::{Alarm, POLLS};
 use crate::wait_policy::MEMORY_PAUSE;
 
 impl<T: Payload> Mailbox<T> {
@@ -37,7 +37,7 @@ impl<T: Payload> Mailbox<T> {
 
     fn poll_retrieve(&mut self, alarm: &mut Alarm, task: &mut Context<'_>) -> Poll<Result<Received<T>>> {
         self.world.progress_other_postboxes();
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             if let Some(received) = self.taken_now()? {
                 alarm.rest();
                 return Poll::Ready(Ok(received));
@@ -47,7 +47,7 @@ impl<T: Payload> Mailbox<T> {
             if inbox.arm() != Armed::News {
                 // Without a progress thread, nobody else progresses messages that were posted here before.
                 let unheard = || self.world.lacks_progress().then_some(MEMORY_PAUSE);
-                let again = inbox.looks_again().or_else(unheard).map(|pause| Instant::now() + pause);
+                let again = inbox.poll_interval().or_else(unheard).map(|pause| Instant::now() + pause);
                 let set = alarm.set(&self.world, || inbox.handles(), task.waker(), again);
                 return match set {
                     Ok(()) => Poll::Pending,

@@ -13,7 +13,7 @@ use crate::error::{Error, PostError, Result, Titled};
 use crate::payload::Payload;
 use crate::postable::{Postable, unposted};
 use crate::protocol::Protocol;
-use crate::tasks::{Alarm, LOOKS};
+use crate::tasks::{Alarm, POLLS};
 use crate::wait_policy::WaitPolicy;
 
 impl<T: Payload> Postbox<T> {
@@ -47,15 +47,15 @@ impl<T: Payload> Postbox<T> {
         task: &mut Context<'_>,
         mut attempt: impl FnMut(&Self) -> Option<R>,
     ) -> Poll<Result<R, udeck_via::Error>> {
-        for look in 0..=LOOKS {
-            if look > 0 {
+        for poll in 0..=POLLS {
+            if poll > 0 {
                 self.poster.on_channel(|channel| channel.ask_for_room());
             }
             if let Some(done) = attempt(self) {
                 alarm.rest();
                 return Poll::Ready(Ok(done));
             }
-            if look == 0 {
+            if poll == 0 {
                 continue;
             }
             let (armed, at_latest) = self.poster.on_channel(|channel| channel.arm());

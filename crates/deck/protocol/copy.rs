@@ -36,7 +36,7 @@ pub(crate) struct CopySend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyStage {
     /// Not announced yet.
-    Unsaid,
+    New,
     /// Announced.
     Asked,
     /// Being sent: `sent` bytes are on their way, and `fragments` more fragments may be sent.
@@ -45,7 +45,7 @@ pub(crate) enum CopyStage {
 
 impl CopySend {
     pub fn new(block: MessageBlock) -> Self {
-        CopySend { block, stage: CopyStage::Unsaid, from: None }
+        CopySend { block, stage: CopyStage::New, from: None }
     }
 
     pub fn announce(&mut self, side: &mut SendSide) -> Result<(), ViaError> {

@@ -65,19 +65,19 @@ pub(crate) trait Host {
     /// The mailbox's rank.
     fn owner(&self) -> u32;
     /// Moves earlier messages along. Returns whether none of them waits in the queue.
-    fn is_through(&mut self) -> bool;
+    fn is_queue_drained(&mut self) -> bool;
     /// Takes the mailbox's answers.
     fn take_answers(&mut self) -> Result<bool, ViaError>;
-    /// Calls `look` until it returns a value, sleeping in between.
+    /// Calls `poll` until it returns a value, sleeping in between.
     fn wait_until<T>(
         &mut self,
         time: Time,
-        look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
+        poll: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T>;
     /// Makes another connection to the mailbox.
     fn connect(&mut self, attributes: ViAttributes, role: Role, time: Time) -> Result<Vi>;
     /// Translates an error for the program.
-    fn meaning_of(&self, error: ViaError, time: Time) -> Error;
+    fn translate_error(&self, error: ViaError, time: Time) -> Error;
     /// Handles the end of the connection: all that was queued is lost.
     fn end(&mut self, error: ViaError, time: Time) -> Error;
 }
@@ -103,7 +103,7 @@ fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
     if len > MAX_REQUEST {
         return Err(Error::TooLarge { asked: len, limit: MAX_REQUEST });
     }
-    host.wait_until(time, |host| Ok(host.is_through().then_some(())))?;
+    host.wait_until(time, |host| Ok(host.is_queue_drained().then_some(())))?;
     let pair = pair(host, time)?;
     let request = wire::head(Kind::Request, pair);
     host.wait_until(time, |host| match host.side().vi.send_inline(Some(len as u32), &request, &[]) {
@@ -151,12 +151,12 @@ fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, O
     let (tag, ptag) = (block.notes()[0], host.side().ptag());
     let region = match host.side().vi.nic().region_of(block, ptag) {
         Ok(region) => region,
-        Err((error, block)) => return Err((host.meaning_of(error, time), Some(block))),
+        Err((error, block)) => return Err((host.translate_error(error, time), Some(block))),
     };
     let Some(data) = &mut host.pairs().data else { return Err((over(host, time), region.into_block().ok())) };
     if let Err((error, descriptor)) = data.vi.post_send(Descriptor::new([region]).immediate(tag)) {
         host.pairs().data = None;
-        return Err((host.meaning_of(error, time), block_of(descriptor)));
+        return Err((host.translate_error(error, time), block_of(descriptor)));
     }
     fault::point("handshake.sent");
     let done = host.wait_until(time, |host| {

@@ -14,7 +14,7 @@ pub(crate) enum MessageBlock {
 }
 
 /// A failed post: the error, and the message unless it was in flight.
-pub(crate) type Refused = (Error, Option<MessageBlock>);
+pub(crate) type PostFailure = (Error, Option<MessageBlock>);
 
 impl MessageBlock {
     /// The block of a message that was not shared.

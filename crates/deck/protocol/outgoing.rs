@@ -23,7 +23,7 @@ pub(crate) enum Outgoing {
 }
 
 /// Error that keeps a message in its place, and the message. `None`: it waits for its answer.
-pub(crate) type Stays = (Option<ViaError>, Outgoing);
+pub(crate) type Blocked = (Option<ViaError>, Outgoing);
 
 impl Outgoing {
     /// Makes a queued message. `protocol` is neither `auto` nor `handshake`, whose messages are not queued.
@@ -77,8 +77,8 @@ impl Outgoing {
     /// Whether the message was announced to the mailbox.
     pub fn is_announced(&self) -> bool {
         match self {
-            Outgoing::Copy(message) => message.stage != copy::CopyStage::Unsaid,
-            Outgoing::RdmaWrite(message) => message.stage != rdma_write::WriteStage::Unsaid,
+            Outgoing::Copy(message) => message.stage != copy::CopyStage::New,
+            Outgoing::RdmaWrite(message) => message.stage != rdma_write::WriteStage::New,
             _ => false,
         }
     }
@@ -169,26 +169,26 @@ impl Outgoing {
         side: &mut SendSide,
         announced_reads: &mut AnnouncedReads,
         others_wait: bool,
-    ) -> Result<(), Stays> {
+    ) -> Result<(), Blocked> {
         if self.granted_from().is_some_and(|from| job_time() < from) {
             return Err((None, self));
         }
         let start = trace::begin();
         if start == 0 {
-            return self.advance_untold(side, announced_reads, others_wait);
+            return self.advance_untraced(side, announced_reads, others_wait);
         }
         let (rank, described) = (side.world.rank(), self.described());
-        self.advance_untold(side, announced_reads, others_wait)
+        self.advance_untraced(side, announced_reads, others_wait)
             .inspect(|()| trace::step(start, rank, "send", described))
     }
 
     #[allow(clippy::result_large_err, reason = "as above")]
-    fn advance_untold(
+    fn advance_untraced(
         self,
         side: &mut SendSide,
         announced_reads: &mut AnnouncedReads,
         others_wait: bool,
-    ) -> Result<(), Stays> {
+    ) -> Result<(), Blocked> {
         match self {
             Outgoing::Short(message) => {
                 message.send(side).map_err(|error| (Some(error), Outgoing::Short(message)))

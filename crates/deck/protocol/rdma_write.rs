@@ -31,7 +31,7 @@ pub(crate) struct WriteSend {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteStage {
     /// Not announced yet.
-    Unsaid,
+    New,
     /// Announced.
     Asked,
     /// The mailbox has memory for it.
@@ -40,7 +40,7 @@ pub(crate) enum WriteStage {
 
 impl WriteSend {
     pub fn new(block: MessageBlock) -> Self {
-        WriteSend { block, stage: WriteStage::Unsaid, from: None }
+        WriteSend { block, stage: WriteStage::New, from: None }
     }
 
     pub fn announce(&mut self, side: &mut SendSide) -> Result<(), ViaError> {

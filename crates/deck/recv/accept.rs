@@ -35,7 +35,7 @@ pub(super) struct Acceptor {
 /// by `handshake`. At least this number; in a small job more, an equal share of [`PLACES`]. A connection that
 /// has ended counts until the owner has seen it, because its messages and its place are kept until then. A
 /// rank that asks for another one meanwhile asks again.
-const LEAST_OF_ONE_RANK: u64 = 512;
+const MIN_PER_RANK: u64 = 512;
 /// Connections for which a mailbox's completion queues have places, over shared memory.
 const PLACES: u64 = 1023;
 
@@ -108,7 +108,7 @@ impl Acceptor {
             accepted: AtomicU32::new(0),
             coming: AtomicU32::new(0),
             failed: AtomicBool::new(false),
-            places: Places { taken: Quota::new(u64::MAX), each: LEAST_OF_ONE_RANK.max(PLACES / others) },
+            places: Places { taken: Quota::new(u64::MAX), each: MIN_PER_RANK.max(PLACES / others) },
         }
     }
 

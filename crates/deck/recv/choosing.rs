@@ -14,9 +14,9 @@ use crate::parcel::{Parcel, TooLong};
 /// Bound of the messages that are taken out of their rings in search of one that fits: messages too long for
 /// the program's buffer, and messages behind them. After this many, the call reports that the buffer is too
 /// small.
-const MOST_FOR_ONE_THAT_FITS: usize = 256;
+const MAX_PASSED_OVER: usize = 256;
 /// Messages that are set aside between two checks of the clock.
-const MOST_BETWEEN_LOOKS: usize = 256;
+const MESSAGES_PER_CLOCK_CHECK: usize = 256;
 
 /// Filter of a retrieve that chooses.
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +122,12 @@ impl Inbox {
             if let Some(too_long) = self.too_long.take() {
                 return Ok(Err(too_long));
             }
-            if self.set_aside.len() >= MOST_FOR_ONE_THAT_FITS
+            if self.set_aside.len() >= MAX_PASSED_OVER
                 && let Some(too_long) = search.too_long
             {
                 return Ok(Err(too_long));
             }
-            let parcel = match self.look_for_more(passed_over, start, deadline)? {
+            let parcel = match self.poll_more(passed_over, start, deadline)? {
                 Some(parcel) => parcel,
                 None => match self.too_long.take().or(search.too_long) {
                     Some(too_long) => return Ok(Err(too_long)),
@@ -154,7 +154,7 @@ impl Inbox {
     }
 
     /// Polls for another message, unless too many bytes were passed over already.
-    fn look_for_more(
+    fn poll_more(
         &mut self,
         passed_over: usize,
         start: Instant,
@@ -165,7 +165,7 @@ impl Inbox {
             return Err(self.set_aside_is_full(limit));
         }
         // A peer that floods the mailbox with other messages holds no call beyond its deadline.
-        if passed_over.is_multiple_of(MOST_BETWEEN_LOOKS) && deadline.passed() {
+        if passed_over.is_multiple_of(MESSAGES_PER_CLOCK_CHECK) && deadline.passed() {
             return Err(self.too_late(start.elapsed()));
         }
         self.poll_all()

@@ -14,7 +14,7 @@ use udeck_via::{Cno, Cq, CqEntry, CqHandle, Deadline, Error as ViaError};
 use crate::nics::Nics;
 
 /// Polls between two polls of queues that are not busy.
-const SELDOM: u32 = 16;
+const POLLS_PER_QUIET_POLL: u32 = 16;
 
 pub(super) struct CompletionQueues {
     first: Cq,
@@ -27,7 +27,7 @@ pub(super) struct CompletionQueues {
     /// Number of entries that this queue may still name in its turn.
     left: u32,
     /// Polls, and messages taken without one, since queues that are not busy were polled.
-    looks: u32,
+    polls: u32,
 }
 
 struct Other {
@@ -47,7 +47,7 @@ impl CompletionQueues {
         };
         let others = nics.others.iter().map(other).collect::<Result<Vec<_>, ViaError>>()?;
         let connections = vec![0; 1 + others.len()];
-        Ok(CompletionQueues { first, others, connections, turn: 0, left: 1, looks: 0 })
+        Ok(CompletionQueues { first, others, connections, turn: 0, left: 1, polls: 0 })
     }
 
     /// Handle of the first queue. Waking it wakes a thread that sleeps on all of them.
@@ -125,11 +125,11 @@ impl CompletionQueues {
         if self.others.is_empty() {
             return None;
         }
-        self.looks += 1;
-        if self.looks < SELDOM {
+        self.polls += 1;
+        if self.polls < POLLS_PER_QUIET_POLL {
             return None;
         }
-        self.looks = 0;
+        self.polls = 0;
         self.poll_quiet()
     }
 
@@ -144,7 +144,7 @@ impl CompletionQueues {
     /// Counts messages of one connection that were taken without polling a queue.
     #[inline]
     pub fn passed_over(&mut self, messages: u32) {
-        self.looks += messages;
+        self.polls += messages;
     }
 
     /// Waits like [`Cq::wait`], on all queues.

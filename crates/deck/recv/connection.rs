@@ -37,7 +37,7 @@ pub(super) struct Connection {
     /// of a connection only once, so such a connection has to be polled when it is not blocked any more.
     pub notified_while_blocked: bool,
     /// Whether the connection is queued for memory.
-    pub waits: bool,
+    pub awaits_memory: bool,
     /// Reservations under incast control.
     pub reservations: Reservations,
     /// The data VI. Boxed because most connections have none.
@@ -65,7 +65,7 @@ impl Connection {
             blocked_by_announcement: false,
             unfinished: None,
             notified_while_blocked: false,
-            waits: false,
+            awaits_memory: false,
             reservations: Reservations::default(),
             data: None,
             _place: place,
@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// Removes the oldest announcement, which has been served.
-    pub fn was_served(&mut self) {
+    pub fn pop_announcement(&mut self) {
         self.announced.pop_front();
         self.blocked_by_announcement = self.awaits_data();
     }
@@ -225,14 +225,14 @@ impl Connection {
         grants: &mut Grants,
     ) -> Result<RendezvousStatus, Malformed> {
         let start = trace::begin();
-        let served = self.serve_untold(announcement, buffer_len, world, grants);
+        let served = self.serve_untraced(announcement, buffer_len, world, grants);
         if start != 0 && matches!(served, Ok(RendezvousStatus::Received(_) | RendezvousStatus::Answered)) {
             trace::step(start, world.rank(), "answer", announcement.described());
         }
         served
     }
 
-    fn serve_untold(
+    fn serve_untraced(
         &mut self,
         announcement: Announcement,
         buffer_len: Option<usize>,

@@ -15,7 +15,7 @@ use crate::world_state::WorldState;
 
 /// Interval between two scans of all connections, of which there may be thousands. Messages that arrive in
 /// between still count as outstanding.
-const LOOK_EVERY: Duration = Duration::from_micros(100);
+const SCAN_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Grants of a mailbox to its postboxes.
 pub(crate) struct Grants {
@@ -34,7 +34,7 @@ struct Schedule {
     /// since.
     outstanding: u64,
     /// Time of the last scan.
-    looked: Option<Duration>,
+    last_scan: Option<Duration>,
     rules: Rules,
 }
 
@@ -60,7 +60,7 @@ impl Grants {
             begun: job_time(),
             counters: counters.clone(),
             outstanding: 0,
-            looked: None,
+            last_scan: None,
             rules,
         };
         Grants { quota, schedule: (rules != Rules::Off).then(|| Box::new(schedule())) }
@@ -90,10 +90,10 @@ impl Grants {
             return;
         };
         let now = schedule.elapsed();
-        if schedule.looked.is_some_and(|looked| now < looked + LOOK_EVERY) {
+        if schedule.last_scan.is_some_and(|last_scan| now < last_scan + SCAN_INTERVAL) {
             return;
         }
-        schedule.looked = Some(now);
+        schedule.last_scan = Some(now);
         let outstanding =
             of.map(|(reserved, side)| reserved.account.outstanding(now, side.arrivals.weight()));
         schedule.outstanding = outstanding.fold(0, u64::saturating_add);

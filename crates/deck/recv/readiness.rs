@@ -48,7 +48,7 @@ impl<'a> WaitConditions<'a> {
         moved
             || self.world.exit_log().version() != self.exits_seen
             || self.acceptor.is_some_and(came)
-            || self.turns.is_some_and(Turns::are_wanted)
+            || self.turns.is_some_and(Turns::is_requested)
             || self.world.is_wait_over()
     }
 }
@@ -89,7 +89,7 @@ impl Inbox {
     /// [`Error::TurnOver`].
     #[inline]
     pub fn check_turn(&self, waited: impl FnOnce() -> Duration) -> Result {
-        if !self.turns.are_wanted() {
+        if !self.turns.is_requested() {
             return Ok(());
         }
         Err(Error::TurnOver { waited: waited(), wait: Box::new(self.waits_for(Call::Retrieve)) })
@@ -97,11 +97,11 @@ impl Inbox {
 
     /// Whether other threads are to have the mailbox now.
     pub fn is_turn_over(&self) -> bool {
-        self.turns.are_wanted()
+        self.turns.is_requested()
     }
 
     /// Notes that the loss of this rank was reported in this mailbox's name.
-    pub fn was_told_of(&mut self, lost: u32) {
+    pub fn mark_reported(&mut self, lost: u32) {
         self.reported.insert(lost);
     }
 
@@ -127,20 +127,20 @@ impl Inbox {
     }
 
     /// The queues to wait on, and the conditions to check meanwhile.
-    pub fn queues_and_around(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
-        let (queues, around) = self.queues_around();
-        (queues.iter_mut(), around)
+    pub fn queues_to_wait_on(&mut self) -> (impl Iterator<Item = &mut Cq>, WaitConditions<'_>) {
+        let (queues, conditions) = self.queues_and_conditions();
+        (queues.iter_mut(), conditions)
     }
 
-    pub(super) fn queues_around(&mut self) -> (&mut CompletionQueues, WaitConditions<'_>) {
+    pub(super) fn queues_and_conditions(&mut self) -> (&mut CompletionQueues, WaitConditions<'_>) {
         let (world, acceptor) = (&*self.world, &*self.acceptor);
-        let around = WaitConditions {
+        let conditions = WaitConditions {
             world,
             acceptor: Some((acceptor, acceptor.accepted())),
             turns: Some(&self.turns),
             exits_seen: self.exits_seen,
             exits_open: self.exits_open,
         };
-        (&mut self.queues, around)
+        (&mut self.queues, conditions)
     }
 }

@@ -34,7 +34,7 @@ impl Inbox {
         if let Some(asked) = connection.reservations.asked.take() {
             return self.answer_reservation(context, asked);
         }
-        let Some(memory) = connection.wants().filter(|_| !connection.waits) else { return Ok(None) };
+        let Some(memory) = connection.wants().filter(|_| !connection.awaits_memory) else { return Ok(None) };
         if self.waiting.for_memory[memory as usize].is_empty()
             && let ServeResult::Done(parcel) = self.serve_oldest(context)?
         {
@@ -80,7 +80,7 @@ impl Inbox {
                     break;
                 };
                 if let Some(Some(connection)) = self.connections.get_mut(context) {
-                    connection.waits = false;
+                    connection.awaits_memory = false;
                     self.wait_for_memory(context);
                 }
                 if parcel.is_some() || self.too_long.is_some() {
@@ -120,7 +120,7 @@ impl Inbox {
     fn wait_for_memory(&mut self, context: usize) {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return };
         let Some(memory) = connection.wants() else { return };
-        connection.waits = true;
+        connection.awaits_memory = true;
         self.waiting.for_memory[memory as usize].push_back(context);
     }
 
@@ -149,7 +149,7 @@ impl Inbox {
             }
             Err(Malformed) => return self.end_malformed(context).map(ServeResult::Done),
         };
-        connection.was_served();
+        connection.pop_announcement();
         self.resume_reading(context);
         Ok(ServeResult::Done(parcel))
     }

@@ -15,10 +15,10 @@ use crate::stats::Counters;
 use crate::wire::{HEAD_BYTES, Kind};
 
 /// Maximum number of messages in a run.
-const MOST: usize = 16;
+const MAX_RUN: usize = 16;
 
 /// Bytes that a message set aside counts besides its length.
-const EACH: usize = 128;
+const OVERHEAD: usize = 128;
 
 /// Messages set aside, oldest first.
 #[derive(Default)]
@@ -32,7 +32,7 @@ pub(super) struct SetAside {
 
 /// A run: short messages of one postbox.
 struct Run {
-    messages: Box<[ShortArrival; MOST]>,
+    messages: Box<[ShortArrival; MAX_RUN]>,
     /// Index of the first message that is not given out yet.
     from: usize,
     to: usize,
@@ -44,7 +44,7 @@ struct Run {
 
 impl Default for Run {
     fn default() -> Self {
-        Run { messages: Box::new([ShortArrival::NONE; MOST]), from: 0, to: 0, source: (0, 0), number: 0 }
+        Run { messages: Box::new([ShortArrival::NONE; MAX_RUN]), from: 0, to: 0, source: (0, 0), number: 0 }
     }
 }
 
@@ -132,7 +132,7 @@ impl SetAside {
     pub fn take_run(&mut self, connection: &mut Connection, most: usize, counters: &Counters) -> usize {
         debug_assert!(self.is_empty());
         let run = &mut self.run;
-        let places = &mut run.messages[..most.min(MOST)];
+        let places = &mut run.messages[..most.min(MAX_RUN)];
         let taken = connection.side.vi.arrival_short_run(Kind::Eager as u8, places);
         (run.from, run.to, run.source) = (0, taken, connection.postbox());
         let lengths = run.messages[..taken].iter().map(|arrival| arrival.message.len() - HEAD_BYTES);
@@ -150,7 +150,7 @@ impl SetAside {
         if run.is_over() {
             return None;
         }
-        let ShortArrival { immediate, message } = &run.messages[run.from % MOST];
+        let ShortArrival { immediate, message } = &run.messages[run.from % MAX_RUN];
         run.from += 1;
         parcel.place().copy_from(message);
         (parcel.rank, parcel.postbox) = run.source;
@@ -165,7 +165,7 @@ impl SetAside {
 }
 
 fn weight(parcel: &Parcel) -> usize {
-    EACH + parcel.bytes().len()
+    OVERHEAD + parcel.bytes().len()
 }
 
 impl Run {

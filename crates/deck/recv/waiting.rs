@@ -21,11 +21,11 @@ const FIRST_READ_PAUSE: Duration = Duration::from_micros(20);
 
 /// Polls of the connection that had the last message, before a wait polls in general: about 3 µs, in which a
 /// running peer has answered.
-const LOOKS_IN_PLACE: u32 = 768;
+const POLLS_IN_PLACE: u32 = 768;
 /// Maximum number of connections that one poll in turn tries.
-const MOST_IN_TURN: usize = 16;
+const MAX_IN_TURN: usize = 16;
 /// Polls of that connection between two polls of everything else.
-const LOOKS_AT_ONE: u32 = 16;
+const POLLS_PER_ROUND: u32 = 16;
 
 /// Back-off state of one wait, which may sleep many times.
 struct WaitPauses {
@@ -47,13 +47,13 @@ impl Inbox {
     /// connection itself, so that a message is in its place as soon as it is seen. `false`: nothing came, or
     /// something came elsewhere.
     pub fn wait_in_place(&mut self, parcel: &mut Parcel) -> Result<bool> {
-        for _ in 0..LOOKS_IN_PLACE / LOOKS_AT_ONE {
+        for _ in 0..POLLS_IN_PLACE / POLLS_PER_ROUND {
             let Some(context) = self.sole_active() else { return Ok(false) };
             let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
             if connection.is_blocked() {
                 return Ok(false);
             }
-            for _ in 0..LOOKS_AT_ONE {
+            for _ in 0..POLLS_PER_ROUND {
                 let found = connection.side.vi.arrival_short(parcel.place());
                 if found != Found::Nothing {
                     return self.receive_found(found, context, parcel);
@@ -71,7 +71,7 @@ impl Inbox {
         if !self.is_quiet() {
             return Ok(false);
         }
-        for _ in 0..self.connections.len().min(MOST_IN_TURN) {
+        for _ in 0..self.connections.len().min(MAX_IN_TURN) {
             self.turn = (self.turn + 1) % self.connections.len();
             let Some(Some(connection)) = self.connections.get_mut(self.turn) else { continue };
             if connection.is_blocked() {
@@ -131,7 +131,9 @@ impl Inbox {
             if is_internal(&self.name) {
                 wait.keep();
             } else {
-                wait.look(&self.world, u64::from(self.accepted_seen), || self.waits_for(Call::Retrieve));
+                wait.publish_if_long(&self.world, u64::from(self.accepted_seen), || {
+                    self.waits_for(Call::Retrieve)
+                });
             }
         }
     }
@@ -158,9 +160,9 @@ impl Inbox {
         {
             return Ok(parcel.fill(Some(found)));
         }
-        let until = self.looks_again().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
-        let (queues, around) = self.queues_around();
-        let news = queues.wait(around.world().slice(until), || around.has_changed());
+        let until = self.poll_interval().map_or(deadline, |pause| deadline.min(Deadline::after(pause)));
+        let (queues, conditions) = self.queues_and_conditions();
+        let news = queues.wait(conditions.world().slice(until), || conditions.has_changed());
         let entry = news.map_err(|error| Error::via(format!("waiting at {}", Titled(&self.name)), error))?;
         entry.map_or(Ok(false), |entry| self.receive_at(entry.context, parcel))
     }
@@ -168,20 +170,21 @@ impl Inbox {
     /// Polls the work queues for as long as a wait spins. After a spin in vain, the completion queue need not
     /// spin, too.
     fn spin(&mut self, deadline: Deadline) -> Result<Option<Parcel>> {
-        let mut spinner = Spinner::with_habit(self.world.oversubscribed(), self.habit).with_long_looks();
+        let mut spinner =
+            Spinner::with_history(self.world.oversubscribed(), self.spin_history).with_long_looks();
         loop {
             let found = self.poll_work_queues()?;
             if found.is_some() || self.is_polling_blocked() {
-                self.habit = spinner.found();
+                self.spin_history = spinner.found();
                 return Ok(found);
             }
             if deadline.passed() {
-                self.habit = spinner.gave_up();
+                self.spin_history = spinner.gave_up();
                 return Ok(None);
             }
             self.world.progress_other_postboxes();
             if spinner.pause() == Pause::Sleep {
-                self.habit = spinner.found();
+                self.spin_history = spinner.found();
                 self.queues.sleep_at_once();
                 return Ok(None);
             }
@@ -221,7 +224,7 @@ impl Inbox {
 
     /// Interval after which to poll again although nothing was heard: memory that is waited for may become
     /// free.
-    pub fn looks_again(&self) -> Option<Duration> {
+    pub fn poll_interval(&self) -> Option<Duration> {
         (!self.waiting.is_empty()).then_some(MEMORY_PAUSE)
     }
 
@@ -315,7 +318,7 @@ impl Inbox {
 
     /// The ranks that could post, and those that cannot any more, in words.
     pub(super) fn whom(&self) -> String {
-        let (mut whom, lost) = (self.who_could_post(), self.world.exit_log().lost_in_words());
+        let (mut whom, lost) = (self.list_possible_senders(), self.world.exit_log().lost_in_words());
         if !lost.is_empty() {
             whom = format!("{whom}; {lost}");
         }
@@ -325,7 +328,7 @@ impl Inbox {
         whom
     }
 
-    fn who_could_post(&self) -> String {
+    fn list_possible_senders(&self) -> String {
         if let Some(shortage) = self.shortage() {
             return shortage;
         }

@@ -22,30 +22,30 @@ impl Channel {
         error: &ViaError,
     ) -> Result<Deadline> {
         #[cfg(feature = "async")]
-        self.has_to_look.set(matches!(error, ViaError::NoMemory { .. }));
+        self.needs_polling.set(matches!(error, ViaError::NoMemory { .. }));
         match until {
             None => Err(Error::WouldBlock { what: "the post", whom: self.awaited_by(error) }),
             Some(deadline) if deadline.passed() => Err(self.too_late("posting", start, error)),
-            Some(deadline) => self.is_awaited().map(|()| deadline),
+            Some(deadline) => self.check_owner_alive().map(|()| deadline),
         }
     }
 
     /// Like [`Channel::may_wait`], for a post that holds `held` bytes itself and may have to copy them.
     #[cold]
-    pub(super) fn may_wait_beside(
+    pub(super) fn may_wait_holding(
         &self,
         held: usize,
         until: Option<Deadline>,
         start: Instant,
         error: &ViaError,
     ) -> Result<Deadline> {
-        self.in_vain(held, error).map_or_else(|| self.may_wait(until, start, error), Err)
+        self.futile_wait(held, error).map_or_else(|| self.may_wait(until, start, error), Err)
     }
 
     /// The error if waiting for memory is in vain: the message of `held` bytes itself leaves no room for the
     /// copy that `error` is about, whatever others give back.
     #[cold]
-    pub(super) fn in_vain(&self, held: usize, error: &ViaError) -> Option<Error> {
+    pub(super) fn futile_wait(&self, held: usize, error: &ViaError) -> Option<Error> {
         let &ViaError::NoMemory { asked, limit, .. } = error else { return None };
         if held.saturating_add(asked) <= limit {
             return None;
@@ -59,7 +59,7 @@ impl Channel {
     /// Checks that the mailbox's owner is not lost. The launcher may know of a loss before the connection
     /// breaks; then waiting is in vain.
     #[cold]
-    pub(super) fn is_awaited(&self) -> Result {
+    pub(super) fn check_owner_alive(&self) -> Result {
         let rank = self.owner as usize;
         self.lost().map_or(Ok(()), |how| Err(Error::PeerLost { rank, how }))
     }
@@ -96,12 +96,12 @@ impl Channel {
     /// owner ended.
     #[cold]
     pub(super) fn translate(&self, error: ViaError, policy: WaitPolicy) -> Error {
-        self.meaning("posting", error, policy)
+        self.translate_for("posting", error, policy)
     }
 
     /// Like [`Channel::translate`], for a call that does what `verb` says.
     #[cold]
-    pub(super) fn meaning(&self, verb: &str, error: ViaError, policy: WaitPolicy) -> Error {
+    pub(super) fn translate_for(&self, verb: &str, error: ViaError, policy: WaitPolicy) -> Error {
         let (rank, name) = (self.owner as usize, self.mailbox.clone());
         match error {
             ViaError::Closed => Error::MailboxGone { name, rank },
@@ -155,7 +155,7 @@ impl Channel {
     }
 
     fn undecided(&self, verb: &str, start: Instant, has_waited: bool) -> Error {
-        self.looks_for_more();
+        self.require_polling();
         let whom = awaited_launcher(self.owner);
         if has_waited {
             let what = format!("{verb} to {}", Titled(&self.mailbox));

@@ -34,7 +34,7 @@ impl Pacing {
     }
 
     /// Whether the next message may be sent without any request.
-    fn goes_at_once(&self) -> bool {
+    fn may_bypass_queue(&self) -> bool {
         self.poster.goes_at_once(|| self.elapsed())
     }
 
@@ -56,12 +56,12 @@ pub(super) fn delay(micros: u32) -> Duration {
 
 impl Channel {
     /// Whether a message that is not announced may pass the queue by. The queue is empty then.
-    pub(super) fn goes_at_once(&self) -> bool {
-        self.queue.is_empty() && self.pacing.as_ref().is_none_or(|pacing| pacing.goes_at_once())
+    pub(super) fn may_bypass_queue(&self) -> bool {
+        self.queue.is_empty() && self.pacing.as_ref().is_none_or(|pacing| pacing.may_bypass_queue())
     }
 
     /// Notes that a message has passed the queue by.
-    pub(super) fn went(&mut self, len: usize) {
+    pub(super) fn note_sent(&mut self, len: usize) {
         if let Some(pacing) = &mut self.pacing {
             pacing.sent(pacing::weight(1, len as u64));
         }

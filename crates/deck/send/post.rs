@@ -7,18 +7,18 @@ use udeck_via::mem::Fill;
 use udeck_via::{Block, Deadline, Error as ViaError, Vi, copy_bytes};
 
 use super::requests::RequestId;
-use super::{Channel, Failed};
+use super::{BlockFailure, Channel};
 use crate::connect::attempt::Attempt;
 use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 #[cfg(doc)]
 use crate::protocol::auto::Dispatch;
 use crate::protocol::handshake::{self, Host, Pairs, Time};
-use crate::protocol::message_block::{MessageBlock, Refused};
+use crate::protocol::message_block::{MessageBlock, PostFailure};
 use crate::protocol::outgoing::Outgoing;
 use crate::protocol::side::{SendSide, is_busy};
 use crate::protocol::{MAX_INLINE, Protocol, eager, hand_off};
-use crate::wait_policy::{WaitPolicy, look_again};
+use crate::wait_policy::{WaitPolicy, poll_deadline};
 use crate::wire::{Introduction, Role};
 
 impl Channel {
@@ -65,7 +65,7 @@ impl Channel {
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
+    ) -> Result<Option<RequestId>, PostFailure> {
         if self.side.world.has_news_for_posts()
             && let Err(error) = self.undelivered()
         {
@@ -74,7 +74,7 @@ impl Channel {
         let len = block.len();
         let protocol = self.selector.resolve(protocol, len);
         let request = match protocol {
-            Protocol::Eager | Protocol::HandOff if self.goes_at_once() => {
+            Protocol::Eager | Protocol::HandOff if self.may_bypass_queue() => {
                 self.post_now(block, protocol, policy)?
             }
             Protocol::Handshake => return self.post_and_wait(block, policy),
@@ -90,7 +90,7 @@ impl Channel {
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
+    ) -> Result<Option<RequestId>, PostFailure> {
         match self.send(block, protocol) {
             Ok(()) => Ok(None),
             Err((error, block)) => self.post_now_slow(error, block, protocol, policy),
@@ -104,19 +104,19 @@ impl Channel {
         mut block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
+    ) -> Result<Option<RequestId>, PostFailure> {
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
         let policy = until.map_or(policy, WaitPolicy::Until);
         // The wait for memory is here, because a message that waits in the queue takes some itself.
         while matches!(error, ViaError::NoMemory { .. }) && !matches!(policy, WaitPolicy::Queue) {
-            let deadline = match self.may_wait_beside(block.kept(), until, start, &error) {
+            let deadline = match self.may_wait_holding(block.kept(), until, start, &error) {
                 Ok(deadline) => deadline,
                 Err(why) => return Err((why, Some(block))),
             };
             // Takes a grant that was asked for ahead, which would end each wait at once. The next try reports
             // an error.
             self.take_all_answers().ok();
-            if let Err(why) = self.wait(look_again(&error, deadline), &mut wait, Call::Post) {
+            if let Err(why) = self.wait(poll_deadline(&error, deadline), &mut wait, Call::Post) {
                 return Err((why, Some(block)));
             }
             match self.send(block, protocol) {
@@ -130,14 +130,14 @@ impl Channel {
         if protocol == Protocol::Eager && block.len() > MAX_INLINE {
             // Queued, so that the message is not copied again at each try.
             let request = self.post_queued(block, protocol, policy)?;
-            self.linger(until, |channel| {
+            self.retry_spinning(until, |channel| {
                 channel.progress();
                 channel.queue.is_empty().then_some(())
             });
             return Ok(request);
         }
         let mut message = Some(block);
-        let sent = self.linger(until, |channel| match channel.send(message.take()?, protocol) {
+        let sent = self.retry_spinning(until, |channel| match channel.send(message.take()?, protocol) {
             Ok(()) => Some(Ok(())),
             Err((error, returned)) if is_busy(&error) => {
                 message = Some(returned);
@@ -160,7 +160,7 @@ impl Channel {
         } else if let Err(error) = eager::send(&mut self.side, &block) {
             return Err((error, block));
         }
-        self.went(len);
+        self.note_sent(len);
         Ok(())
     }
 
@@ -183,12 +183,12 @@ impl Channel {
         }
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
         let mut block = loop {
-            self.look(policy)?;
+            self.check_open(policy)?;
             match self.side.world.allocate_leaving_room(bytes.len(), Fill::Keep) {
                 Ok(block) => break block,
                 Err(error) if is_busy(&error) => {
                     let deadline = self.may_wait(until, start, &error)?;
-                    self.wait(look_again(&error, deadline), &mut wait, Call::Post)?;
+                    self.wait(poll_deadline(&error, deadline), &mut wait, Call::Post)?;
                 }
                 Err(error) => return Err(self.translate(error, policy)),
             }
@@ -205,8 +205,8 @@ impl Channel {
         if self.side.world.has_news_for_posts() {
             self.undelivered()?;
         }
-        self.look(policy)?;
-        let sent = if self.goes_at_once() { self.send_short(bytes, tag, policy) } else { Ok(false) };
+        self.check_open(policy)?;
+        let sent = if self.may_bypass_queue() { self.send_short(bytes, tag, policy) } else { Ok(false) };
         let request = match sent {
             Ok(true) => None,
             Ok(false) => {
@@ -225,10 +225,10 @@ impl Channel {
             Err(error) if is_busy(&error) => None,
             sent => Some(sent),
         };
-        let sent = attempt(self).or_else(|| self.linger(self.until(policy), attempt));
+        let sent = attempt(self).or_else(|| self.retry_spinning(self.until(policy), attempt));
         match sent {
             Some(Ok(())) => {
-                self.went(bytes.len());
+                self.note_sent(bytes.len());
                 Ok(true)
             }
             Some(Err(error)) => Err(error),
@@ -242,7 +242,7 @@ impl Channel {
         &mut self,
         block: MessageBlock,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
+    ) -> Result<Option<RequestId>, PostFailure> {
         let block = match block {
             MessageBlock::Own(block) => block,
             MessageBlock::Shared(shared) => {
@@ -251,20 +251,20 @@ impl Channel {
             }
         };
         let (start, len) = (Instant::now(), block.len());
-        let posted = match self.may_shake_hands(policy, start) {
+        let posted = match self.check_handshake(policy, start) {
             Ok(deadline) => handshake::post(self, block, Time { start, deadline }),
             Err(error) => Err((error, Some(block))),
         };
-        let refused = |(error, block): Failed| (error, block.map(MessageBlock::Own));
+        let refused = |(error, block): BlockFailure| (error, block.map(MessageBlock::Own));
         posted.map_err(refused)?;
         self.side.counters.by(Protocol::Handshake);
         self.side.counters.posted(len);
         Ok(None)
     }
 
-    fn may_shake_hands(&mut self, policy: WaitPolicy, start: Instant) -> Result<Deadline> {
+    fn check_handshake(&mut self, policy: WaitPolicy, start: Instant) -> Result<Deadline> {
         self.check(Protocol::Handshake)?;
-        self.look(policy)?;
+        self.check_open(policy)?;
         if matches!(policy, WaitPolicy::Queue) {
             return Err(self.would_block_thread());
         }
@@ -291,7 +291,7 @@ impl Host for Channel {
         self.owner
     }
 
-    fn is_through(&mut self) -> bool {
+    fn is_queue_drained(&mut self) -> bool {
         self.progress();
         self.queue.is_empty()
     }
@@ -307,12 +307,12 @@ impl Host for Channel {
     fn wait_until<T>(
         &mut self,
         Time { start, deadline }: Time,
-        mut look: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
+        mut poll: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T> {
         let mut wait = LongWait::begin("the mailbox");
         loop {
             self.side.vi.request_send_notify();
-            match look(self) {
+            match poll(self) {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {}
                 Err(error) => {
@@ -320,7 +320,7 @@ impl Host for Channel {
                     return Err(self.translate(error, WaitPolicy::Until(deadline)));
                 }
             }
-            self.is_awaited()?;
+            self.check_owner_alive()?;
             if deadline.passed() {
                 return Err(self.too_late("posting", start, &mailbox_is_full()));
             }
@@ -342,10 +342,10 @@ impl Host for Channel {
             attempt.persist(None, || vi.connect(&self.to, &cq, &cq, &introduction, deadline))?;
             Ok(vi)
         });
-        connected.map_err(|error| attempt.meaning(&self.side.world, &self.mailbox, self.owner, error))
+        connected.map_err(|error| attempt.translate(&self.side.world, &self.mailbox, self.owner, error))
     }
 
-    fn meaning_of(&self, error: ViaError, time: Time) -> Error {
+    fn translate_error(&self, error: ViaError, time: Time) -> Error {
         self.translate(error, WaitPolicy::Until(time.deadline))
     }
 

@@ -8,7 +8,7 @@ use udeck_via::mem::{SharedBytes, StableBuffer, UserMemory};
 use udeck_via::{Block, Region};
 
 use super::requests::RequestId;
-use super::{Channel, Failed};
+use super::{BlockFailure, Channel};
 use crate::error::{Error, Result, Titled, check_process};
 use crate::progress::{Advance, Slot};
 use crate::protocol::auto::{Dispatch, Selector};
@@ -112,7 +112,11 @@ impl Poster {
 
     /// Posts a message that has no other owner.
     #[inline]
-    pub(crate) fn post_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+    pub(crate) fn post_block(
+        &self,
+        block: Block,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>, BlockFailure> {
         if trace::is_on() {
             self.post_block_traced(block, policy)
         } else {
@@ -121,7 +125,7 @@ impl Poster {
     }
 
     #[inline]
-    fn post_any_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+    fn post_any_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, BlockFailure> {
         let block = match block.len() {
             0..=MAX_INLINE => match self.post_short_block(block) {
                 None => return Ok(None),
@@ -149,7 +153,7 @@ impl Poster {
     }
 
     #[inline(never)]
-    fn post_long_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+    fn post_long_block(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, BlockFailure> {
         let posted = match &mut *self.slot.borrow_mut() {
             ChannelSlot::Own(channel) if self.dispatch.get().is_handed_off(block.len()) => {
                 channel.post_handed_off(block)
@@ -163,7 +167,7 @@ impl Poster {
     }
 
     #[inline(never)]
-    fn post_block_slow(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+    fn post_block_slow(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, BlockFailure> {
         if let Err(error) = self.world.check() {
             return Err((error, Some(block)));
         }
@@ -196,7 +200,7 @@ impl Poster {
     }
 
     #[cold]
-    fn post_block_traced(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, Failed> {
+    fn post_block_traced(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, BlockFailure> {
         self.traced((block.len(), block.notes()[0]), || self.post_any_block(block, policy))
     }
 

@@ -14,14 +14,14 @@ use super::requests::RequestId;
 use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 use crate::protocol::Protocol;
-use crate::protocol::message_block::{MessageBlock, Refused};
+use crate::protocol::message_block::{MessageBlock, PostFailure};
 use crate::protocol::outgoing::{Outgoing, copied_at_once};
 use crate::protocol::side::is_busy;
 use crate::wait_policy::WaitPolicy;
 use crate::wire::{self, Kind};
 
 /// Polls between two checks of the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
+const POLLS_PER_CLOCK_CHECK: u32 = 16;
 
 impl Channel {
     /// Accepts a message that cannot simply be sent. (Messages by `handshake` are not queued.)
@@ -30,7 +30,7 @@ impl Channel {
         block: MessageBlock,
         protocol: Protocol,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
+    ) -> Result<Option<RequestId>, PostFailure> {
         // The protocol was checked against the connection's capabilities when it was set.
         let checked = self.check_owner(&block).and_then(|()| self.check_copy(&block, protocol));
         if let Err(error) = checked {
@@ -44,15 +44,19 @@ impl Channel {
         &mut self,
         message: Outgoing,
         policy: WaitPolicy,
-    ) -> Result<Option<RequestId>, Refused> {
+    ) -> Result<Option<RequestId>, PostFailure> {
         let queued = self.try_enqueue(message, policy);
         self.note_queued();
         queued
     }
 
-    fn try_enqueue(&mut self, message: Outgoing, policy: WaitPolicy) -> Result<Option<RequestId>, Refused> {
+    fn try_enqueue(
+        &mut self,
+        message: Outgoing,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>, PostFailure> {
         let memory = message.memory();
-        if let Err(error) = self.look(policy).and_then(|()| self.wait_for_place(memory, policy)) {
+        if let Err(error) = self.check_open(policy).and_then(|()| self.wait_for_place(memory, policy)) {
             return Err((error, message.into_block()));
         }
         let is_held = matches!(policy, WaitPolicy::Queue);
@@ -79,16 +83,17 @@ impl Channel {
     /// Retries a message that has found no room, for as long as a wait spins, instead of sleeping: a reader
     /// makes room in a moment. Thus a stream of messages whose receiver keeps up stays in the ring, and its
     /// channel with its poster. `None`: in vain.
-    pub(super) fn linger<R>(
+    pub(super) fn retry_spinning<R>(
         &mut self,
         until: Option<Deadline>,
         mut attempt: impl FnMut(&mut Self) -> Option<R>,
     ) -> Option<R> {
         let deadline = until?;
-        let (mut spinner, mut looks) = (Spinner::new(self.side.world.oversubscribed()), 0_u32);
+        let (mut spinner, mut polls) = (Spinner::new(self.side.world.oversubscribed()), 0_u32);
         loop {
-            looks += 1;
-            if spinner.pause() == Pause::Sleep || (looks.is_multiple_of(LOOKS_PER_CLOCK) && deadline.passed())
+            polls += 1;
+            if spinner.pause() == Pause::Sleep
+                || (polls.is_multiple_of(POLLS_PER_CLOCK_CHECK) && deadline.passed())
             {
                 return None;
             }
@@ -118,7 +123,7 @@ impl Channel {
         self.side
             .world
             .allocate(copy, Fill::Keep)
-            .map_or_else(|error| self.in_vain(block.kept(), &error).map_or(Ok(()), Err), |_| Ok(()))
+            .map_or_else(|error| self.futile_wait(block.kept(), &error).map_or(Ok(()), Err), |_| Ok(()))
     }
 
     /// Waits until a message with `memory` bytes of memory may be queued.
@@ -143,7 +148,7 @@ impl Channel {
 
     /// Moves messages along, and returns the error if the connection has ended: otherwise each announcement
     /// would be accepted and lost, every time.
-    pub(super) fn look(&mut self, policy: WaitPolicy) -> Result {
+    pub(super) fn check_open(&mut self, policy: WaitPolicy) -> Result {
         self.progress();
         if self.has_queued() {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::long_wait::{LongWait, for_owner};
 use crate::wait_policy::WaitPolicy;
 
 /// Interval at which a wait checks whether the launcher has reported the owner's end.
-const LOOK_UP: Duration = Duration::from_millis(500);
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// First and longest poll interval of a flush. A mailbox sends no notification for each message
 /// that it reads, because that would slow down every retrieve.
@@ -38,7 +38,7 @@ impl Channel {
         let world = &self.side.world;
         let sleeps = world.oversubscribed() && !world.lacks_progress() && self.waits_for_turn();
         let deadline = self.until_turn(deadline);
-        let until = wait.slice(deadline.min(Deadline::after(LOOK_UP)));
+        let until = wait.slice(deadline.min(Deadline::after(EXIT_CHECK_INTERVAL)));
         let until = if sleeps {
             // The progress thread serves other postboxes, and other ranks need the processor.
             self.cq.sleep_at_once();
@@ -47,7 +47,7 @@ impl Channel {
             world.slice(until)
         };
         self.cq.wait(until, || world.progress_other_postboxes() || world.is_wait_over());
-        wait.look(world, 0, || for_owner(call, &self.mailbox, self.owner));
+        wait.publish_if_long(world, 0, || for_owner(call, &self.mailbox, self.owner));
         wait.check_interrupt(world)
     }
 
@@ -66,12 +66,14 @@ impl Channel {
                 match self.side.vi.unread() {
                     Ok(0) => return Ok(()),
                     Ok(_) => {}
-                    Err(error) => return Err(self.meaning("flushing", error, WaitPolicy::Until(deadline))),
+                    Err(error) => {
+                        return Err(self.translate_for("flushing", error, WaitPolicy::Until(deadline)));
+                    }
                 }
             }
-            self.is_awaited()?;
+            self.check_owner_alive()?;
             if deadline.passed() {
-                self.looks_for_more();
+                self.require_polling();
                 return Err(self.too_late("flushing", start, &mailbox_is_full()));
             }
             self.wait(deadline.min(Deadline::after(pause)), &mut wait, Call::Flush)?;
@@ -113,7 +115,7 @@ impl Channel {
             if self.is_request_done(id) {
                 return Ok(());
             }
-            self.is_awaited()?;
+            self.check_owner_alive()?;
             if deadline.passed() {
                 return Err(self.too_late(DELIVERING, start, &self.obstacle()));
             }
@@ -152,9 +154,9 @@ impl Channel {
     // ---- tasks ----
 
     /// Marks that a waiting task has to poll by itself: it will get no notification.
-    pub(super) fn looks_for_more(&self) {
+    pub(super) fn require_polling(&self) {
         #[cfg(feature = "async")]
-        self.has_to_look.set(true);
+        self.needs_polling.set(true);
     }
 }
 
@@ -170,13 +172,13 @@ mod tasks {
 
     /// Polls that exceed the number of entries that the connection's two work queues put on their completion
     /// queue while nothing new comes.
-    const LOOKS: usize = 8;
+    const POLLS: usize = 8;
 
     impl Channel {
         /// Requests a notification of room. Called before the last try; [`Channel::arm`] is called after it.
         pub fn ask_for_room(&mut self) {
             // Drains notifications from before the last try, which would not be news after it.
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if self.cq.poll().is_none() {
                     break;
                 }
@@ -188,7 +190,7 @@ mod tasks {
         /// at which to poll anyway: there may be no notification if others move the queue along, memory has
         /// to become free, or messages have to be read.
         pub fn arm(&mut self) -> (Armed, Option<Instant>) {
-            let unheard = self.has_queued() || self.has_to_look.get();
+            let unheard = self.has_queued() || self.needs_polling.get();
             (self.cq.arm(), unheard.then(|| Instant::now() + MEMORY_PAUSE))
         }
 

@@ -14,7 +14,7 @@ use udeck_boot::{BootError, Maker, client::SEGMENTS};
 use udeck_via::segments::{FetchError, MAX_REQUESTS, Purpose, Shape, SharedMemory, SharedUse, fetch};
 use udeck_via::{Deadline, Error as ViaError};
 
-use super::wait::how_dead;
+use super::wait::how_ended;
 use super::{BarrierState, Shared};
 use crate::error::{Error, INTERNAL, Result, check_process};
 use crate::exit_check::{Verdict, check_exit};
@@ -114,20 +114,20 @@ fn make(
             let deadline = Deadline::after(world.config().setup);
             let known =
                 world.client().register(&service_of(world.rank() as u32), address, deadline.instant());
-            known.map_err(|error| Failure(error.into()))
+            known.map_err(|error| OfferError(error.into()))
         };
         let offered = world.sharing().offer(world.client(), shape, fd, make_known);
-        offered.map_err(|Failure(error)| error)?;
+        offered.map_err(|OfferError(error)| error)?;
     }
     Ok(memory)
 }
 
 /// An error of either kind, returned through [`crate::sharing::Sharing::offer`].
-struct Failure(Error);
+struct OfferError(Error);
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for OfferError {
     fn from(source: io::Error) -> Self {
-        Failure(os("offering shared memory", source))
+        OfferError(os("offering shared memory", source))
     }
 }
 
@@ -147,7 +147,7 @@ impl Attempt<'_> {
         let pair = pair.map_err(|why| self.broken(why.to_string()))?;
         let (start, mut known) = (Deadline::now(), LongWait::begin("a segment"));
         let mut check = || {
-            known.look(world, 0, || self.awaits());
+            known.publish_if_long(world, 0, || self.awaits());
             known.check_interrupt(world)?;
             if let Some(how) = world.exit_log().how_lost(self.maker) {
                 return Err(Error::PeerLost { rank: self.maker as usize, how });
@@ -225,7 +225,7 @@ impl Attempt<'_> {
         let how = "it has closed its socket".to_owned();
         match check_exit(self.maker, how, self.world, Deadline::after(crate::exit_check::MAX_WAIT)) {
             Verdict::Finished => self.finished(),
-            _ => Error::PeerLost { rank: self.maker as usize, how: how_dead(self.world, self.maker) },
+            _ => Error::PeerLost { rank: self.maker as usize, how: how_ended(self.world, self.maker) },
         }
     }
 

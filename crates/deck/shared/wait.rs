@@ -19,7 +19,7 @@ use crate::world_state::WorldState;
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Description of a wait, and its limit.
-pub(crate) struct Waits<'a> {
+pub(crate) struct WaitContext<'a> {
     pub shared: &'a Shared,
     pub call: Call,
     /// Action of the call, such as `locking`; the object's name follows.
@@ -28,7 +28,7 @@ pub(crate) struct Waits<'a> {
 }
 
 /// Result of a check of the other ranks.
-pub(crate) enum Look<R> {
+pub(crate) enum CheckResult<R> {
     /// The wait is over.
     Done(R),
     /// The wait goes on.
@@ -42,27 +42,27 @@ pub(crate) enum Look<R> {
     },
 }
 
-/// Waits until `attempt` returns something. `attempt` is told whether this call has slept. `look` is called
+/// Waits until `attempt` returns something. `attempt` is told whether this call has slept. `check` is called
 /// when a sleep was in vain.
 #[inline]
 pub(crate) fn wait<R>(
-    waits: &Waits<'_>,
+    waits: &WaitContext<'_>,
     mut attempt: impl FnMut(bool) -> Option<R>,
     sleep: impl Fn(Duration),
-    look: impl FnMut() -> Result<Look<R>>,
+    check: impl FnMut() -> Result<CheckResult<R>>,
 ) -> Result<R> {
     match attempt(false) {
         Some(found) => Ok(found),
-        None => wait_long(waits, attempt, sleep, look),
+        None => wait_long(waits, attempt, sleep, check),
     }
 }
 
 #[cold]
 fn wait_long<R>(
-    waits: &Waits<'_>,
+    waits: &WaitContext<'_>,
     mut attempt: impl FnMut(bool) -> Option<R>,
     sleep: impl Fn(Duration),
-    mut look: impl FnMut() -> Result<Look<R>>,
+    mut check: impl FnMut() -> Result<CheckResult<R>>,
 ) -> Result<R> {
     let world = &*waits.shared.world;
     let (mut known, deadline) = (LongWait::begin("shared memory"), Deadline::after(waits.limit));
@@ -77,9 +77,9 @@ fn wait_long<R>(
         if let Some(found) = attempt(true) {
             return Ok(found);
         }
-        let (ranks, open, whom) = match look()? {
-            Look::Done(found) => return Ok(found),
-            Look::Awaits { ranks, open, whom } => (ranks, open, whom),
+        let (ranks, open, whom) = match check()? {
+            CheckResult::Done(found) => return Ok(found),
+            CheckResult::Awaits { ranks, open, whom } => (ranks, open, whom),
         };
         if deadline.passed() {
             let what = format!("{} {}", waits.what, waits.shared.what);
@@ -88,7 +88,7 @@ fn wait_long<R>(
         // Other ranks are waited for, which is published, too.
         let version =
             ranks.iter().fold(ranks.len() as u64, |sum, rank| sum.wrapping_mul(31) + u64::from(*rank));
-        known.look(world, version, || Wait {
+        known.publish_if_long(world, version, || Wait {
             call: waits.call,
             name: waits.shared.name.clone(),
             ranks,
@@ -100,7 +100,7 @@ fn wait_long<R>(
 
 /// How a rank whose process is dead ended, in the launcher's words if it has any.
 #[cold]
-pub(crate) fn how_dead(world: &WorldState, rank: u32) -> String {
+pub(crate) fn how_ended(world: &WorldState, rank: u32) -> String {
     let how = "its process has ended".to_owned();
     match check_exit(rank, how.clone(), world, Deadline::after(crate::exit_check::MAX_WAIT)) {
         Verdict::Lost(how) => how,

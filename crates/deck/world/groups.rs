@@ -7,7 +7,7 @@ use udeck_via::Deadline;
 
 use super::{World, check_name};
 use crate::error::{Error, Result, check_process};
-use crate::group::{Group, Making, bad};
+use crate::group::{Group, NewGroup, invalid};
 use crate::turns::lock_within;
 
 impl World {
@@ -49,7 +49,7 @@ impl World {
         check_name(name)?;
         self.check_ranks(name, ranks)?;
         let id = format!("{name}#{}", self.state.next_group(name));
-        Group::met(&self.state, Making { name: name.into(), id, ranks: ranks.to_vec(), agreed: None })
+        Group::create(&self.state, NewGroup { name: name.into(), id, ranks: ranks.to_vec(), agreed: None })
     }
 
     /// Makes a group like [`World::group`], without a name from the program. Calls with the same ranks are
@@ -64,21 +64,21 @@ impl World {
         self.check_ranks(&name, ranks)?;
         let key = format!("of {} ranks, {:016x}", ranks.len(), fingerprint(ranks));
         let id = format!("{key}#{}", self.state.next_group(&key));
-        Group::met(&self.state, Making { name, id, ranks: ranks.to_vec(), agreed: None })
+        Group::create(&self.state, NewGroup { name, id, ranks: ranks.to_vec(), agreed: None })
     }
 
     fn check_ranks(&self, name: &str, ranks: &[usize]) -> Result {
         let mut sorted = ranks.to_vec();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
-            return Err(bad(name, format!("rank {} is in the list twice", twice[0])));
+            return Err(invalid(name, format!("rank {} is in the list twice", twice[0])));
         }
         match sorted.last() {
             Some(last) if *last >= self.size() => {
-                Err(bad(name, format!("there is no rank {last}: the job has {}", self.size())))
+                Err(invalid(name, format!("there is no rank {last}: the job has {}", self.size())))
             }
             _ if !sorted.contains(&self.rank()) => {
-                Err(bad(name, format!("rank {} is not in the list", self.rank())))
+                Err(invalid(name, format!("rank {} is not in the list", self.rank())))
             }
             _ => Ok(()),
         }

@@ -34,7 +34,7 @@ pub struct Spinner {
     /// Start of the spinning, and later of the yielding.
     since: Option<Instant>,
     oversubscribed: bool,
-    habit: Habit,
+    history: SpinHistory,
 }
 
 /// Remaining budget of a wait before it sleeps.
@@ -49,9 +49,9 @@ struct Budget {
 /// Experience of the waits at one place, kept from wait to wait: whether spinning pays, and whether the last one has spent
 /// its budget already.
 #[derive(Clone, Copy, Debug)]
-pub struct Habit {
+pub struct SpinHistory {
     /// Number of waits whose news came before they slept (with more ranks than processors: while they spun), less those in
-    /// vain; 0 to [`Habit::MOST`].
+    /// vain; 0 to [`SpinHistory::MOST`].
     credit: u8,
     /// Number of all waits, modulo 256.
     waits: u8,
@@ -86,7 +86,7 @@ impl Budget {
     }
 }
 
-impl Habit {
+impl SpinHistory {
     /// Highest credit: this many failures in a row end the spinning.
     const MOST: u8 = 16;
     /// Without credit, one wait in this many spins again. With a processor for every rank (`RETRY_ALONE`) an attempt costs
@@ -121,10 +121,10 @@ impl Habit {
     }
 }
 
-impl Default for Habit {
+impl Default for SpinHistory {
     /// Half of the highest credit.
     fn default() -> Self {
-        Habit { credit: Self::MOST / 2, waits: 0, spent: false }
+        SpinHistory { credit: Self::MOST / 2, waits: 0, spent: false }
     }
 }
 
@@ -132,22 +132,22 @@ impl Spinner {
     /// A spinner for a single wait. `oversubscribed`: more ranks run on this host than it has processors for them.
     pub fn new(oversubscribed: bool) -> Self {
         let budget = if oversubscribed { Budget::YIELDING } else { Budget::LONG };
-        Self::within(budget, oversubscribed, Habit::default())
+        Self::within(budget, oversubscribed, SpinHistory::default())
     }
 
-    /// A spinner for one of many waits at the same place; [`Spinner::found`] and [`Spinner::gave_up`] return the habit.
+    /// A spinner for one of many waits at the same place; [`Spinner::found`] and [`Spinner::gave_up`] return the history.
     #[inline]
-    pub fn with_habit(oversubscribed: bool, mut habit: Habit) -> Self {
-        if habit.spent {
-            return Self::within(Budget::NONE, oversubscribed, habit);
+    pub fn with_history(oversubscribed: bool, mut history: SpinHistory) -> Self {
+        if history.spent {
+            return Self::within(Budget::NONE, oversubscribed, history);
         }
-        let budget = match (oversubscribed, habit.is_to_spin(oversubscribed)) {
+        let budget = match (oversubscribed, history.is_to_spin(oversubscribed)) {
             (false, true) => Budget::LONG,
             (false, false) => Budget::GLANCE,
             (true, true) => Budget::BRIEF,
             (true, false) => Budget::YIELDING,
         };
-        Self::within(budget, oversubscribed, habit)
+        Self::within(budget, oversubscribed, history)
     }
 
     /// Adapts the spinner to polls that take long: the clock is read after each.
@@ -157,8 +157,8 @@ impl Spinner {
     }
 
     #[inline]
-    fn within(budget: Budget, oversubscribed: bool, habit: Habit) -> Self {
-        Spinner { looks: 0, budget, since: None, oversubscribed, habit }
+    fn within(budget: Budget, oversubscribed: bool, history: SpinHistory) -> Self {
+        Spinner { looks: 0, budget, since: None, oversubscribed, history }
     }
 
     /// Counts a poll in vain, and decides the next action. Returns [`Pause::Sleep`] when the budget is spent, every time from
@@ -177,22 +177,22 @@ impl Spinner {
         self.stop_spinning()
     }
 
-    /// Ends the wait: its news came, or it ends for another reason than its time. Returns the habit to keep. With more ranks
+    /// Ends the wait: its news came, or it ends for another reason than its time. Returns the history to keep. With more ranks
     /// than processors, news found without a yield came from a peer that runs at the same time.
     #[inline]
-    pub fn found(mut self) -> Habit {
+    pub fn found(mut self) -> SpinHistory {
         let paid = if self.oversubscribed { self.budget.yields == YIELDS } else { !self.budget.is_spent() };
         if paid {
-            self.habit.paid();
+            self.history.paid();
         }
-        self.habit.spent = false;
-        self.habit
+        self.history.spent = false;
+        self.history
     }
 
-    /// Ends the wait: nothing came in time. Returns the habit to keep.
-    pub fn gave_up(mut self) -> Habit {
-        self.habit.spent = self.budget.is_spent();
-        self.habit
+    /// Ends the wait: nothing came in time. Returns the history to keep.
+    pub fn gave_up(mut self) -> SpinHistory {
+        self.history.spent = self.budget.is_spent();
+        self.history
     }
 
     #[cold]
@@ -203,9 +203,9 @@ impl Spinner {
             (self.budget.spin_for, self.since) = (Duration::ZERO, None);
             // Alone on its processor, a wait has its yields before it has waited in vain.
             if self.oversubscribed {
-                self.habit.was_in_vain();
+                self.history.was_in_vain();
             } else if self.budget.is_spent() {
-                self.habit.ended_in_sleep();
+                self.history.ended_in_sleep();
             }
         }
         Pause::Again
@@ -227,7 +227,7 @@ impl Spinner {
         let is_late = !self.oversubscribed && lasted >= YIELD_FOR;
         self.budget.yields = if is_late { 0 } else { self.budget.yields - 1 };
         if self.budget.is_spent() && !self.oversubscribed {
-            self.habit.ended_in_sleep();
+            self.history.ended_in_sleep();
         }
     }
 }
@@ -241,8 +241,8 @@ mod tests {
         let spinners = [
             Spinner::new(false),
             Spinner::new(true),
-            Spinner::with_habit(false, Habit::default()),
-            Spinner::with_habit(true, Habit::default()),
+            Spinner::with_history(false, SpinHistory::default()),
+            Spinner::with_history(true, SpinHistory::default()),
         ];
         for mut spinner in spinners {
             let mut looks = 0u64;
@@ -259,22 +259,22 @@ mod tests {
     #[test]
     fn who_has_waited_in_vain_sleeps_at_once_until_something_comes() {
         for oversubscribed in [false, true] {
-            let mut spinner = Spinner::with_habit(oversubscribed, Habit::default());
+            let mut spinner = Spinner::with_history(oversubscribed, SpinHistory::default());
             while spinner.pause() == Pause::Again {}
-            let mut again = Spinner::with_habit(oversubscribed, spinner.gave_up());
+            let mut again = Spinner::with_history(oversubscribed, spinner.gave_up());
             assert_eq!(again.pause(), Pause::Sleep);
-            let mut third = Spinner::with_habit(oversubscribed, again.gave_up());
+            let mut third = Spinner::with_history(oversubscribed, again.gave_up());
             assert_eq!(third.pause(), Pause::Sleep);
-            let mut fresh = Spinner::with_habit(oversubscribed, third.found());
+            let mut fresh = Spinner::with_history(oversubscribed, third.found());
             assert_eq!(fresh.pause(), Pause::Again);
-            let unspent = Spinner::with_habit(oversubscribed, fresh.gave_up());
-            assert!(!unspent.habit.spent, "it did not wait for long");
+            let unspent = Spinner::with_history(oversubscribed, fresh.gave_up());
+            assert!(!unspent.history.spent, "it did not wait for long");
         }
     }
 
-    /// Waits until it has yielded once, or only for one poll. Returns whether it spun, and the habit.
-    fn wait(habit: Habit, in_vain: bool) -> (bool, Habit) {
-        let mut spinner = Spinner::with_habit(true, habit);
+    /// Waits until it has yielded once, or only for one poll. Returns whether it spun, and the history.
+    fn wait(history: SpinHistory, in_vain: bool) -> (bool, SpinHistory) {
+        let mut spinner = Spinner::with_history(true, history);
         let spins = !spinner.budget.spin_for.is_zero();
         spinner.pause();
         while in_vain && spinner.budget.yields == YIELDS {
@@ -285,33 +285,33 @@ mod tests {
 
     #[test]
     fn what_never_pays_is_tried_seldom() {
-        let mut habit = Habit::default();
+        let mut history = SpinHistory::default();
         let mut spun = 0;
         for _ in 0..1000 {
-            let (spins, after) = wait(habit, true);
+            let (spins, after) = wait(history, true);
             spun += usize::from(spins);
-            habit = after;
+            history = after;
         }
         assert!((15..=30).contains(&spun), "spun {spun} times of 1000");
     }
 
     #[test]
     fn what_pays_again_is_done_again() {
-        let mut habit = Habit { credit: 0, waits: 0, spent: false };
+        let mut history = SpinHistory { credit: 0, waits: 0, spent: false };
         let spun: usize = (0..1000)
             .map(|_| {
-                let (spins, after) = wait(habit, false);
-                habit = after;
+                let (spins, after) = wait(history, false);
+                history = after;
                 usize::from(spins)
             })
             .sum();
         assert!(spun > 900, "spun {spun} times of 1000");
-        assert_eq!(habit.credit, Habit::MOST);
+        assert_eq!(history.credit, SpinHistory::MOST);
     }
 
-    /// Waits alone on its processor until it would sleep, or only for one poll. Returns the habit.
-    fn wait_alone(habit: Habit, in_vain: bool) -> Habit {
-        let mut spinner = Spinner::with_habit(false, habit);
+    /// Waits alone on its processor until it would sleep, or only for one poll. Returns the history.
+    fn wait_alone(history: SpinHistory, in_vain: bool) -> SpinHistory {
+        let mut spinner = Spinner::with_history(false, history);
         let mut pause = spinner.pause();
         while in_vain && pause == Pause::Again {
             pause = spinner.pause();
@@ -321,50 +321,58 @@ mod tests {
 
     #[test]
     fn who_always_ends_in_sleep_sleeps_soon() {
-        let mut habit = Habit::default();
+        let mut history = SpinHistory::default();
         let mut long = 0;
         for nth in 0..200 {
-            long +=
-                usize::from(nth >= Habit::MOST && Spinner::with_habit(false, habit).budget == Budget::LONG);
-            habit = wait_alone(habit, true);
+            long += usize::from(
+                nth >= SpinHistory::MOST && Spinner::with_history(false, history).budget == Budget::LONG,
+            );
+            history = wait_alone(history, true);
         }
-        assert_eq!(habit.credit, 0);
-        assert!((5..=7).contains(&long), "one in {} tries again, not {long} of 184", Habit::RETRY_ALONE);
+        assert_eq!(history.credit, 0);
+        assert!(
+            (5..=7).contains(&long),
+            "one in {} tries again, not {long} of 184",
+            SpinHistory::RETRY_ALONE
+        );
     }
 
     #[test]
     fn who_finds_news_before_it_sleeps_spins_again() {
-        let mut habit = Habit { credit: 0, waits: 0, spent: false };
-        for _ in 0..Habit::MOST {
-            habit = wait_alone(habit, false);
+        let mut history = SpinHistory { credit: 0, waits: 0, spent: false };
+        for _ in 0..SpinHistory::MOST {
+            history = wait_alone(history, false);
         }
-        assert_eq!(habit.credit, Habit::MOST);
-        assert_eq!(Spinner::with_habit(false, habit).budget, Budget::LONG);
+        assert_eq!(history.credit, SpinHistory::MOST);
+        assert_eq!(Spinner::with_history(false, history).budget, Budget::LONG);
         // A wait that polled in vain for all of its time has learned that, and no more.
-        assert_eq!(wait_alone(habit, true).credit, Habit::MOST / 2);
+        assert_eq!(wait_alone(history, true).credit, SpinHistory::MOST / 2);
     }
 
     /// A message that is found after a yield which gave a time slice away would have come sooner by a wake-up.
     #[test]
     fn who_yields_to_another_program_sleeps_soon() {
-        let mut habit = Habit::default();
+        let mut history = SpinHistory::default();
         let mut yielded = 0;
         for _ in 0..200 {
-            let mut spinner = Spinner::with_habit(false, habit);
+            let mut spinner = Spinner::with_history(false, history);
             spinner.budget.spin_for = Duration::ZERO;
             if spinner.budget.yields > 0 {
                 spinner.yielded(YIELD_FOR);
                 yielded += 1;
             }
             assert_eq!(spinner.budget.yields, 0);
-            habit = spinner.found();
+            history = spinner.found();
         }
-        assert!(yielded <= 200 / usize::from(Habit::RETRY_ALONE) + 6, "yielded in {yielded} waits of 200");
+        assert!(
+            yielded <= 200 / usize::from(SpinHistory::RETRY_ALONE) + 6,
+            "yielded in {yielded} waits of 200"
+        );
     }
 
     #[test]
     fn long_looks_spin_no_longer_than_short_ones() {
-        let mut spinner = Spinner::with_habit(false, Habit::default()).with_long_looks();
+        let mut spinner = Spinner::with_history(false, SpinHistory::default()).with_long_looks();
         spinner.pause();
         std::thread::sleep(Budget::LONG.spin_for);
         spinner.pause();
@@ -374,14 +382,14 @@ mod tests {
     /// Among ranks that share processors, a yield lets another rank work.
     #[test]
     fn who_yields_to_other_ranks_goes_on() {
-        let mut spinner = Spinner::with_habit(true, Habit::default());
+        let mut spinner = Spinner::with_history(true, SpinHistory::default());
         spinner.yielded(YIELD_FOR);
         assert_eq!(spinner.budget.yields, YIELDS - 1);
     }
 
     #[test]
     fn what_was_there_at_once_would_have_paid() {
-        let before = Habit { credit: 0, waits: 0, spent: false };
-        assert_eq!(Spinner::with_habit(true, before).found().credit, 1);
+        let before = SpinHistory { credit: 0, waits: 0, spent: false };
+        assert_eq!(Spinner::with_history(true, before).found().credit, 1);
     }
 }

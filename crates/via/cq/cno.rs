@@ -76,7 +76,8 @@ impl Cno {
         if queues.is_empty() {
             return Err(Error::InvalidParameter("a wait on no completion queue at all".into()));
         }
-        let mut spinner = Spinner::with_habit(queues.iter().any(|cq| cq.oversubscribed), queues[0].habit);
+        let mut spinner =
+            Spinner::with_habit(queues.iter().any(|cq| cq.oversubscribed), queues[0].spin_history);
         let (mut polls, mut pause) = (0u32, Pause::Again);
         let found = loop {
             let all = pause == Pause::Sleep || polls.is_multiple_of(COSTLY_POLL_INTERVAL);
@@ -96,7 +97,7 @@ impl Cno {
             }
         };
         let late = found.is_none() && deadline.passed();
-        queues[0].habit = if late { spinner.gave_up() } else { spinner.found() };
+        queues[0].spin_history = if late { spinner.gave_up() } else { spinner.found() };
         Ok(found)
     }
 }

@@ -45,7 +45,7 @@ impl Fake {
                 events_turn: false,
                 oversubscribed: true,
                 costly_poll: false,
-                habit: Habit::default(),
+                spin_history: SpinHistory::default(),
             },
             fake,
         )

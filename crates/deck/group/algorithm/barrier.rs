@@ -15,7 +15,7 @@ use crate::wait_policy::WaitPolicy;
 /// Runs a barrier, for a request.
 pub async fn barrier<L: Link>(call: &Call<L>) -> Result {
     let mut at = 0;
-    poll_fn(|_| call.with(|engine| advance(engine, call.state(), call.signature(), &mut at, L::PATIENT)))
+    poll_fn(|_| call.with(|engine| advance(engine, call.state(), call.signature(), &mut at, L::MAY_SPIN)))
         .await
 }
 

@@ -316,7 +316,7 @@ pub async fn neighbours<L: Link, T: Pod>(
             }
         }
     }
-    own.next().map_or(Ok(()), |_| Err(call.state().left_over(me, call.signature())))
+    own.next().map_or(Ok(()), |_| Err(call.state().too_many_parts(me, call.signature())))
 }
 
 /// Parts for one member that are sent before it confirms that it has taken them. Members are up to 128 calls

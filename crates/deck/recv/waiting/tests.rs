@@ -22,14 +22,14 @@ fn the_end_of_a_source_is_told_when_no_connection_is_coming_any_more() {
     assert!(inbox.report_exits().is_ok());
     let turns = inbox.turns().clone();
     let is_rung = turns.resting_call();
-    assert!(!inbox.queues_around().1.has_changed());
+    assert!(!inbox.queues_and_conditions().1.has_changed());
     assert!(inbox.report_exits().is_ok());
     assert!(!is_rung());
     inbox.acceptor.pose_as_admitting(false);
-    assert!(inbox.queues_around().1.has_changed(), "nobody looks again");
+    assert!(inbox.queues_and_conditions().1.has_changed(), "nobody looks again");
     assert!(inbox.report_exits().is_ok());
     assert!(is_rung(), "the thread that waits for rank 1 rests on");
-    assert!(!inbox.queues_around().1.has_changed());
+    assert!(!inbox.queues_and_conditions().1.has_changed());
     inbox.wanted = Match::source(1);
     assert!(matches!(inbox.report_exits(), Err(Error::RankFinished { rank: 1, .. })));
 }
@@ -67,7 +67,7 @@ fn nobody_waits_in_place_who_has_a_loss_to_tell() {
 fn a_wait_that_always_sleeps_asks_the_work_queues_no_longer() {
     let (_job, world) = one_of_three(Config { receive: ReceiveModel::WorkQueues, ..Config::default() });
     let mut inbox = Inbox::open(&world.state, "in", ServiceLevel::default()).unwrap();
-    let has_learned = |inbox: &Inbox| format!("{:?}", inbox.habit).contains("credit: 0");
+    let has_learned = |inbox: &Inbox| format!("{:?}", inbox.spin_history).contains("credit: 0");
     // A wait whose deadline comes first has learned nothing.
     for _ in 0..100 {
         let mut parcel = Parcel::NONE;
@@ -77,7 +77,7 @@ fn a_wait_that_always_sleeps_asks_the_work_queues_no_longer() {
             return;
         }
     }
-    panic!("it spins as long as at first: {:?}", inbox.habit);
+    panic!("it spins as long as at first: {:?}", inbox.spin_history);
 }
 
 /// Makes the first rank of a job, whose other ranks have yet to join.

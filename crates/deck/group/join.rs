@@ -1,4 +1,4 @@
-//! Meeting the members of a group: waiting for what they make when they join it, like in any call.
+//! Connecting to the members of a group, and waiting for the objects that they make when they join it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub(super) fn own_view(world: &WorldState) -> Agreed {
 }
 
 #[cold]
-pub(crate) fn bad(name: &str, why: String) -> Error {
+pub(crate) fn invalid(name: &str, why: String) -> Error {
     Error::via(format!("making group {}", Quoted(name)), ViaError::InvalidParameter(why))
 }
 
@@ -47,22 +47,22 @@ pub(super) fn agree(
         return Ok(own);
     }
     let maker = maker(name, ranks[0]);
-    let patience = Patience { world, name, rank: ranks[0], deadline };
-    let said = patience.meet(|deadline| {
+    let join_wait = JoinWait { world, name, rank: ranks[0], deadline };
+    let said = join_wait.wait_for(|deadline| {
         asking(world, |asked| match world.client().get_of(&key, maker, deadline.instant(), Some(asked)) {
             Ok(said) => Ok(Some(said)),
             Err(BootError::NoSuchKey { .. }) => Ok(None),
-            Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(patience.ended()),
+            Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(join_wait.ended()),
             Err(error) => Err(error.into()),
         })
     })?;
     let (agreed, theirs) = said.split_at(own.encode().len().min(said.len()));
     let Some(agreed) = Agreed::decode(agreed) else {
         let other = ViaError::Rejected(format!("rank {} has another version of this library", ranks[0]));
-        return Err(Error::via(patience.title(), other));
+        return Err(Error::via(join_wait.title(), other));
     };
     if theirs != &record[own.encode().len()..] {
-        return Err(bad(name, format!("rank {} has made a group of other ranks by that name", ranks[0])));
+        return Err(invalid(name, format!("rank {} has made a group of other ranks by that name", ranks[0])));
     }
     Ok(agreed)
 }
@@ -76,15 +76,20 @@ fn maker(group: &str, rank: usize) -> Maker {
 }
 
 /// Connects to a member, once it has joined the group.
-pub(super) fn meet(state: &GroupState, to: usize, call: Signature, until: Deadline) -> Result<Channel> {
+pub(super) fn connect_member(
+    state: &GroupState,
+    to: usize,
+    call: Signature,
+    until: Deadline,
+) -> Result<Channel> {
     let rank = state.layout().ranks[to];
-    let patience = Patience { world: state.world(), name: state.name(), rank, deadline: until };
+    let join_wait = JoinWait { world: state.world(), name: state.name(), rank, deadline: until };
     let mode = LookupMode::Of(maker(state.name(), rank));
-    patience.meet(|deadline| attempt(state, to, call, mode, deadline))
+    join_wait.wait_for(|deadline| attempt(state, to, call, mode, deadline))
 }
 
 /// Connects to a member, if it has joined the group.
-pub(super) fn meet_now(state: &GroupState, to: usize, call: Signature) -> Result<Option<Channel>> {
+pub(super) fn try_connect_member(state: &GroupState, to: usize, call: Signature) -> Result<Option<Channel>> {
     let (rank, log) = (state.layout().ranks[to], state.world().exit_log());
     // Read before the attempt: whatever a rank has made before it finished is found.
     let has_finished = log.has_finished(rank as u32);
@@ -119,7 +124,7 @@ fn attempt(
 
 /// Waits for something that another rank makes when it joins the group. A rank that computes before is not a
 /// failed set-up. It may end instead, and any member may be lost: the launcher then answers at once.
-struct Patience<'a> {
+struct JoinWait<'a> {
     world: &'a WorldState,
     /// Name of the group.
     name: &'a str,
@@ -127,8 +132,8 @@ struct Patience<'a> {
     deadline: Deadline,
 }
 
-impl Patience<'_> {
-    fn meet<T>(&self, mut attempt: impl FnMut(Deadline) -> Result<Option<T>>) -> Result<T> {
+impl JoinWait<'_> {
+    fn wait_for<T>(&self, mut attempt: impl FnMut(Deadline) -> Result<Option<T>>) -> Result<T> {
         let (start, config, log) = (Instant::now(), self.world.config(), self.world.exit_log());
         let deadline = self.deadline;
         loop {
