@@ -100,7 +100,7 @@ impl<'a> Path<'a> {
     fn missing_transport(self, attributes: &NicAttributes, advert: &Advert) -> String {
         let theirs: Vec<_> = advert.endpoints.iter().map(|endpoint| endpoint.transport.as_str()).collect();
         if theirs.is_empty() {
-            return "the mailbox can be reached by nothing".into();
+            return "the mailbox lists no transport".into();
         }
         let only = format!("the mailbox can be reached by {} only", theirs.join(", "));
         // The owner was not told to encrypt, so it has not opened a transport that does.
@@ -168,7 +168,10 @@ fn connect_asking<T: Payload>(
     let record = record.map_err(|error| lookup_error(world, registered, error))?;
     let name = family::parts(registered).0;
     let Ok(advert) = Advert::decode(&record.value) else {
-        return Err(Error::BadName { name: name.to_owned(), why: "what is registered there is no mailbox" });
+        return Err(Error::BadName {
+            name: name.to_owned(),
+            why: "the name is registered, but not as a mailbox",
+        });
     };
     if advert.kind != T::kind() || advert.size as usize != T::SIZE {
         let ours = T::kind().to_owned();

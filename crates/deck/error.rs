@@ -45,7 +45,7 @@ pub enum Error {
     Interrupted,
     /// Another thread asks for the mailbox at which this one waits. Only where threads share a mailbox by
     /// [`crate::Turns`], which handles this error.
-    #[error("another thread of this rank asks for the mailbox: wait by in_turn")]
+    #[error("another thread of this rank needs the mailbox: wait with udeck::in_turn")]
     TurnOver {
         /// How long this thread has waited.
         waited: Duration,
@@ -84,7 +84,7 @@ pub enum Error {
         rank: usize,
     },
     /// The name is not possible.
-    #[error("{} cannot be the name of a mailbox, or of what ranks share: {why}", Quoted(.name))]
+    #[error("{} cannot be the name of a mailbox or of a shared object: {why}", Quoted(.name))]
     BadName {
         /// The name.
         name: String,
@@ -128,7 +128,7 @@ pub enum Error {
         ours: String,
     },
     /// A message's length is not a whole number of elements. Its sender does not use this library.
-    #[error("rank {rank} sent {bytes} bytes, which are no whole number of {kind}")]
+    #[error("rank {rank} sent {bytes} bytes, which is not a whole number of {kind}")]
     WrongLength {
         /// The sender.
         rank: usize,
@@ -163,8 +163,8 @@ pub enum Error {
     /// The message is larger than any that can be sent: larger than the rank's message memory (`DECK_ARENA`),
     /// or than a transport carries (only verbs has such a bound today).
     #[error(
-        "a message of {asked} bytes: at most {limit} are possible, which is what this rank's message memory (DECK_ARENA) and its \
-         transports allow; send it in pieces, or raise DECK_ARENA"
+        "a message of {asked} bytes is too large: this rank's message memory (DECK_ARENA) and its transports allow at most {limit}; \
+         send it in pieces, or raise DECK_ARENA"
     )]
     TooLarge {
         /// Bytes asked for.
@@ -277,7 +277,7 @@ pub enum Error {
     /// A message was to be posted by `handshake` without holding the thread, but `handshake` holds it until
     /// the message was received.
     #[error(
-        "a post by handshake to mailbox {name:?} on rank {rank} holds its thread until it was received: use post, or \
+        "a post by handshake to mailbox {name:?} on rank {rank} blocks its thread until the message was received: use post, or \
          another protocol"
     )]
     WouldBlockThread {
@@ -312,7 +312,7 @@ pub enum Error {
     },
     /// The call used a handle that outlived its world.
     #[error(
-        "this rank has finished: what outlives World::finish gives out messages that have come, and does nothing else"
+        "this rank has finished: after World::finish a handle only returns messages that have already arrived"
     )]
     WorldFinished,
     /// A setting has no valid value.
@@ -352,7 +352,7 @@ pub enum Error {
     },
     /// Two ranks ask for different shared objects by one name.
     #[error(
-        "rank {rank} and this rank share by one name what is not the same: {theirs}; this rank asks for {ours}"
+        "rank {rank} and this rank use one name for different shared objects: {theirs}; this rank asks for {ours}"
     )]
     SegmentMismatch {
         /// The rank that makes the shared object: the lowest of the ranks that share it.
@@ -365,7 +365,7 @@ pub enum Error {
     /// The holder of a shared segment's lock died or panicked, so the data may be half written. Every call
     /// fails so until a rank takes the lock by `recover`.
     #[error(
-        "{what} may be half written: rank {rank} held its lock when {how}; take it by `recover`, which says that it is whole again"
+        "{what} may be half written: rank {rank} held its lock when {how}; take it by `recover`, which marks the data as whole again"
     )]
     Abandoned {
         /// The shared segment.
@@ -376,7 +376,7 @@ pub enum Error {
         how: String,
     },
     /// The semaphore would get more permits than it may have.
-    #[error("{what} cannot have {asked} permits more: at most {limit} are possible")]
+    #[error("{what} cannot have {asked} more permits: at most {limit} are possible")]
     TooManyPermits {
         /// The semaphore.
         what: String,
@@ -436,7 +436,7 @@ pub(crate) struct Titled<'a>(pub &'a str);
 impl fmt::Display for Titled<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match is_internal(self.0) {
-            true => f.write_str("a mailbox of the library's own (for a group's calls)"),
+            true => f.write_str("an internal mailbox of the library (for a group's calls)"),
             false => write!(f, "mailbox {:?}", self.0),
         }
     }
@@ -496,8 +496,8 @@ fn lost_ranks(lost: &[usize]) -> String {
     let ranks: Vec<u32> = lost.iter().map(|rank| *rank as u32).collect();
     match ranks.len() {
         0 => String::new(),
-        1 => format!(". {} is lost, and may have been to make it", Ranks(&ranks)),
-        _ => format!(". {} are lost, and one of them may have been to make it", Ranks(&ranks)),
+        1 => format!(". {} is lost, and may be the rank that was to make it", Ranks(&ranks)),
+        _ => format!(". {} are lost, and one of them may be the rank that was to make it", Ranks(&ranks)),
     }
 }
 
@@ -519,7 +519,7 @@ pub(crate) fn check_process() -> Result {
 #[cold]
 fn forked() -> Error {
     let source = udeck_via::check_process().err().unwrap_or_else(|| std::io::ErrorKind::Unsupported.into());
-    Error::via("using a world", udeck_via::Error::os("asking whose it is", source))
+    Error::via("using a world", udeck_via::Error::os("checking that this process made it", source))
 }
 
 impl From<BootError> for Error {
@@ -622,6 +622,6 @@ mod tests {
     #[test]
     fn names_of_the_librarys_own_are_not_shown() {
         let text = gone(&format!("{}barrier/1", INTERNAL)).to_string();
-        assert!(text.starts_with("a mailbox of the library's own") && !text.contains("deck/"), "{text}");
+        assert!(text.starts_with("an internal mailbox of the library") && !text.contains("deck/"), "{text}");
     }
 }

@@ -106,5 +106,5 @@ pub(crate) fn check_exit(rank: u32, how: String, world: &WorldState, deadline: D
 
 /// Names the launcher as the one that a call with a broken connection waits for.
 pub(crate) fn awaited_launcher(rank: u32) -> String {
-    format!("the launcher to say what became of rank {rank}")
+    format!("the launcher to say how rank {rank} ended")
 }

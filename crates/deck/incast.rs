@@ -155,7 +155,7 @@ impl IncastControl {
 
     /// The values that `DECK_INCAST` may have.
     pub(crate) const EXPECTED: &str =
-        "auto, off, srp (long messages reserve) or smsrp (and short ones of which much is unread)";
+        "auto, off, srp (long messages reserve) or smsrp (and short ones, once many bytes are unread)";
 }
 
 impl fmt::Display for IncastControl {

@@ -211,7 +211,7 @@ impl fmt::Display for Holders {
         }
         let rest = self.held.iter().skip(NAMED);
         match rest.len() {
-            0 if self.held.is_empty() => write!(f, " by nobody any more"),
+            0 if self.held.is_empty() => write!(f, " by no rank any more"),
             0 => Ok(()),
             others => write!(f, ", {} bytes by {others} others", rest.map(|(bytes, _)| bytes).sum::<usize>()),
         }

@@ -36,7 +36,7 @@ impl Nics {
     pub fn new(nics: Vec<Nic>, unavailable: Vec<UnavailableTransport>) -> Result<Self> {
         let refused = |why: String| Error::via("making a world", ViaError::InvalidParameter(why));
         if !(1..=MAX_ENDPOINTS).contains(&nics.len()) {
-            return Err(refused(format!("it has 1 to {MAX_ENDPOINTS} NICs, not {}", nics.len())));
+            return Err(refused(format!("a world has 1 to {MAX_ENDPOINTS} NICs, not {}", nics.len())));
         }
         let mut world_nics = nics.into_iter().map(WorldNic::new);
         let first = world_nics.next().expect("counted");
@@ -46,7 +46,7 @@ impl Nics {
         {
             let name = &world_nic.nic.attributes().name;
             return Err(refused(format!(
-                "no record of a mailbox can have the name or the address of {name}"
+                "the name or the address of {name} does not fit into the record of a mailbox"
             )));
         }
         let same = |world_nic: &&WorldNic| {
@@ -55,7 +55,9 @@ impl Nics {
         };
         if let Some(stranger) = others.iter().find(|world_nic| !same(world_nic)) {
             let [theirs, ours] = [stranger, &first].map(|world_nic| &world_nic.nic.attributes().name);
-            return Err(refused(format!("{theirs} has not the memory of {ours}: open it over that")));
+            return Err(refused(format!(
+                "{theirs} does not use the memory of {ours}: open it over that memory"
+            )));
         }
         Ok(Nics { first, others, unavailable })
     }

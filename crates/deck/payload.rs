@@ -17,7 +17,7 @@ use crate::postable::Postable;
     label = "neither plain data (`Pod`) nor `Packed`",
     note = "derive it, with `use udeck::bytemuck::{{Pod, Zeroable}}`: \
             `#[derive(Clone, Copy, Pod, Zeroable)] #[repr(C)] #[bytemuck(crate = \"udeck::bytemuck\")]`",
-    note = "what is no plain data (strings, vectors, enums) travels packed: `world.mailbox::<Packed>(…)`, `world.message(…)`"
+    note = "types that are not plain data (strings, vectors, enums) travel packed: `world.mailbox::<Packed>(…)`, `world.message(…)`"
 )]
 pub trait Payload: sealed::SealedPayload + Sized + 'static {
     /// The library's own message type for this payload.

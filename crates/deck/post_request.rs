@@ -28,7 +28,7 @@ use crate::wait_policy::WaitPolicy;
 /// Dropping the handle changes nothing for the message. It is delivered; if that fails, the postbox's next
 /// call says so ([`crate::Error::Undelivered`]), as for messages posted otherwise. A failure that the handle
 /// has reported is not reported again.
-#[must_use = "a handle that is dropped tells nothing: what goes wrong is told as `Undelivered` then"]
+#[must_use = "a dropped handle reports nothing; later failures are reported as `Undelivered`"]
 pub struct PostRequest<'a, T: Payload> {
     postbox: &'a Postbox<T>,
     /// The request; `None` when it is over and its result was reported.

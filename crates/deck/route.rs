@@ -45,12 +45,9 @@ impl fmt::Display for RouteLevel {
             (0, _, _) => Ok(()),
             (level, true, _) => write!(f, ", level {level}"),
             (level, false, true) => {
-                write!(
-                    f,
-                    ", where level {level} counts for nothing (in shared memory nothing waits to be sent)"
-                )
+                write!(f, ", where level {level} has no effect (in shared memory nothing waits to be sent)")
             }
-            (level, false, false) => write!(f, ", where level {level} counts for nothing (see DECK_LEVELS)"),
+            (level, false, false) => write!(f, ", where level {level} has no effect (see DECK_LEVELS)"),
         }
     }
 }
@@ -182,7 +179,7 @@ mod tests {
         assert_eq!(direct.to_string(), "near");
         assert_eq!(explanation(1, 3, &direct), "deck: rank 1 -> rank 3: near");
         direct.level.level = ServiceLevel::new(5).unwrap();
-        let words = "deck: rank 1 -> rank 3: near, where level 5 counts for nothing (see DECK_LEVELS)";
+        let words = "deck: rank 1 -> rank 3: near, where level 5 has no effect (see DECK_LEVELS)";
         assert_eq!(explanation(1, 3, &direct), words);
         direct.level.shared = true;
         assert!(explanation(1, 3, &direct).ends_with("(in shared memory nothing waits to be sent)"));

@@ -203,7 +203,7 @@ impl<'a> Selection<'a> {
     fn of(mailboxes: &'a [&'a dyn Selectable]) -> Result<Self> {
         let mut entries: Vec<_> = mailboxes.iter().map(|mailbox| mailbox.entry()).enumerate().collect();
         if entries.is_empty() {
-            let nothing = ViaError::InvalidParameter("there are none in the list".into());
+            let nothing = ViaError::InvalidParameter("the list is empty".into());
             return Err(Error::via("selecting among mailboxes", nothing));
         }
         // Entries of the same mailbox share a turn counter, so its address finds duplicates.

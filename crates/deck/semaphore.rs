@@ -186,7 +186,7 @@ impl Semaphore {
         let table = memory.table();
         let Some(lock) = memory.try_lock(true).or_else(|| memory.steal_lock()) else {
             let holder = memory.lock_holder().map(|holder| self.shared.rank_of(holder));
-            let whom = holder.map_or("somebody".into(), |rank| format!("rank {rank}"));
+            let whom = holder.map_or("an unknown rank".into(), |rank| format!("rank {rank}"));
             let ranks = holder.map(|rank| rank as u32).into_iter().collect();
             return CheckResult::Awaits {
                 ranks,
@@ -213,7 +213,7 @@ impl Semaphore {
             return CheckResult::Done(reclaimed_from);
         }
         let whom = match &holders[..] {
-            [] => "somebody to release it: no rank holds a permit".into(),
+            [] => "a rank to release a permit: no rank holds one".into(),
             [_] => format!("{}, which holds permits", Ranks(&holders)),
             _ => format!("{}, which hold permits", Ranks(&holders)),
         };

@@ -135,7 +135,7 @@ impl Shared {
         let rank = self.rank_of(holder);
         if holder == self.memory.me() {
             return format!(
-                "rank {rank}, this very rank, which holds its lock (on another thread, or on this one)"
+                "rank {rank}, this rank itself, which holds the lock (on another thread, or on this one)"
             );
         }
         match self.world.exit_log().how_lost(rank as u32) {

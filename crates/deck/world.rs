@@ -568,7 +568,7 @@ impl World {
 
     fn too_late(&self, start: Instant) -> Error {
         let holders = self.state.holders(Memory::Outbox);
-        let mut whom = String::from("ranks to retrieve what was posted to them");
+        let mut whom = String::from("ranks to retrieve the messages posted to them");
         let waiting = holders.waiting();
         if !waiting.is_empty() {
             whom += &format!("; not sent yet: {waiting}");

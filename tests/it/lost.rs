@@ -162,7 +162,10 @@ fn of_a_name_that_nobody_has_made_it_is_said_who_is_lost() {
         is_loss_of(2, &world.barrier().unwrap_err());
         let error = world.postbox_timeout::<u8>("in", crate::common::SHORT).unwrap_err();
         assert!(matches!(&error, Error::NoSuchMailbox { lost, .. } if lost == &[2]), "{error}");
-        assert!(error.to_string().contains("rank 2 is lost, and may have been to make it"), "{error}");
+        assert!(
+            error.to_string().contains("rank 2 is lost, and may be the rank that was to make it"),
+            "{error}"
+        );
         // Each of the two ranks must be told before the other one leaves.
         let told = world.mailbox::<u8>(&format!("told {}", world.rank()))?;
         world.postbox::<u8>(&format!("told {}", 1 - world.rank()))?.post(world.buf(1)?)?;

@@ -180,7 +180,7 @@ fn records_of_liars() {
     let unknown: &[(&str, &[u8])] = &[("carrierpigeon", near)];
     for (name, host, doors, says) in [
         ("nobody", host, nobody, "net: "),
-        ("nowhere", host, &[], "shm: the mailbox can be reached by nothing"),
+        ("nowhere", host, &[], "shm: the mailbox lists no transport"),
         ("unknown", host, unknown, "net: the mailbox can be reached by carrierpigeon only"),
         ("elsewhere", b"mars", &[("shm", near)], "shm: it runs on another host; net: the mailbox"),
     ] {
@@ -259,7 +259,7 @@ fn nics_over_other_memory_make_no_world() {
     let options = udeck::NicOptions::new([1; 32]);
     let open = || udeck::open_nic("shm0", &options).unwrap();
     let error = World::new(clients.next().unwrap(), vec![open(), open()], config(), true).unwrap_err();
-    assert!(error.to_string().contains("has not the memory of shm0"), "{error}");
+    assert!(error.to_string().contains("does not use the memory of shm0"), "{error}");
     let error = World::new(clients.next().unwrap(), vec![], config(), true).unwrap_err();
     assert!(error.to_string().contains("1 to 8 NICs, not 0"), "{error}");
     let mut over_another = options.clone();

@@ -97,7 +97,7 @@ fn a_lock_that_is_held_is_named_with_its_holder() {
         if world.rank() == 0 {
             let guard = shared.lock()?;
             let error = shared.lock_timeout(SHORT).map(drop).unwrap_err().to_string();
-            assert!(error.contains("this very rank"), "{error}");
+            assert!(error.contains("this rank itself"), "{error}");
             shared.barrier()?;
             shared.barrier()?;
             drop(guard);
@@ -213,7 +213,7 @@ fn permits_can_be_added_and_kept() {
         if world.rank() == 0 {
             let error = ready.acquire_timeout(SHORT).map(drop).unwrap_err();
             assert!(
-                error.to_string().ends_with("waited for somebody to release it: no rank holds a permit"),
+                error.to_string().ends_with("waited for a rank to release a permit: no rank holds one"),
                 "{error}"
             );
             world.barrier()?;
@@ -262,7 +262,7 @@ fn another_type_length_kind_or_members_are_named_with_both_ranks() {
         } else {
             let error = second(world).map(drop).unwrap_err();
             let words = format!(
-                "rank 0 and this rank share by one name what is not the same: the maker offers {theirs}; this rank asks for {ours}"
+                "rank 0 and this rank use one name for different shared objects: the maker offers {theirs}; this rank asks for {ours}"
             );
             assert_eq!(error.to_string(), words);
         }

@@ -59,7 +59,10 @@ impl CallFailure {
         let lost = lost as usize;
         // A member may report itself or another member as lost, but not this rank.
         if state.layout().member_of(lost).is_some() && lost != state.world().rank() {
-            return (first, CallFailure::Lost { rank: lost, how: format!("{words} (rank {of} says so)") });
+            return (
+                first,
+                CallFailure::Lost { rank: lost, how: format!("{words} (reported by rank {of})") },
+            );
         }
         (first, CallFailure::Other { cause, why: format!("at rank {of} {words}") })
     }

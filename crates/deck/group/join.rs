@@ -149,8 +149,8 @@ impl JoinWait<'_> {
             }
             if deadline.passed() {
                 let whom = match self.name {
-                    "" => format!("rank {}, which has come to no barrier yet", self.rank),
-                    name => format!("rank {}, which has not come to make group {}", self.rank, Quoted(name)),
+                    "" => format!("rank {}, which has not reached a barrier yet", self.rank),
+                    name => format!("rank {}, which has not joined group {}", self.rank, Quoted(name)),
                 };
                 return Err(Error::Deadline { what: self.title(), waited: start.elapsed(), whom });
             }

@@ -153,7 +153,7 @@ impl GroupState {
     #[cold]
     pub fn too_many_early(&self, member: usize) -> Error {
         let rank = self.layout.ranks[member];
-        let why = format!("rank {rank} has sent more messages than its calls consist of");
+        let why = format!("rank {rank} has sent more messages than its calls need");
         Error::via(self.titled(), ViaError::Rejected(why))
     }
 
@@ -180,7 +180,7 @@ impl GroupState {
         self.invalid(
             call,
             format!(
-                "an operator, or what else the program gave it, panicked: {}",
+                "code that the program passed to the call panicked: {}",
                 words.unwrap_or("without words")
             ),
         )

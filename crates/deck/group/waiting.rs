@@ -179,7 +179,7 @@ fn too_late(state: &GroupState, call: Signature, clock: &mut Clock, missing: &[u
     let mut ranks: Vec<u32> = missing.iter().map(|member| state.layout().ranks[*member] as u32).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    let those = if ranks.len() == 1 { "one that it waits for" } else { "some that they wait for" };
+    let those = if ranks.len() == 1 { "a rank that it waits for" } else { "ranks that they wait for" };
     let whom = format!("{} (or {those})", Ranks(&ranks));
     Error::Deadline { what: state.title(call), waited: clock.elapsed(), whom }
 }

@@ -137,11 +137,13 @@ impl Acceptor {
     /// Accepts a connection. Runs on the NIC's own thread.
     pub fn admit(&self, listener: &NicListener, request: Request) {
         let Ok(who) = Introduction::decode(request.private_data()) else {
-            return request.reject("a mailbox talks only to postboxes");
+            return request.reject("a mailbox accepts connections from postboxes only");
         };
         // The rank that the peer has proved, not the one that it names.
         let Some(rank) = request.peer() else {
-            return request.reject("a mailbox talks only to ranks of its job that prove which they are");
+            return request.reject(
+                "a mailbox accepts connections only from ranks of its job that prove which rank they are",
+            );
         };
         if listener.admits.as_ref().is_some_and(|ranks| !ranks.contains(&rank)) {
             return request.reject(&not_encrypted(rank, &listener.nic));

@@ -228,8 +228,8 @@ impl Inbox {
             if connection.is_reading() {
                 return Some(format!("the data of a message that is being read from rank {rank}"));
             }
-            let what = "a rank that is in the middle of an RDMA write where";
-            return Some(format!("{what} the message of rank {rank} lies, and was not told of it"));
+            let what = "a rank that writes by RDMA, without permission, into the memory";
+            return Some(format!("{what} of the message of rank {rank}"));
         }
         let connection = self.connections.get(self.waiting.first()?)?.as_ref()?;
         let (announcement, rank) = (connection.announced()?, connection.side.rank);

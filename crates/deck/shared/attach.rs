@@ -199,15 +199,15 @@ impl Attempt<'_> {
     }
 
     fn too_late(&self, waited: Duration) -> Error {
-        let whom = format!("rank {}, which makes it and has not", self.maker);
+        let whom = format!("rank {}, which makes it and has not done so yet", self.maker);
         Error::Deadline { what: self.what.to_owned(), waited, whom }
     }
 
     /// The error if other calls of this rank have all places at the maker.
     fn crowded(&self, waited: Duration) -> Error {
         let whom = format!(
-            "a place at rank {}, which makes it: {MAX_REQUESTS} calls of this rank wait for what that rank makes, and no more may at a \
-             time; share from fewer threads at a time",
+            "a place at rank {}, which makes it: {MAX_REQUESTS} calls of this rank already wait for objects made by that rank, the most \
+             that may; share from fewer threads at a time",
             self.maker
         );
         Error::Deadline { what: self.what.to_owned(), waited, whom }

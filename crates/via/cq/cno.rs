@@ -77,7 +77,7 @@ impl Cno {
             return Err(Error::InvalidParameter("a wait on no completion queue at all".into()));
         }
         let mut spinner =
-            Spinner::with_habit(queues.iter().any(|cq| cq.oversubscribed), queues[0].spin_history);
+            Spinner::with_history(queues.iter().any(|cq| cq.oversubscribed), queues[0].spin_history);
         let (mut polls, mut pause) = (0u32, Pause::Again);
         let found = loop {
             let all = pause == Pause::Sleep || polls.is_multiple_of(COSTLY_POLL_INTERVAL);

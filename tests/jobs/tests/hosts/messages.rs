@@ -78,7 +78,7 @@ fn levels_over(transport: &str) {
         assert!((got - share).abs() <= 2.0, "level {level} has {got} % and not {share}\n{ended}");
     }
     let ended = job().run().ok().clean();
-    let words = format!("{way}, where level 5 counts for nothing (see DECK_LEVELS)");
+    let words = format!("{way}, where level 5 has no effect (see DECK_LEVELS)");
     assert!(ended.stderr.contains(&words), "{ended}");
     let ended = job().env("DECK_LEVELS", "5:50,x").run();
     assert!(ended.stderr.contains("LEVEL:SHARE"), "{ended}");

@@ -23,7 +23,7 @@ fn say(ended: &Ended, ranks: [usize; 2], what: &str) {
 }
 
 const HALF: &str = "shared segment \"pair\" may be half written: rank 1 held its lock when it was lost: ";
-const HOW_TO: &str = "take it by `recover`, which says that it is whole again";
+const HOW_TO: &str = "take it by `recover`, which marks the data as whole again";
 
 #[test]
 fn a_rank_killed_with_the_lock_leaves_it_and_every_other_is_told() {
