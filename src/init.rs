@@ -43,7 +43,7 @@ pub fn init() -> Result<World> {
 /// # Errors
 /// Those of [`init`].
 pub fn init_with(config: Config) -> Result<World> {
-    let found = start::look(&|name| std::env::var(name).ok()).map_err(BootError::from)?;
+    let found = start::detect(&|name| std::env::var(name).ok()).map_err(BootError::from)?;
     let options = start::Options {
         limit: 2 * config.setup,
         detect: config.detect.unwrap_or(DETECT),

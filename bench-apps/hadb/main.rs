@@ -47,7 +47,7 @@ use serve::SERVERS;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use udeck::Config;
-use udeck_boot::start::{Launcher, look};
+use udeck_boot::start::{Launcher, detect};
 
 /// Exit code: a check has failed.
 const UNSOUND: u8 = 1;
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode> {
-    let alone = look(&|name| std::env::var(name).ok()).is_ok_and(|found| found.launcher == Launcher::None);
+    let alone = detect(&|name| std::env::var(name).ok()).is_ok_and(|found| found.launcher == Launcher::None);
     if !alone {
         return be_a_rank(options);
     }

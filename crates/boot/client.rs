@@ -4,7 +4,7 @@
 //! listeners. It ends when the client is dropped or the launcher goes. Calls may be made from any number of
 //! threads at once; each is one frame out, and a wait for the frame with its number.
 
-mod asked;
+mod call_name;
 mod socket;
 
 use std::{
@@ -27,15 +27,15 @@ use udeck_sys::{
     thread::{self, Callback},
 };
 
-pub use self::asked::SEGMENTS;
+pub use self::call_name::SEGMENTS;
 use self::{
-    asked::Asked,
+    call_name::CallName,
     socket::{SendError, receive, send_all},
 };
 use crate::{
     BootError, ENV_BOOT_FD, ENV_CLOCK_FD, ENV_WAITS_FD,
     server::aborted,
-    start::Guest,
+    start::ForeignJob,
     waits::{LONG, Waits},
     wire::{Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Welcome, encode},
 };
@@ -77,9 +77,9 @@ struct Shared {
     /// The page on which long waits are published.
     waits: Waits,
     /// The process that serves the names: [`LAUNCHER`] or [`RANK_0`].
-    who: &'static str,
+    server_name: &'static str,
     /// The launcher's services, in a job that deckrun did not start.
-    guest: Option<Guest>,
+    foreign: Option<ForeignJob>,
     _fork_mark: process::ForkMark,
 }
 
@@ -145,19 +145,19 @@ impl Client {
 
     /// Makes the client of a rank in a job that deckrun did not start. `address` is this host's, towards the
     /// others.
-    pub(crate) fn of_guest(
+    pub(crate) fn of_foreign_job(
         stream: UnixStream,
-        guest: Guest,
+        foreign: ForeignJob,
         address: Option<IpAddr>,
     ) -> Result<Client, BootError> {
-        let mut client = Client::join(stream, Waits::default(), Some(guest))?;
+        let mut client = Client::join(stream, Waits::default(), Some(foreign))?;
         client.welcome.address = address;
         Ok(client)
     }
 
-    fn join(stream: UnixStream, waits: Waits, guest: Option<Guest>) -> Result<Client, BootError> {
-        let who = if guest.is_some() { RANK_0 } else { LAUNCHER };
-        let (frames, welcome) = join(&stream, who)?;
+    fn join(stream: UnixStream, waits: Waits, foreign: Option<ForeignJob>) -> Result<Client, BootError> {
+        let server_name = if foreign.is_some() { RANK_0 } else { LAUNCHER };
+        let (frames, welcome) = join(&stream, server_name)?;
         let shared = Arc::new(Shared {
             stream,
             next_id: AtomicU64::new(1),
@@ -168,12 +168,13 @@ impl Client {
             leaving: AtomicBool::new(false),
             keys: Keys::of_rank(welcome.secret, welcome.rank, welcome.key),
             waits,
-            who,
-            guest,
+            server_name,
+            foreign,
             _fork_mark: process::ForkMark::default(),
         });
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
-        let on_panic = move |why: &str| failing.end(format!("the thread that hears it has panicked: {why}"));
+        let on_panic =
+            move |why: &str| failing.end(format!("the thread that reads from it has panicked: {why}"));
         thread::spawn("deck-boot-read", move || reader.read(frames, size), on_panic)
             .map_err(|source| BootError::Io { what: "starting the bootstrap thread".into(), source })?;
         Ok(Client { shared, welcome })
@@ -202,7 +203,7 @@ impl Client {
     /// the launcher (16 MiB, all ranks together 128 MiB).
     pub fn register(&self, name: &str, value: &[u8], deadline: Instant) -> Result<(), BootError> {
         let call = Call::Register { name: name.into(), value: value.into() };
-        self.call(Asked::Register(name), call, deadline).map(drop)
+        self.call(CallName::Register(name), call, deadline).map(drop)
     }
 
     /// Removes a name that this rank registered.
@@ -210,7 +211,7 @@ impl Client {
     /// # Errors
     /// [`BootError::NoSuchName`], or [`BootError::Refused`] when it belongs to another rank.
     pub fn unregister(&self, name: &str, deadline: Instant) -> Result<(), BootError> {
-        self.call(Asked::Unregister(name), Call::Unregister { name: name.into() }, deadline).map(drop)
+        self.call(CallName::Unregister(name), Call::Unregister { name: name.into() }, deadline).map(drop)
     }
 
     /// Returns the record of `name`. With `wait`, blocks until a rank registers it, at most until `deadline`.
@@ -250,7 +251,7 @@ impl Client {
     ) -> Result<Record, BootError> {
         let wait = wait.then(|| Deadline::from(deadline).remaining());
         let call = Call::Lookup { name: name.into(), wait, maker };
-        self.interruptible(Asked::Lookup(name), call, deadline, interrupt)
+        self.interruptible(CallName::Lookup(name), call, deadline, interrupt)
     }
 
     /// Stores `value` under `key`, for every rank to read, for the life of the job. The last value wins.
@@ -259,7 +260,7 @@ impl Client {
     /// [`BootError::TooBig`] beyond 255 bytes of key, 64 KiB of value, or what a rank may keep with the launcher.
     pub fn put(&self, key: &str, value: &[u8], deadline: Instant) -> Result<(), BootError> {
         let call = Call::Put { key: key.into(), value: value.into() };
-        self.call(Asked::Put(key), call, deadline).map(drop)
+        self.call(CallName::Put(key), call, deadline).map(drop)
     }
 
     /// Returns the value under `key`. With `wait`, blocks until a rank stores one, at most until `deadline`.
@@ -298,7 +299,7 @@ impl Client {
     ) -> Result<Vec<u8>, BootError> {
         let wait = wait.then(|| Deadline::from(deadline).remaining());
         let call = Call::Get { key: key.into(), wait, maker };
-        Ok(self.interruptible(Asked::Get(key), call, deadline, interrupt)?.value)
+        Ok(self.interruptible(CallName::Get(key), call, deadline, interrupt)?.value)
     }
 
     /// Blocks until all events of before this call have come, and the end of `rank`, if it is ending: its
@@ -314,14 +315,14 @@ impl Client {
         wait: Duration,
         deadline: Instant,
     ) -> Result<(), BootError> {
-        self.call(Asked::Exit(rank), Call::AwaitExit { rank, wait }, deadline).map(drop)
+        self.call(CallName::Exit(rank), Call::AwaitExit { rank, wait }, deadline).map(drop)
     }
 
     /// Does as [`Client::wait_for_exit_report`], without waiting for the answer. Returns `None` if the launcher
     /// does not read, and cannot be asked now.
     pub fn ask(&self, rank: u32, wait: Duration) -> Option<Question> {
         let call = Call::AwaitExit { rank, wait };
-        let id = self.shared.start(&Asked::Exit(rank), call, Deadline::now()).ok()??;
+        let id = self.shared.start(&CallName::Exit(rank), call, Deadline::now()).ok()??;
         Some(Question { shared: Arc::clone(&self.shared), id })
     }
 
@@ -331,7 +332,7 @@ impl Client {
     /// [`BootError::Deadline`] with the ranks that did not come; [`BootError::PeerLost`] as soon as one cannot come any
     /// more.
     pub fn fence(&self, deadline: Instant) -> Result<(), BootError> {
-        self.call(Asked::Fence, Call::Fence { wait: Deadline::from(deadline).remaining() }, deadline)
+        self.call(CallName::Fence, Call::Fence { wait: Deadline::from(deadline).remaining() }, deadline)
             .map(drop)
     }
 
@@ -341,17 +342,17 @@ impl Client {
     ///
     /// # Errors
     /// [`BootError::Deadline`], [`BootError::LauncherGone`].
-    pub fn done(&self, deadline: Instant) -> Result<(), BootError> {
-        self.call(Asked::Done, Call::Done, deadline)?;
+    pub fn finish(&self, deadline: Instant) -> Result<(), BootError> {
+        self.call(CallName::Done, Call::Done, deadline)?;
         self.shared.leaving.store(true, Ordering::Relaxed);
-        let Some(guest) = &self.shared.guest else { return Ok(()) };
-        guest.leave(|| self.left(), deadline)
+        let Some(foreign) = &self.shared.foreign else { return Ok(()) };
+        foreign.leave(|| self.remaining(), deadline)
     }
 
     /// Makes a request as a rank that goes on afterwards.
     #[cfg(test)]
     pub(crate) fn request(&self, call: Call, deadline: Instant) -> Result<Record, BootError> {
-        self.call(Asked::Abort, call, deadline)
+        self.call(CallName::Abort, call, deadline)
     }
 
     /// Ends the whole job, with this exit code (0 counts as 1), and this process. Blocks for a moment, until
@@ -361,30 +362,30 @@ impl Client {
         let tell_others = || {
             let call = Call::Abort { code, why: why.into() };
             // The launcher notices this process's end in any case.
-            let _ = self.call(Asked::Abort, call, Deadline::after(ABORT).instant());
+            let _ = self.call(CallName::Abort, call, Deadline::after(ABORT).instant());
         };
-        let ask_launcher = |guest: &Guest| {
+        let ask_launcher = |foreign: &ForeignJob| {
             stderr_line(format_args!("udeck: rank {} {}", self.welcome.rank, aborted(code, why)));
-            if let Err(error) = guest.abort(code, why, Deadline::after(ABORT)) {
+            if let Err(error) = foreign.abort(code, why, Deadline::after(ABORT)) {
                 stderr_line(format_args!("udeck: {error}"));
             }
         };
-        match &self.shared.guest {
+        match &self.shared.foreign {
             None => tell_others(),
-            Some(guest) if guest.kills_all_at_once() => {
-                ask_launcher(guest);
+            Some(foreign) if foreign.kills_all_at_once() => {
+                ask_launcher(foreign);
                 tell_others();
             }
-            Some(guest) => {
+            Some(foreign) => {
                 tell_others();
-                ask_launcher(guest);
+                ask_launcher(foreign);
             }
         }
         std::process::exit(i32::from(code))
     }
 
     /// Returns the other ranks that have not ended.
-    fn left(&self) -> Vec<u32> {
+    fn remaining(&self) -> Vec<u32> {
         let mut is_left = vec![true; self.welcome.size as usize];
         let mut end = |rank: u32| {
             if let Some(is_left) = is_left.get_mut(rank as usize) {
@@ -403,7 +404,7 @@ impl Client {
 
     /// Returns the launcher that started this process, if it was not deckrun: "PMI-2 (Slurm)".
     pub fn guest_of(&self) -> Option<&str> {
-        self.shared.guest.as_ref().map(Guest::title)
+        self.shared.foreign.as_ref().map(ForeignJob::title)
     }
 
     /// Calls `listener` for every event: first, on this thread, for earlier events, then on the client's own
@@ -419,13 +420,13 @@ impl Client {
 
     /// Sends one request and waits for its answer. An answer without data becomes an empty record of this
     /// rank's.
-    fn call(&self, asked: Asked<'_>, call: Call, deadline: Instant) -> Result<Record, BootError> {
+    fn call(&self, asked: CallName<'_>, call: Call, deadline: Instant) -> Result<Record, BootError> {
         self.interruptible(asked, call, deadline, None)
     }
 
     fn interruptible(
         &self,
-        asked: Asked<'_>,
+        asked: CallName<'_>,
         call: Call,
         deadline: Instant,
         interrupt: Option<fn() -> bool>,
@@ -514,7 +515,7 @@ impl Drop for Client {
 impl Shared {
     fn exchange(
         &self,
-        asked: &Asked<'_>,
+        asked: &CallName<'_>,
         maker: Option<Maker>,
         call: Call,
         start: Instant,
@@ -533,7 +534,11 @@ impl Shared {
             }
             if let Some(why) = calls.gone.clone() {
                 calls.open.remove(&id);
-                return Err(BootError::LauncherGone { what: asked.to_string(), who: self.who, why });
+                return Err(BootError::LauncherGone {
+                    what: asked.to_string(),
+                    server_name: self.server_name,
+                    why,
+                });
             }
             let until = look_at.map_or(give_up, |look_at| give_up.min(look_at));
             let is_late = self.answered.wait_until(&mut calls, until.instant()).timed_out();
@@ -558,7 +563,7 @@ impl Shared {
 
     /// Sends a request, and returns the number of its call, which is open from now on. Returns `None` if it
     /// could not be sent in time.
-    fn start(&self, asked: &Asked<'_>, call: Call, give_up: Deadline) -> Result<Option<u64>, BootError> {
+    fn start(&self, asked: &CallName<'_>, call: Call, give_up: Deadline) -> Result<Option<u64>, BootError> {
         // In a forked child the answer would come to the parent's thread.
         process::check().map_err(|source| BootError::Io { what: asked.to_string(), source })?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -621,7 +626,7 @@ impl Shared {
         if !self.leaving.load(Ordering::Relaxed) {
             let mut news = self.news.lock();
             let is_told = news.log.iter().any(|event| matches!(event, Event::RankLost { rank: 0, .. }));
-            if self.guest.is_some() && !is_told {
+            if self.foreign.is_some() && !is_told {
                 let how = "it has ended without `finish`, and with it the name service of this job".into();
                 news.add(Event::RankLost { rank: 0, how });
             }
@@ -671,10 +676,10 @@ impl EventLog {
 }
 
 /// Exchanges hello and welcome, before there is a thread that reads.
-fn join(stream: &UnixStream, who: &'static str) -> Result<(Frames, Welcome), BootError> {
-    let what = || Asked::Hello.to_string();
+fn join(stream: &UnixStream, server_name: &'static str) -> Result<(Frames, Welcome), BootError> {
+    let what = || CallName::Hello.to_string();
     let (start, deadline) = (Instant::now(), Deadline::after(JOIN_LIMIT));
-    let gone = |why: String| BootError::LauncherGone { what: what(), who, why };
+    let gone = |why: String| BootError::LauncherGone { what: what(), server_name, why };
     let late = || BootError::Deadline { what: what(), waited: start.elapsed(), missing: Vec::new() };
     let mut frame = Vec::new();
     let protocol = |source| BootError::Protocol { what: what(), source };
@@ -690,9 +695,9 @@ fn join(stream: &UnixStream, who: &'static str) -> Result<(Frames, Welcome), Boo
                 return Ok((frames, welcome));
             }
             Some(FromServer::Reply { id: 0, reply: Reply::Failed(failure) }) => {
-                return Err(Asked::Hello.failed(failure, Duration::ZERO));
+                return Err(CallName::Hello.failed(failure, Duration::ZERO));
             }
-            Some(_) => return Err(Asked::Hello.refused("its first message was no welcome")),
+            Some(_) => return Err(CallName::Hello.refused("its first message was no welcome")),
             None => {}
         }
         receive(stream, &mut frames, Some(deadline)).map_err(|error| match error.kind() {

@@ -113,12 +113,12 @@ pub enum BootError {
     },
 
     /// The connection to the launcher has ended.
-    #[error("{what}: {who} is gone ({why}); this job cannot go on")]
+    #[error("{what}: {server_name} is gone ({why}); this job cannot go on")]
     LauncherGone {
         /// The call.
         what: String,
         /// The process that served this job's names: "the launcher", or rank 0.
-        who: &'static str,
+        server_name: &'static str,
         /// The sign of the connection's end.
         why: String,
     },

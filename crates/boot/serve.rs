@@ -54,7 +54,7 @@ const HELD: usize = OUT_BOUND / 4;
 pub const WINDOW: usize = 64 << 10;
 
 /// Number of bytes after which an acknowledgement is sent, instead of one for each message.
-pub const TELL: usize = WINDOW / 4;
+pub const ACK_THRESHOLD: usize = WINDOW / 4;
 
 /// Maximum number of bytes read from one rank before the others have their turn.
 const READ_SIZE: usize = 64 << 10;
@@ -66,7 +66,7 @@ const LAST_READS: usize = 64;
 const RELAYED_BOUND: usize = WINDOW + (LAST_READS + 2) * READ_SIZE;
 
 /// Maximum number of events that one poll returns. The remaining ones come before these again.
-const NAMED: usize = 64;
+const MAX_EVENTS: usize = 64;
 
 /// Upper bound of one sleep: `epoll` counts it in milliseconds of 31 bits.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
@@ -96,7 +96,7 @@ pub struct Service {
     clock: Option<Arc<JobClock>>,
     /// Questions for a rank's end: the asking rank, the other rank, the request. They are answered when
     /// everything else has been read.
-    fates: Vec<(u32, u32, Request)>,
+    exit_questions: Vec<(u32, u32, Request)>,
 }
 
 /// Callback for ranks that leave without goodbye.
@@ -165,7 +165,7 @@ impl Service {
             on_desertion: Desertion(Box::new(|_, _| {})),
             on_abort: Aborts(Box::new(|_, _, _| {})),
             clock: None,
-            fates: Vec::new(),
+            exit_questions: Vec::new(),
         })
     }
 
@@ -212,7 +212,7 @@ impl Service {
             for rank in ready {
                 self.receive(now, rank, &mut scratch);
             }
-            self.answer_fates(now, &mut scratch);
+            self.answer_exit_questions(now, &mut scratch);
             let actions = self.server.tick(now);
             self.perform(actions);
             self.flush(now, &mut scratch)?;
@@ -244,8 +244,8 @@ impl Service {
 
     /// Answers questions for ends, after reading from the rank in question: it may have said goodbye, or closed
     /// its connection, before the question.
-    fn answer_fates(&mut self, now: Instant, scratch: &mut [u8]) {
-        for (rank, of, request) in std::mem::take(&mut self.fates) {
+    fn answer_exit_questions(&mut self, now: Instant, scratch: &mut [u8]) {
+        for (rank, of, request) in std::mem::take(&mut self.exit_questions) {
             self.drain(now, of, scratch);
             let actions = self.server.handle(now, rank, request);
             self.perform(actions);
@@ -276,13 +276,13 @@ impl Service {
     fn wait(&mut self) -> io::Result<Vec<u32>> {
         // There is no sleep if questions came while other ranks were drained, or if requests of resumed ranks
         // are left.
-        let is_busy = !self.fates.is_empty() || !self.resumable.is_empty();
+        let is_busy = !self.exit_questions.is_empty() || !self.resumable.is_empty();
         let due = if is_busy { Some(self.now()) } else { self.server.next_deadline() };
         let until_due = due.map(|due| {
             let left = due.saturating_duration_since(self.now()).min(LONGEST_SLEEP);
             Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
         });
-        let mut events = [const { MaybeUninit::uninit() }; NAMED];
+        let mut events = [const { MaybeUninit::uninit() }; MAX_EVENTS];
         let events = match epoll::wait(&self.poller, &mut events, until_due.as_ref()) {
             Ok((events, _)) => &*events,
             Err(Errno::INTR) => &[],
@@ -358,7 +358,7 @@ impl Service {
             let actions = match peer.next() {
                 Ok(None) => return,
                 Ok(Some(request @ Request { call: Call::AwaitExit { rank: of, .. }, .. })) => {
-                    self.fates.push((rank, of, request));
+                    self.exit_questions.push((rank, of, request));
                     continue;
                 }
                 Ok(Some(request)) => {
@@ -381,7 +381,7 @@ impl Service {
                 Action::Send { to, mut message } => {
                     let Some(peer) = &mut self.peers[to as usize] else { continue };
                     if peer.is_relayed() {
-                        blank(&mut message);
+                        remove_secrets(&mut message);
                     }
                     let mut frame = Vec::new();
                     let sendable = encode(&message, &mut frame).is_ok();
@@ -445,7 +445,7 @@ pub fn stopped_reading() -> String {
 }
 
 /// Removes what must not cross a network in the clear, and what only the rank's own host knows.
-fn blank(message: &mut FromServer) {
+fn remove_secrets(message: &mut FromServer) {
     if let FromServer::Reply { reply: Reply::Welcome(welcome), .. } = message {
         welcome.secret = [0; 32];
         welcome.key = RankKey::BLANK;

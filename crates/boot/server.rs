@@ -17,7 +17,7 @@ use std::{
 use udeck_auth::{HostKey, Master, RankKey, SealedTicket};
 
 use self::store::{Store, Table};
-use crate::wire::{Call, Event, Failure, FromServer, Maker, Record, Reply, Request, VERSION, Welcome};
+use crate::wire::{Call, Event, FromServer, Maker, Record, Reply, Request, RequestError, VERSION, Welcome};
 use crate::{Host, Placement};
 
 pub use self::store::Limits;
@@ -285,7 +285,7 @@ impl Server {
         for late in self.take_waiting(|w| w.deadline <= now) {
             let reply = match late.awaited {
                 Awaited::Entry(table, ..) => Reply::Failed(self.store.no_such(table)),
-                Awaited::Fence => Reply::Failed(Failure::FenceLate { missing: missing.clone() }),
+                Awaited::Fence => Reply::Failed(RequestError::FenceLate { missing: missing.clone() }),
                 Awaited::Exit(_) => Reply::Ok,
             };
             self.reply(late.rank, late.id, reply);
@@ -358,7 +358,7 @@ impl Server {
     fn register(&mut self, rank: u32, id: u64, name: String, value: Vec<u8>) {
         if let Some(taken) = self.store.get(Table::Names, &name) {
             let owner = taken.owner;
-            return self.reply(rank, id, Reply::Failed(Failure::NameTaken { owner }));
+            return self.reply(rank, id, Reply::Failed(RequestError::NameTaken { owner }));
         }
         self.store(rank, id, Table::Names, name, value);
     }
@@ -388,7 +388,7 @@ impl Server {
             }
             Some(owner) => {
                 let why = format!("`{name}` belongs to rank {owner}: only that rank can unregister it");
-                Reply::Failed(Failure::Refused { why })
+                Reply::Failed(RequestError::Refused { why })
             }
             None => Reply::Failed(self.store.no_such(Table::Names)),
         };
@@ -416,7 +416,7 @@ impl Server {
                 self.reply(rank, id, Reply::Failed(failure));
             }
             (Ok(()), Some(_)) if self.only_left() == Some(rank) => {
-                self.reply(rank, id, Reply::Failed(Failure::NobodyLeft))
+                self.reply(rank, id, Reply::Failed(RequestError::NobodyLeft))
             }
             (Ok(()), Some(wait)) => self.wait(now, rank, id, wait, Awaited::Entry(table, name, maker)),
         }
@@ -424,7 +424,7 @@ impl Server {
 
     /// Fails if no rank will make the name or key any more: the one that had made it, or was to make it, has
     /// ended.
-    fn may_come(&self, table: Table, name: &str, maker: Maker) -> Result<(), Failure> {
+    fn may_come(&self, table: Table, name: &str, maker: Maker) -> Result<(), RequestError> {
         let had_it = self.store.last_owner(table, name).and_then(|owner| self.end_of(owner));
         let ended = had_it.or_else(|| match maker {
             Maker::Rank(owner) => self.end_of(owner),
@@ -475,7 +475,7 @@ impl Server {
         let limit = self.config.limits.waiting;
         if self.waiting.iter().filter(|w| w.rank == rank).count() >= limit {
             let what = "the number of waiting requests of a rank".into();
-            let failure = Failure::TooBig { what, limit: limit as u64, got: limit as u64 + 1 };
+            let failure = RequestError::TooBig { what, limit: limit as u64, got: limit as u64 + 1 };
             return self.reply(rank, id, Reply::Failed(failure));
         }
         self.waiting.push(Waiting { rank, id, deadline: now + wait.min(LONGEST_WAIT), awaited });
@@ -501,7 +501,7 @@ impl Server {
         self.ranks[rank as usize] = state;
         self.store.end(rank);
         for to in 0..self.config.welcome.size {
-            if to != rank && self.hears(to) {
+            if to != rank && self.gets_events(to) {
                 self.actions.push(Action::Send { to, message: FromServer::Event(event.clone()) });
             }
         }
@@ -525,13 +525,13 @@ impl Server {
         self.history.push(event);
         if let Some(last) = self.only_left() {
             for hopeless in self.take_waiting(|w| w.rank == last) {
-                self.reply(hopeless.rank, hopeless.id, Reply::Failed(Failure::NobodyLeft));
+                self.reply(hopeless.rank, hopeless.id, Reply::Failed(RequestError::NobodyLeft));
             }
         }
     }
 
     /// Tells whether a rank is told of the others' ends.
-    fn hears(&self, rank: u32) -> bool {
+    fn gets_events(&self, rank: u32) -> bool {
         match self.state(rank) {
             Some(State::Joined) => true,
             Some(State::Done) => self.config.server == Some(rank),
@@ -587,7 +587,7 @@ impl Server {
     }
 
     fn refuse(&mut self, to: u32, id: u64, why: &str) {
-        self.reply(to, id, Reply::Failed(Failure::Refused { why: why.into() }));
+        self.reply(to, id, Reply::Failed(RequestError::Refused { why: why.into() }));
     }
 }
 
@@ -597,19 +597,19 @@ pub(crate) fn aborted(code: u8, why: &str) -> String {
     format!("aborted the job with code {code}{}{why}", if why.is_empty() { "" } else { ": " })
 }
 
-fn broken_by(event: &Event) -> Failure {
+fn broken_by(event: &Event) -> RequestError {
     match event {
-        Event::RankLost { rank, how } => Failure::FenceBroken { rank: *rank, how: how.clone() },
-        Event::RankDone { rank } => Failure::FenceBroken { rank: *rank, how: "has said goodbye".into() },
-        Event::LauncherGone => Failure::NobodyLeft,
+        Event::RankLost { rank, how } => RequestError::FenceBroken { rank: *rank, how: how.clone() },
+        Event::RankDone { rank } => RequestError::FenceBroken { rank: *rank, how: "has said goodbye".into() },
+        Event::LauncherGone => RequestError::NobodyLeft,
     }
 }
 
-fn maker_ended(event: &Event) -> Failure {
+fn maker_ended(event: &Event) -> RequestError {
     match event {
-        Event::RankLost { rank, how } => Failure::MakerEnded { rank: *rank, how: Some(how.clone()) },
-        Event::RankDone { rank } => Failure::MakerEnded { rank: *rank, how: None },
-        Event::LauncherGone => Failure::NobodyLeft,
+        Event::RankLost { rank, how } => RequestError::MakerEnded { rank: *rank, how: Some(how.clone()) },
+        Event::RankDone { rank } => RequestError::MakerEnded { rank: *rank, how: None },
+        Event::LauncherGone => RequestError::NobodyLeft,
     }
 }
 

@@ -11,25 +11,25 @@
 //! [`Environment`] is all that µDECK uses of them: rank, size, and a small table of values that all ranks read
 //! behind a fence. By it rank 0 publishes where it serves names; from then on everything is as under deckrun.
 
-mod card;
+mod bootstrap;
 mod error;
+mod foreign_job;
 mod found;
-mod gate;
-mod guest;
-mod line;
-mod meet;
 mod pmi;
 mod pmi1;
 mod pmi2;
 mod pmix;
+mod proxy;
+mod proxy_conn;
+mod rank_info;
 mod secure;
 
 use udeck_sys::Deadline;
 
+pub use bootstrap::{DESCRIPTORS_PER_RANK, ENV_INTERFACE, Options};
 pub use error::StartError;
-pub use found::{ENV_LAUNCH, Found, Launcher, look};
-pub(crate) use guest::Guest;
-pub use meet::{DESCRIPTORS_PER_RANK, ENV_INTERFACE, Options};
+pub(crate) use foreign_job::ForeignJob;
+pub use found::{ENV_LAUNCH, Found, Launcher, detect};
 
 use crate::{BootError, Client, local};
 
@@ -50,7 +50,7 @@ pub fn join(found: &Found, options: &Options) -> Result<Client, BootError> {
         Launcher::Pmi2 => Box::new(pmi2::Pmi2::open(&value, until)?),
         Launcher::Pmix => Box::new(pmix::Pmix::open(&value, until)?),
     };
-    meet::meet(environment, options)
+    bootstrap::bootstrap(environment, options)
 }
 
 fn no_deckrun() -> StartError {

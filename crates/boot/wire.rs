@@ -149,7 +149,7 @@ pub enum FromServer {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// The request failed.
-    Failed(Failure),
+    Failed(RequestError),
     /// The request is done.
     Ok,
     /// Answer to `Hello`.
@@ -235,7 +235,7 @@ mod shared {
 
 /// Reasons why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Failure {
+pub enum RequestError {
     /// The request is against the protocol's rules.
     Refused {
         /// The rule.

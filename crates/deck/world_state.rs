@@ -583,6 +583,6 @@ impl WorldState {
 
     /// Says goodbye to the launcher.
     pub fn sign_off(&self, deadline: Deadline) -> Result {
-        Ok(self.client.done(deadline.instant())?)
+        Ok(self.client.finish(deadline.instant())?)
     }
 }

@@ -84,7 +84,7 @@ static BY_HAND: Mutex<Weak<by_hand::ByHand>> = Mutex::new(Weak::new());
 /// # Errors
 /// In words.
 pub fn open() -> Result<Arc<dyn Names>, String> {
-    let found = start::look(&|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
+    let found = start::detect(&|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
     let config = udeck::Config::from_env().map_err(|error| error.to_string())?;
     if found.launcher != start::Launcher::None {
         let mut of_job = OF_JOB.lock();

@@ -44,7 +44,7 @@ impl Job {
 /// # Errors
 /// Those of [`Job::run`], and when the program cannot find itself.
 pub fn launch_self(job: Job) -> Result<Option<Outcome>, LaunchError> {
-    let found = start::look(&|name| env::var(name).ok());
+    let found = start::detect(&|name| env::var(name).ok());
     let launched = found.map_or(true, |found| found.launcher != start::Launcher::None);
     if launched || env::var_os(ENV_RANK).is_some() {
         return Ok(None);

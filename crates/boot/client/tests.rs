@@ -4,7 +4,7 @@ use std::thread;
 use udeck_auth::RankKey;
 
 use super::*;
-use crate::{Host, Placement, local::Job, wire::Failure};
+use crate::{Host, Placement, local::Job, wire::RequestError};
 
 /// Upper bound of any wait, far enough for a slow machine; no test waits for it unless it fails.
 const LONG: Duration = Duration::from_secs(60);
@@ -87,7 +87,7 @@ fn who_has_caught_up_knows_who_has_left() {
     for _ in 0..100 {
         let (_job, clients) = job(2);
         let heard = events(&clients[0]);
-        clients[1].done(soon()).unwrap();
+        clients[1].finish(soon()).unwrap();
         clients[0].wait_for_exit_report(1, Duration::ZERO, soon()).unwrap();
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank: 1 }));
     }
@@ -99,7 +99,7 @@ fn a_listener_that_panics_costs_nobody_else_anything() {
     clients[0].on_event(Box::new(|_| panic!("a listener")));
     let heard = events(&clients[0]);
     for rank in [1, 2] {
-        clients[rank as usize].done(soon()).unwrap();
+        clients[rank as usize].finish(soon()).unwrap();
         clients[0].wait_for_exit_report(1, Duration::ZERO, soon()).expect("the launcher is heard");
         assert_eq!(heard.try_recv(), Ok(Event::RankDone { rank }));
     }
@@ -169,7 +169,7 @@ fn a_rank_that_goes_without_goodbye_fails_the_others_waits() {
 fn goodbye_is_an_event_and_is_replayed_to_a_late_listener() {
     let (job, clients) = job(2);
     let news = events(&clients[0]);
-    clients[1].done(soon()).unwrap();
+    clients[1].finish(soon()).unwrap();
     assert_eq!(news.recv_timeout(LONG), Ok(Event::RankDone { rank: 1 }));
     assert_eq!(
         events(&clients[0]).try_recv(),
@@ -238,7 +238,7 @@ fn nonsense_from_the_launcher_ends_the_connection() {
 fn a_refused_hello_says_why() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut frame = Vec::new();
-    let refused = Reply::Failed(Failure::Refused { why: "protocol version 9".into() });
+    let refused = Reply::Failed(RequestError::Refused { why: "protocol version 9".into() });
     encode(&FromServer::Reply { id: 0, reply: refused }, &mut frame).unwrap();
     assert!(send_all(&theirs, &frame, soon().into()).is_ok());
     assert!(matches!(Client::new(ours), Err(BootError::Refused { why, .. }) if why == "protocol version 9"));
@@ -275,7 +275,7 @@ fn a_question_is_answered_behind_the_events_that_came_before() {
     let (_job, clients) = job(2);
     let [asker, leaver] = <[_; 2]>::try_from(clients).unwrap();
     let events = events(&asker);
-    leaver.done(soon()).unwrap();
+    leaver.finish(soon()).unwrap();
     let question = asker.ask(1, Duration::ZERO).expect("the launcher reads");
     let limit = soon();
     while !question.is_answered() {

@@ -8,7 +8,7 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send},
 };
 
-use super::{HELD, RELAYED_BOUND, TELL, WINDOW};
+use super::{ACK_THRESHOLD, HELD, RELAYED_BOUND, WINDOW};
 use crate::wire::{Frames, Request, WireError};
 
 /// The path of a rank's bytes.
@@ -185,7 +185,7 @@ impl Peer {
             outlet.send(rank, self.out.drain(..fits).collect());
         }
         // The requests of a held rank lie in `frames`, and are not acknowledged.
-        if self.unreported >= TELL && !self.is_stalled {
+        if self.unreported >= ACK_THRESHOLD && !self.is_stalled {
             outlet.consumed(rank, std::mem::take(&mut self.unreported));
         }
     }

@@ -404,7 +404,7 @@ fn five_hundred_ranks_meet_at_a_fence() {
                 let next = (rank + 1) % RANKS;
                 assert_eq!(client.lookup(&format!("box{next}"), false, soon()).unwrap().owner, next);
                 client.fence(soon()).unwrap();
-                client.done(soon()).unwrap();
+                client.finish(soon()).unwrap();
             });
         }
     });

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::wire::{Failure, MAX_LISTED, Record};
+use crate::wire::{MAX_LISTED, Record, RequestError};
 
 /// Approximate size of an entry, beside its name and its value, in bytes.
 const OVERHEAD: usize = 64;
@@ -98,7 +98,7 @@ impl Store {
         table: Table,
         name: String,
         record: Record,
-    ) -> Result<Arc<Record>, Failure> {
+    ) -> Result<Arc<Record>, RequestError> {
         self.check(table, &name, &record)?;
         if let (Some(owner), freed) = self.takes_the_place_of(table, &name) {
             self.discharge(owner, freed);
@@ -142,22 +142,22 @@ impl Store {
         self.discharge(rank, freed);
     }
 
-    pub(super) fn no_such(&self, table: Table) -> Failure {
+    pub(super) fn no_such(&self, table: Table) -> RequestError {
         let table = self.table(table);
-        Failure::NoSuch {
+        RequestError::NoSuch {
             existing: table.keys().take(MAX_LISTED).cloned().collect(),
             total: table.len() as u64,
         }
     }
 
-    pub(super) fn check_name(&self, name: &str) -> Result<(), Failure> {
+    pub(super) fn check_name(&self, name: &str) -> Result<(), RequestError> {
         bounded("a name (bytes)", self.limits.name_len, name.len())
     }
 
-    fn check(&self, table: Table, name: &str, record: &Record) -> Result<(), Failure> {
+    fn check(&self, table: Table, name: &str, record: &Record) -> Result<(), RequestError> {
         let limits = &self.limits;
         if name.is_empty() {
-            return Err(Failure::Refused { why: "a name must not be empty".into() });
+            return Err(RequestError::Refused { why: "a name must not be empty".into() });
         }
         self.check_name(name)?;
         bounded("a value (bytes)", limits.value_len, record.value.len())?;
@@ -209,9 +209,9 @@ fn weight(name: &str, record: &Record) -> usize {
     OVERHEAD + name.len() + record.value.len()
 }
 
-fn bounded(what: &str, limit: usize, got: usize) -> Result<(), Failure> {
+fn bounded(what: &str, limit: usize, got: usize) -> Result<(), RequestError> {
     if got <= limit {
         return Ok(());
     }
-    Err(Failure::TooBig { what: what.into(), limit: limit as u64, got: got as u64 })
+    Err(RequestError::TooBig { what: what.into(), limit: limit as u64, got: got as u64 })
 }

@@ -99,7 +99,7 @@ fn a_second_registration_fails_and_names_the_owner() {
     let mut bench = Bench::new(2);
     assert_eq!(bench.register(1, "sums"), Some(Reply::Ok));
     for rank in [0, 1] {
-        assert_eq!(bench.register(rank, "sums"), Some(Reply::Failed(Failure::NameTaken { owner: 1 })));
+        assert_eq!(bench.register(rank, "sums"), Some(Reply::Failed(RequestError::NameTaken { owner: 1 })));
     }
     let found = Some(Reply::Record(Record { owner: 1, value: vec![7] }.into()));
     assert_eq!(bench.lookup(0, "sums", None), found);
@@ -111,10 +111,10 @@ fn only_the_owner_unregisters() {
     bench.register(1, "sums");
     let unregister = || Call::Unregister { name: "sums".into() };
     assert!(
-        matches!(bench.ask(0, unregister()), Some(Reply::Failed(Failure::Refused { why })) if why.contains("rank 1"))
+        matches!(bench.ask(0, unregister()), Some(Reply::Failed(RequestError::Refused { why })) if why.contains("rank 1"))
     );
     assert_eq!(bench.ask(1, unregister()), Some(Reply::Ok));
-    assert!(matches!(bench.ask(1, unregister()), Some(Reply::Failed(Failure::NoSuch { .. }))));
+    assert!(matches!(bench.ask(1, unregister()), Some(Reply::Failed(RequestError::NoSuch { .. }))));
     assert_eq!(bench.register(0, "sums"), Some(Reply::Ok));
 }
 
@@ -135,7 +135,7 @@ fn an_expired_lookup_lists_what_exists_sorted_and_bounded() {
         bench.register(1, &format!("name{i:03}"));
     }
     let listed = |reply: &Reply| match reply {
-        Reply::Failed(Failure::NoSuch { existing, total }) => {
+        Reply::Failed(RequestError::NoSuch { existing, total }) => {
             assert_eq!(*total, MAX_LISTED as u64 + 5);
             assert_eq!(existing.len(), MAX_LISTED);
             assert!(existing.is_sorted() && existing[0] == "name000");
@@ -161,7 +161,7 @@ fn values_may_be_awaited_and_the_last_put_wins() {
     assert_eq!(replies(&actions)[1], (0, Reply::Record(Record { owner: 1, value: vec![1] }.into())));
     bench.ask(0, Call::Put { key: "k".into(), value: vec![2] });
     assert_eq!(bench.ask(1, get(None)), Some(Reply::Record(Record { owner: 0, value: vec![2] }.into())));
-    assert!(matches!(bench.lookup(1, "k", None), Some(Reply::Failed(Failure::NoSuch { total: 0, .. }))));
+    assert!(matches!(bench.lookup(1, "k", None), Some(Reply::Failed(RequestError::NoSuch { total: 0, .. }))));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_fence_opens_when_all_have_come_and_can_be_used_again() {
 fn a_late_fence_names_the_missing_and_may_be_tried_again() {
     let mut bench = Bench::new(3);
     bench.fence(1);
-    let missing = Reply::Failed(Failure::FenceLate { missing: vec![0, 2] });
+    let missing = Reply::Failed(RequestError::FenceLate { missing: vec![0, 2] });
     assert_eq!(replies(&bench.pass(SECOND)), [(1, missing)]);
     bench.fence(0);
     bench.fence(2);
@@ -189,7 +189,7 @@ fn a_late_fence_names_the_missing_and_may_be_tried_again() {
 fn a_fence_with_a_lost_rank_fails_and_names_it() {
     let mut bench = Bench::new(3);
     bench.fence(0);
-    let broken = Reply::Failed(Failure::FenceBroken { rank: 2, how: "killed by SIGSEGV".into() });
+    let broken = Reply::Failed(RequestError::FenceBroken { rank: 2, how: "killed by SIGSEGV".into() });
     assert_eq!(replies(&bench.server.ended(2, "killed by SIGSEGV")), [(0, broken.clone())]);
     assert_eq!(replies(&bench.fence(1)), [(1, broken)]);
 }
@@ -198,7 +198,7 @@ fn a_fence_with_a_lost_rank_fails_and_names_it() {
 fn two_fences_of_one_rank_at_a_time_are_refused() {
     let mut bench = Bench::new(2);
     bench.fence(0);
-    assert!(matches!(replies(&bench.fence(0))[..], [(0, Reply::Failed(Failure::Refused { .. }))]));
+    assert!(matches!(replies(&bench.fence(0))[..], [(0, Reply::Failed(RequestError::Refused { .. }))]));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_lost_rank_is_announced_once_and_its_names_go() {
     assert_eq!(events(&actions), [(0, lost.clone()), (2, lost)]);
     assert!(actions.contains(&Action::Close { rank: 1 }));
     let reply = bench.lookup(0, "sums", None);
-    assert!(matches!(reply, Some(Reply::Failed(Failure::MakerEnded { rank: 1, .. }))), "{reply:?}");
+    assert!(matches!(reply, Some(Reply::Failed(RequestError::MakerEnded { rank: 1, .. }))), "{reply:?}");
     assert_eq!(bench.register(2, "sums"), Some(Reply::Ok));
     assert_eq!(bench.server.ended(1, "killed by SIGKILL"), []);
     assert_eq!(bench.server.disconnected(bench.now, 1), []);
@@ -226,7 +226,7 @@ fn a_done_rank_is_announced_once_and_its_names_go() {
     assert_eq!(bench.server.ended(1, "exited with code 0"), [Action::Close { rank: 1 }]);
     assert_eq!(bench.register(0, "sums"), Some(Reply::Ok));
     assert!(
-        matches!(bench.register(1, "x"), Some(Reply::Failed(Failure::Refused { why })) if why.contains("goodbye"))
+        matches!(bench.register(1, "x"), Some(Reply::Failed(RequestError::Refused { why })) if why.contains("goodbye"))
     );
 }
 
@@ -263,8 +263,8 @@ fn a_lookup_that_nobody_can_answer_fails_at_once() {
     let mut bench = Bench::new(3);
     assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
     assert_eq!(replies(&bench.call(1, Call::Done)), [(1, Reply::Ok)]);
-    assert_eq!(replies(&bench.server.ended(2, "lost")), [(0, Reply::Failed(Failure::NobodyLeft))]);
-    assert_eq!(bench.lookup(0, "x", Some(SECOND)), Some(Reply::Failed(Failure::NobodyLeft)));
+    assert_eq!(replies(&bench.server.ended(2, "lost")), [(0, Reply::Failed(RequestError::NobodyLeft))]);
+    assert_eq!(bench.lookup(0, "x", Some(SECOND)), Some(Reply::Failed(RequestError::NobodyLeft)));
 }
 
 #[test]
@@ -278,17 +278,17 @@ fn in_a_job_of_one_a_lookup_waits_for_another_thread() {
     );
     assert_eq!(alone.lookup(0, "y", Some(SECOND)), None);
     let late = replies(&alone.pass(SECOND));
-    assert!(matches!(&late[..], [(0, Reply::Failed(Failure::NoSuch { .. }))]), "{late:?}");
+    assert!(matches!(&late[..], [(0, Reply::Failed(RequestError::NoSuch { .. }))]), "{late:?}");
 }
 
 const KILLED: &str = "killed by SIGKILL";
 
 fn lost(rank: u32) -> Reply {
-    Reply::Failed(Failure::MakerEnded { rank, how: Some(KILLED.into()) })
+    Reply::Failed(RequestError::MakerEnded { rank, how: Some(KILLED.into()) })
 }
 
 fn done(rank: u32) -> Reply {
-    Reply::Failed(Failure::MakerEnded { rank, how: None })
+    Reply::Failed(RequestError::MakerEnded { rank, how: None })
 }
 
 #[test]
@@ -397,7 +397,7 @@ fn a_rank_that_joins_late_hears_the_news_and_one_that_never_joins_is_sent_nothin
 fn the_protocol_has_an_order() {
     let mut server = Server::new(Config::new(1).unwrap());
     let refusal = |actions: Vec<Action>| match &replies(&actions)[..] {
-        [(0, Reply::Failed(Failure::Refused { why }))] => why.clone(),
+        [(0, Reply::Failed(RequestError::Refused { why }))] => why.clone(),
         other => panic!("{other:?}"),
     };
     let now = Instant::now();
@@ -415,7 +415,7 @@ fn every_bound_says_itself() {
     let limits = Limits { entries: 2, name_len: 4, value_len: 3, waiting: 1, ..Limits::default() };
     let mut bench = Bench::with(Config { limits, ..Config::new(2).unwrap() });
     let mut bound = |call| match bench.ask(0, call) {
-        Some(Reply::Failed(Failure::TooBig { what, limit, got })) => (what, limit, got),
+        Some(Reply::Failed(RequestError::TooBig { what, limit, got })) => (what, limit, got),
         other => panic!("{other:?}"),
     };
     let put = |key: &str, len| Call::Put { key: key.into(), value: vec![0; len] };
@@ -425,7 +425,7 @@ fn every_bound_says_itself() {
     for key in ["a", "b", "a"] {
         assert_eq!(bench.ask(0, put(key, 3)), Some(Reply::Ok));
     }
-    let full = |reply| matches!(reply, Some(Reply::Failed(Failure::TooBig { limit: 2, got: 3, .. })));
+    let full = |reply| matches!(reply, Some(Reply::Failed(RequestError::TooBig { limit: 2, got: 3, .. })));
     assert!(full(bench.ask(0, put("c", 0))));
     bench.register(0, "a");
     bench.register(0, "b");
@@ -434,16 +434,16 @@ fn every_bound_says_itself() {
     assert_eq!(bench.lookup(0, "x", Some(SECOND)), None);
     assert!(matches!(
         bench.lookup(0, "x", Some(SECOND)),
-        Some(Reply::Failed(Failure::TooBig { limit: 1, got: 2, .. }))
+        Some(Reply::Failed(RequestError::TooBig { limit: 1, got: 2, .. }))
     ));
-    assert!(matches!(bench.register(1, ""), Some(Reply::Failed(Failure::Refused { .. }))));
+    assert!(matches!(bench.register(1, ""), Some(Reply::Failed(RequestError::Refused { .. }))));
 }
 
 /// Returns the result of a put or a register: success, or the bound that it would have exceeded.
 fn fits(reply: Option<Reply>) -> Result<(), (String, u64)> {
     match reply {
         Some(Reply::Ok) => Ok(()),
-        Some(Reply::Failed(Failure::TooBig { what, got, .. })) => Err((what, got)),
+        Some(Reply::Failed(RequestError::TooBig { what, got, .. })) => Err((what, got)),
         other => panic!("{other:?}"),
     }
 }
@@ -485,7 +485,10 @@ fn a_name_that_cannot_be_is_not_waited_for() {
     let mut bench = Bench::new(2);
     let long = "n".repeat(256);
     let reply = bench.lookup(0, &long, Some(SECOND));
-    assert!(matches!(reply, Some(Reply::Failed(Failure::TooBig { limit: 255, got: 256, .. }))), "{reply:?}");
+    assert!(
+        matches!(reply, Some(Reply::Failed(RequestError::TooBig { limit: 255, got: 256, .. }))),
+        "{reply:?}"
+    );
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(crate) type Vars<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// # Errors
 /// [`StartError::Setting`]; [`StartError::Unusable`] if a launcher has started several processes, and offers no
 /// service by which they could find each other.
-pub fn look(vars: &dyn Fn(&str) -> Option<String>) -> Result<Found, StartError> {
+pub fn detect(vars: &dyn Fn(&str) -> Option<String>) -> Result<Found, StartError> {
     let found = |launcher, names: &[&str]| Found { launcher, because: Shown(vars, names).to_string() };
     if let Some(value) = vars(ENV_LAUNCH) {
         let chosen = ALL.iter().find(|(_, name)| *name == value);
@@ -152,7 +152,7 @@ mod tests {
     fn look_at(set: &[(&str, &str)]) -> Result<Found, StartError> {
         let value =
             |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        look(&value)
+        detect(&value)
     }
 
     fn launcher(set: &[(&str, &str)]) -> Launcher {

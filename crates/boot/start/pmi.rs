@@ -158,12 +158,12 @@ impl Service {
         if !request.bytes.is_empty() && !self.inbox.is_empty() {
             return Err(Broken::Gone("it has said more than it was asked".into()));
         }
-        self.channel.say(&request.bytes, until)?;
+        self.channel.send(&request.bytes, until)?;
         loop {
             if let Some(answer) = request.answered(&mut self.inbox).map_err(Broken::Gone)? {
                 return Ok(answer);
             }
-            self.channel.hear(&mut self.inbox, until)?;
+            self.channel.receive(&mut self.inbox, until)?;
         }
     }
 
@@ -184,16 +184,16 @@ impl Service {
     ///
     /// # Errors
     /// Those of [`Service::ask`].
-    pub(super) fn tell(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
+    pub(super) fn send_last(&mut self, request: &Request, until: Deadline) -> Result<(), StartError> {
         let begun = Instant::now();
-        let told = match &self.over {
+        let sent = match &self.over {
             Some(why) if self.silent => Err(Broken::Gone(why.clone())),
-            _ => self.channel.say(&request.bytes, until),
+            _ => self.channel.send(&request.bytes, until),
         };
-        let told = told.map_err(|broken| self.fail(&request.doing, begun, broken));
+        let sent = sent.map_err(|broken| self.fail(&request.doing, begun, broken));
         self.over.get_or_insert_with(|| "this rank has asked for the end of the job".into());
         self.silent = true;
-        told
+        sent
     }
 
     /// Makes the error of a request that cannot be sent, or that was answered wrongly.
@@ -208,8 +208,7 @@ impl Service {
             Broken::Late { .. } => "no answer in time",
             Broken::Gone(why) => why,
         };
-        self.over
-            .get_or_insert_with(|| format!("nothing can be asked since this went wrong: {doing}: {why}"));
+        self.over.get_or_insert_with(|| format!("no request is possible after this error: {doing}: {why}"));
         failure(&self.title, doing, begun, broken)
     }
 }

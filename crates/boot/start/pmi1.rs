@@ -173,7 +173,7 @@ impl Environment for Pmi1 {
     fn abort(&mut self, code: u8, _why: &str, until: Deadline) -> Result<(), StartError> {
         // Hydra kills all ranks at once, and loses their output that it has not passed on.
         std::thread::sleep(PASSED_ON.min(until.remaining() / 2));
-        self.service.tell(&abort(code), until)
+        self.service.send_last(&abort(code), until)
     }
 }
 

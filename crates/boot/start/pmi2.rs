@@ -121,7 +121,7 @@ impl Environment for Pmi2 {
     }
 
     fn abort(&mut self, code: u8, why: &str, until: Deadline) -> Result<(), StartError> {
-        self.service.tell(&abort(code, why), until)
+        self.service.send_last(&abort(code, why), until)
     }
 }
 

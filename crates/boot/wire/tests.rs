@@ -61,12 +61,12 @@ fn from_server() -> impl Strategy<Value = FromServer> {
         (any::<u32>(), vec(any::<u8>(), 0..200))
             .prop_map(|(owner, value)| Reply::Record(Record { owner, value }.into())),
         (vec(".{0,40}", 0..=MAX_LISTED), any::<u64>())
-            .prop_map(|(existing, total)| Reply::Failed(Failure::NoSuch { existing, total })),
+            .prop_map(|(existing, total)| Reply::Failed(RequestError::NoSuch { existing, total })),
         (any::<u32>(), proptest::option::of(".{0,40}"))
-            .prop_map(|(rank, how)| Reply::Failed(Failure::MakerEnded { rank, how })),
-        vec(any::<u32>(), 0..100).prop_map(|missing| Reply::Failed(Failure::FenceLate { missing })),
+            .prop_map(|(rank, how)| Reply::Failed(RequestError::MakerEnded { rank, how })),
+        vec(any::<u32>(), 0..100).prop_map(|missing| Reply::Failed(RequestError::FenceLate { missing })),
         (".{0,40}", any::<u64>(), any::<u64>())
-            .prop_map(|(what, limit, got)| Reply::Failed(Failure::TooBig { what, limit, got })),
+            .prop_map(|(what, limit, got)| Reply::Failed(RequestError::TooBig { what, limit, got })),
     ];
     prop_oneof![
         (any::<u64>(), reply).prop_map(|(id, reply)| FromServer::Reply { id, reply }),
@@ -127,7 +127,7 @@ proptest! {
         stream.extend_from_slice(&payload);
         let mut frames = Frames::default();
         frames.push(&stream);
-        if let Ok(Some(FromServer::Reply { reply: Reply::Failed(Failure::NoSuch { existing, .. }), .. })) = frames.decode() {
+        if let Ok(Some(FromServer::Reply { reply: Reply::Failed(RequestError::NoSuch { existing, .. }), .. })) = frames.decode() {
             prop_assert!(existing.len() <= MAX_LISTED);
         }
         let mut frames = Frames::default();
@@ -159,7 +159,10 @@ fn a_message_that_is_too_long_is_not_sent() {
 fn a_list_longer_than_its_bound_is_refused() {
     let listing = |n| {
         let existing = vec![String::new(); n];
-        framed(&FromServer::Reply { id: 1, reply: Reply::Failed(Failure::NoSuch { existing, total: 0 }) })
+        framed(&FromServer::Reply {
+            id: 1,
+            reply: Reply::Failed(RequestError::NoSuch { existing, total: 0 }),
+        })
     };
     let decode = |bytes: &[u8]| {
         let mut frames = Frames::default();

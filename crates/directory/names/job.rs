@@ -40,7 +40,7 @@ extern "C" fn say_goodbye() {
     let _ = std::panic::catch_unwind(|| {
         if let Some(client) = CLIENT.get().filter(|_| !udeck::via::is_forked()) {
             // The launcher sees the end of the process in any case.
-            let _ = client.done(Deadline::after(ANSWER).instant());
+            let _ = client.finish(Deadline::after(ANSWER).instant());
         }
     });
 }

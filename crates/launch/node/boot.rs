@@ -8,7 +8,7 @@ use rustix::{
 };
 use udeck_auth::HostKey;
 use udeck_boot::{
-    serve::{OUT_BOUND, TELL, WINDOW},
+    serve::{ACK_THRESHOLD, OUT_BOUND, WINDOW},
     wire::{Frames, FromServer, Reply, WireError, encode},
 };
 
@@ -70,7 +70,7 @@ impl Boot {
     pub(super) fn taken(&mut self) -> Option<usize> {
         // A welcome is longer here than it came.
         let taken = self.unreported.saturating_sub(self.out.len());
-        (taken >= TELL).then(|| {
+        (taken >= ACK_THRESHOLD).then(|| {
             self.unreported -= taken;
             taken
         })
@@ -155,7 +155,7 @@ mod tests {
     use std::io::Read;
 
     use udeck_auth::RankKey;
-    use udeck_boot::{Event, Host, Placement, Welcome, wire::Failure};
+    use udeck_boot::{Event, Host, Placement, Welcome, wire::RequestError};
 
     use super::*;
 
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_welcome_is_completed_and_the_rest_is_passed_on_however_it_is_cut() {
-        let refused = FromServer::Reply { id: 0, reply: Reply::Failed(Failure::NobodyLeft) };
+        let refused = FromServer::Reply { id: 0, reply: Reply::Failed(RequestError::NobodyLeft) };
         let event = FromServer::Event(Event::RankDone { rank: 0 });
         let sent = frames(&[refused.clone(), welcome(None), event.clone(), welcome(None)]);
         // Only the first one is treated as a welcome.

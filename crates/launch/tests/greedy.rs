@@ -65,7 +65,7 @@ fn be_modest(is_first: bool, folder: &Path) {
     client.put(own, b"", soon()).unwrap();
     client.get(other, true, soon()).unwrap();
     fs::write(folder.join("read"), b"").unwrap();
-    client.done(soon()).unwrap();
+    client.finish(soon()).unwrap();
 }
 
 fn be_greedy(folder: &Path) {

@@ -99,7 +99,7 @@ fn find_each_other(client: &Client) {
     let found = client.lookup(&format!("box{next}"), true, soon()).unwrap();
     assert_eq!(found, Record { owner: next, value: vec![next as u8] });
     client.fence(soon()).unwrap();
-    client.done(soon()).unwrap();
+    client.finish(soon()).unwrap();
 }
 
 fn crash(client: &Client) {
@@ -129,7 +129,7 @@ fn stay_until_all_know(client: &Client) {
     let me = client.welcome().rank;
     client.put(&format!("knows{me}"), b"", soon()).unwrap();
     client.get(&format!("knows{}", 1 - me), true, soon()).unwrap();
-    client.done(soon()).unwrap();
+    client.finish(soon()).unwrap();
 }
 
 fn have_a_child(client: &Client) {
@@ -137,7 +137,7 @@ fn have_a_child(client: &Client) {
     let script = format!("test ! -e /proc/self/fd/{descriptor}");
     let status = Command::new("/bin/sh").args(["-c", &script]).status().unwrap();
     assert_eq!((status.code(), status.signal()), (Some(0), None), "descriptor {descriptor} was inherited");
-    client.done(soon()).unwrap();
+    client.finish(soon()).unwrap();
 }
 
 fn join_twice(client: &Client) {
@@ -145,5 +145,5 @@ fn join_twice(client: &Client) {
     assert!(matches!(&again, Err(BootError::AlreadyJoined)), "{again:?}");
     let words = again.unwrap_err().to_string();
     assert!(words.contains("already") && !words.contains(ENV_BOOT_FD), "{words}");
-    client.done(soon()).unwrap();
+    client.finish(soon()).unwrap();
 }

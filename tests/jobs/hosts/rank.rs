@@ -64,7 +64,7 @@ fn meet(client: &Client) {
     let host = welcome.placement.host_of(me).expect("a host");
     // No rank leaves before all have connected.
     client.fence(soon()).expect("all come");
-    client.done(soon()).expect("goodbye");
+    client.finish(soon()).expect("goodbye");
     say(&format!("rank {me} of {size} on host {host} of {} at {address}", welcome.placement.hosts().len()));
 }
 
@@ -88,7 +88,7 @@ fn wait(client: &Client, count: usize) {
             _ => {}
         }
     }
-    client.done(soon()).expect("goodbye");
+    client.finish(soon()).expect("goodbye");
 }
 
 /// Meets the other ranks repeatedly for some seconds.
@@ -100,7 +100,7 @@ fn rounds(client: &Client) {
         client.fence(soon()).expect("all come");
         thread::sleep(Duration::from_millis(50));
     }
-    client.done(soon()).expect("goodbye");
+    client.finish(soon()).expect("goodbye");
     say(&format!("rank {me} is through"));
 }
 

@@ -110,10 +110,10 @@ impl Channel {
     ///
     /// # Errors
     /// [`Broken`].
-    pub(in crate::start) fn say(&self, mut bytes: &[u8], until: Deadline) -> Result<(), Broken> {
+    pub(in crate::start) fn send(&self, mut bytes: &[u8], until: Deadline) -> Result<(), Broken> {
         let whole = bytes.len();
         while !bytes.is_empty() {
-            match self.send(bytes) {
+            match self.send_some(bytes) {
                 Ok(sent) => bytes = &bytes[sent..],
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if self.wait_for(PollFlags::OUT, until)? => {}
@@ -128,16 +128,16 @@ impl Channel {
     ///
     /// # Errors
     /// [`Broken`], also when the service ends the connection.
-    pub(in crate::start) fn hear(&self, inbox: &mut Inbox, until: Deadline) -> Result<(), Broken> {
+    pub(in crate::start) fn receive(&self, inbox: &mut Inbox, until: Deadline) -> Result<(), Broken> {
         let mut buffer = [0; 2048];
         loop {
             if !self.wait_for(PollFlags::IN, until)? {
                 return Err(Broken::Late { torn: false });
             }
-            match self.receive(&mut buffer) {
+            match self.receive_some(&mut buffer) {
                 Ok(0) => return Err(Broken::closed()),
-                Ok(heard) => {
-                    inbox.push(&buffer[..heard]);
+                Ok(length) => {
+                    inbox.push(&buffer[..length]);
                     return Ok(());
                 }
                 Err(Errno::INTR | Errno::AGAIN) => {}
@@ -147,7 +147,7 @@ impl Channel {
     }
 
     /// Sends without blocking, whatever the descriptor's mode: other programs may share it.
-    fn send(&self, bytes: &[u8]) -> Result<usize, Errno> {
+    fn send_some(&self, bytes: &[u8]) -> Result<usize, Errno> {
         match send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             // The descriptor may be a pipe that both ends write and read. It has a reader, this process, and so
             // a write raises no signal.
@@ -159,10 +159,10 @@ impl Channel {
         }
     }
 
-    fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+    fn receive_some(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         match recv(&self.fd, &mut *buffer, RecvFlags::DONTWAIT) {
             Err(Errno::NOTSOCK) => read(&self.fd, buffer),
-            received => received.map(|(heard, _)| heard),
+            received => received.map(|(length, _)| length),
         }
     }
 

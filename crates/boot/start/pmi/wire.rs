@@ -55,7 +55,7 @@ impl Inbox {
         };
         let whole: Vec<u8> = self.bytes.drain(..head + body).collect();
         let text = std::str::from_utf8(&whole[head..])
-            .map_err(|_| format!("it says bytes that are no text: {}", Words::of(&whole[head..])))?;
+            .map_err(|_| format!("its answer is not text: {}", Quoted::of(&whole[head..])))?;
         match framing {
             Framing::Line => Message::from_line(text.trim_end_matches('\n')).map(Some),
             Framing::Command => Message::from_command(text).map(Some),
@@ -69,7 +69,7 @@ impl Inbox {
             None if self.bytes.len() < LONGEST => Ok(None),
             _ => Err(format!(
                 "it says more than {LONGEST} bytes without an end of line: {}",
-                Words::of(&self.bytes)
+                Quoted::of(&self.bytes)
             )),
         }
     }
@@ -80,7 +80,7 @@ impl Inbox {
         let number = std::str::from_utf8(length).ok().map(|text| text.trim_matches(' '));
         let number = number.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         let Some(number) = number.and_then(|text| text.parse::<usize>().ok()) else {
-            return Err(format!("it says {} where the length of an answer belongs", Words::of(length)));
+            return Err(format!("it says {} where the length of an answer belongs", Quoted::of(length)));
         };
         if number > LONGEST {
             return Err(format!("it announces an answer of {number} bytes; at most {LONGEST} are taken"));
@@ -129,7 +129,7 @@ impl Message {
                 Some((key.to_owned(), value))
             });
             let field = field.ok_or_else(|| {
-                format!("it says {}, which has a field without an end", Words::of(text.as_bytes()))
+                format!("it says {}, which has a field without an end", Quoted::of(text.as_bytes()))
             })?;
             fields.push(field);
         }
@@ -139,7 +139,7 @@ impl Message {
     fn new(fields: Vec<(String, String)>, text: &str) -> Result<Message, String> {
         match fields.first() {
             Some((key, _)) if key == "cmd" => Ok(Message { fields }),
-            _ => Err(format!("it says {}, which does not begin with `cmd=`", Words::of(text.as_bytes()))),
+            _ => Err(format!("it says {}, which does not begin with `cmd=`", Quoted::of(text.as_bytes()))),
         }
     }
 
@@ -167,7 +167,7 @@ impl Message {
     pub(in crate::start) fn number<N: FromStr>(&self, key: &str) -> Result<N, String> {
         let text = self.text(key)?;
         text.parse().map_err(|_| {
-            let text = Words::of(text.as_bytes());
+            let text = Quoted::of(text.as_bytes());
             format!("its answer `{}` has {text} as `{key}`, which is no such number", self.shown())
         })
     }
@@ -179,11 +179,11 @@ impl Message {
     pub(in crate::start) fn succeeded(&self) -> Result<(), String> {
         let code = match self.field("rc") {
             None | Some("0") => return Ok(()),
-            Some(code) => Words::of(code.as_bytes()),
+            Some(code) => Quoted::of(code.as_bytes()),
         };
         // PMI-1 calls the reason `msg`, PMI-2 `errmsg`.
         let reason = self.field("msg").or_else(|| self.field("errmsg"));
-        let reason = reason.map_or_else(|| "no reason".into(), |why| Words::of(why.as_bytes()).to_string());
+        let reason = reason.map_or_else(|| "no reason".into(), |why| Quoted::of(why.as_bytes()).to_string());
         Err(format!("it refuses, with rc={code} and {reason}"))
     }
 
@@ -200,7 +200,7 @@ impl Message {
         if self.command() == command {
             return Ok(self);
         }
-        Err(format!("it answers `{}`, and `{command}` was to come", self.shown()))
+        Err(format!("it answered `{}` instead of `{command}`", self.shown()))
     }
 }
 
@@ -235,15 +235,15 @@ pub(in crate::start) fn command(fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Foreign bytes, for people: quoted, short, and without control characters.
-pub(in crate::start) struct Words<'a>(&'a [u8]);
+pub(in crate::start) struct Quoted<'a>(&'a [u8]);
 
-impl<'a> Words<'a> {
-    pub(in crate::start) fn of(bytes: &'a [u8]) -> Words<'a> {
-        Words(bytes)
+impl<'a> Quoted<'a> {
+    pub(in crate::start) fn of(bytes: &'a [u8]) -> Quoted<'a> {
+        Quoted(bytes)
     }
 }
 
-impl fmt::Display for Words<'_> {
+impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 60;
         let part = &self.0[..self.0.len().min(SHOWN)];

@@ -161,7 +161,7 @@ fn a_wrong_answer_to_joining_is_an_error_with_words() {
         ),
         (0, "cmd=response_to_init rc=3 msg=too busy\n", "refuses, with rc=`3` and `too busy`"),
         (0, "cmd=response_to_init rc=0\n", "has no `pmi_version`"),
-        (0, "cmd=maxes kvsname_max=256\n", "it answers `maxes`, and `response_to_init` was to come"),
+        (0, "cmd=maxes kvsname_max=256\n", "it answered `maxes` instead of `response_to_init`"),
         (0, "GET / HTTP/1.1\n", "does not begin with `cmd=`"),
         (1, "cmd=maxes kvsname_max=256 keylen_max=64\n", "has no `vallen_max`"),
         (1, "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=-1\n", "no such number"),
@@ -203,7 +203,7 @@ fn a_wrong_answer_to_a_call_is_an_error_with_words_and_the_last() {
             "cmd=put_result rc=-1 msg=duplicate_key\n",
             "putting `root`: it refuses, with rc=`-1` and `duplicate_key`",
         ),
-        (0, "cmd=barrier_out\n", "it answers `barrier_out`, and `put_result` was to come"),
+        (0, "cmd=barrier_out\n", "it answered `barrier_out` instead of `put_result`"),
         (1, "cmd=barrier_out rc=1\n", "fence: it refuses"),
         (1, endless.as_str(), "more than 8192 bytes without an end of line"),
         (

@@ -55,10 +55,10 @@ fn answers() -> Vec<Vec<u8>> {
             cpus: 2,
         }),
         Reply::Record(Record { owner: 2, value: vec![0; 40] }.into()),
-        Reply::Failed(Failure::NoSuch { existing: vec!["x".into(), "yy".into()], total: 2 }),
-        Reply::Failed(Failure::FenceLate { missing: vec![0, 1, 2] }),
-        Reply::Failed(Failure::MakerEnded { rank: 1, how: Some("killed".into()) }),
-        Reply::Failed(Failure::TooBig { what: "a value".into(), limit: 1, got: 2 }),
+        Reply::Failed(RequestError::NoSuch { existing: vec!["x".into(), "yy".into()], total: 2 }),
+        Reply::Failed(RequestError::FenceLate { missing: vec![0, 1, 2] }),
+        Reply::Failed(RequestError::MakerEnded { rank: 1, how: Some("killed".into()) }),
+        Reply::Failed(RequestError::TooBig { what: "a value".into(), limit: 1, got: 2 }),
     ];
     let events = [Event::RankLost { rank: 1, how: "killed".into() }, Event::RankDone { rank: 0 }];
     let replies = replies.into_iter().map(|reply| framed(&FromServer::Reply { id: 5, reply }));

@@ -31,16 +31,16 @@ fn bytes_travel_both_ways_over_sockets_and_tcp() {
     for (a, b) in [pair(), (connected, accepted)] {
         for (from, to) in [(&a, &b), (&b, &a)] {
             let mut inbox = Inbox::default();
-            from.say(b"cmd=x\n", soon()).unwrap();
-            to.hear(&mut inbox, soon()).unwrap();
+            from.send(b"cmd=x\n", soon()).unwrap();
+            to.receive(&mut inbox, soon()).unwrap();
             assert_eq!(inbox.next(Framing::Line).unwrap().unwrap().command(), "x");
-            assert_eq!(to.hear(&mut inbox, at_once()), Err(Broken::Late { torn: false }));
+            assert_eq!(to.receive(&mut inbox, at_once()), Err(Broken::Late { torn: false }));
         }
         drop(a);
-        let Err(Broken::Gone(why)) = b.hear(&mut Inbox::default(), soon()) else { panic!("no end") };
+        let Err(Broken::Gone(why)) = b.receive(&mut Inbox::default(), soon()) else { panic!("no end") };
         assert_eq!(why, "the launcher's service has closed the connection");
         // TCP takes the first bytes, and answers by a reset.
-        let said = (0..).map(|_| b.say(b"x", soon())).find_map(Result::err);
+        let said = (0..).map(|_| b.send(b"x", soon())).find_map(Result::err);
         assert_eq!(said, Some(Broken::closed()));
     }
 }
@@ -49,20 +49,20 @@ fn bytes_travel_both_ways_over_sockets_and_tcp() {
 fn a_pipe_will_do() {
     let pipe = pipe();
     let mut inbox = Inbox::default();
-    assert_eq!(pipe.hear(&mut inbox, at_once()), Err(Broken::Late { torn: false }));
-    pipe.say(b"cmd=x\n", soon()).unwrap();
-    pipe.hear(&mut inbox, soon()).unwrap();
+    assert_eq!(pipe.receive(&mut inbox, at_once()), Err(Broken::Late { torn: false }));
+    pipe.send(b"cmd=x\n", soon()).unwrap();
+    pipe.receive(&mut inbox, soon()).unwrap();
     assert!(inbox.next(Framing::Line).unwrap().is_some());
-    assert_eq!(pipe.say(&vec![0; 1 << 20], at_once()), Err(Broken::Late { torn: true }));
+    assert_eq!(pipe.send(&vec![0; 1 << 20], at_once()), Err(Broken::Late { torn: true }));
 }
 
 #[test]
 fn who_does_not_read_is_late() {
     let (a, b) = pair();
-    assert_eq!(a.say(&vec![0; 8 << 20], at_once()), Err(Broken::Late { torn: true }));
-    assert_eq!(a.say(b"x", at_once()), Err(Broken::Late { torn: false }));
+    assert_eq!(a.send(&vec![0; 8 << 20], at_once()), Err(Broken::Late { torn: true }));
+    assert_eq!(a.send(b"x", at_once()), Err(Broken::Late { torn: false }));
     drop(b);
-    assert_eq!(a.say(b"x", at_once()), Err(Broken::closed()));
+    assert_eq!(a.send(b"x", at_once()), Err(Broken::closed()));
 }
 
 #[test]

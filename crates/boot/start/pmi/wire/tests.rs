@@ -83,7 +83,7 @@ fn a_field_that_is_missing_or_no_number_is_said_in_words() {
     assert_eq!(message.text("d").unwrap_err(), "its answer `maxes` has no `d`");
     assert!(message.number::<u32>("a").unwrap_err().contains("`b` as `a`, which is no such number"));
     assert!(message.number::<u32>("c").is_err());
-    assert!(message.expect("set").unwrap_err().contains("it answers `maxes`, and `set` was to come"));
+    assert!(message.expect("set").unwrap_err().contains("it answered `maxes` instead of `set`"));
 }
 
 proptest! {

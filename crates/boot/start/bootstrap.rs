@@ -2,13 +2,13 @@
 //! serves names.
 //!
 //! ```text
-//!   all       put a card: which host they run on                      fence
-//!   rank 0    reads all cards, listens, puts where, and the secret    fence
+//!   all       put their RankInfo: host, processors                    fence
+//!   rank 0    reads them all, listens, puts where, and the secret    fence
 //!   others    read it, connect, prove that they know the secret
 //! ```
 //!
 //! Rank 0 listens at this host's own addresses only, and on the loopback address alone if all ranks run on one
-//! host. From then on the launcher is needed only at the end: [`Guest`].
+//! host. From then on the launcher is needed only at the end: [`ForeignJob`].
 
 use std::{
     io::{self, Read, Write},
@@ -25,9 +25,9 @@ use udeck_sys::{
 
 use super::{
     Environment, StartError,
-    card::{self, CARD, Card, MAX_ADDRESSES, ROOT, Root},
-    gate::{Door, Gate},
-    guest::{Guest, Serving},
+    foreign_job::{ForeignJob, Serving},
+    proxy::{Acceptor, Proxy},
+    rank_info::{self, MAX_ADDRESSES, RANK_INFO, ROOT, RankInfo, Root},
     secure::Secure,
 };
 use crate::{BootError, Client, MAX_RANKS, Placement, serve::Service, server::Config};
@@ -60,13 +60,16 @@ pub struct Options {
 }
 
 /// Brings this rank into its job.
-pub(super) fn meet(mut environment: Box<dyn Environment>, options: &Options) -> Result<Client, BootError> {
+pub(super) fn bootstrap(
+    mut environment: Box<dyn Environment>,
+    options: &Options,
+) -> Result<Client, BootError> {
     let until = Deadline::after(options.limit);
     let (rank, size) = (environment.rank(), environment.size());
     if size > MAX_RANKS {
         return Err(too_many(&*environment).into());
     }
-    environment.put(CARD, &card::encode(&Card::of_this_process(rank)), until)?;
+    environment.put(RANK_INFO, &rank_info::encode(&RankInfo::of_this_process(rank)), until)?;
     environment.fence(until)?;
     let interfaces = interfaces().map_err(|source| io_error("listing this host's interfaces", source))?;
     let own = own_address(options, &interfaces)?;
@@ -74,20 +77,20 @@ pub(super) fn meet(mut environment: Box<dyn Environment>, options: &Options) -> 
         environment.fence(until)?;
         return come(environment, own, options, until);
     }
-    let mut cards = Vec::new();
+    let mut infos = Vec::new();
     for rank in 0..size {
-        let text = environment.get(rank, CARD, until)?;
-        cards.push(card::decode::<Card>(&text).ok_or_else(|| other_release(&*environment, rank))?);
+        let text = environment.get(rank, RANK_INFO, until)?;
+        infos.push(rank_info::decode::<RankInfo>(&text).ok_or_else(|| other_release(&*environment, rank))?);
     }
-    let placement = Placement::of_ranks(cards.iter().map(|card| (&card.host, card.name.clone())));
-    let of_host = |host| placement.ranks_of(host).filter_map(|rank| cards.get(rank as usize));
-    let cpus = (0..placement.hosts().len()).map(|host| card::cpus_together(of_host(host))).collect();
+    let placement = Placement::of_ranks(infos.iter().map(|info| (&info.host, info.name.clone())));
+    let of_host = |host| placement.ranks_of(host).filter_map(|rank| infos.get(rank as usize));
+    let cpus = (0..placement.hosts().len()).map(|host| rank_info::cpus_together(of_host(host))).collect();
     let listeners = listen(&addresses(&placement, own, &interfaces))?;
     let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>();
     let addresses = addresses.map_err(|source| io_error("listening for the other ranks", source))?;
     let config = Config::new(size).map_err(|source| io_error("drawing the job's secret", source))?;
     let root = Root { secret: config.secret(), addresses };
-    environment.put(ROOT, &card::encode(&root), until)?;
+    environment.put(ROOT, &rank_info::encode(&root), until)?;
     environment.fence(until)?;
     serve(
         environment,
@@ -99,7 +102,7 @@ pub(super) fn meet(mut environment: Box<dyn Environment>, options: &Options) -> 
     )
 }
 
-/// Does the rest at rank 0: starts the name service and the gate before it, and joins the job itself.
+/// Does the rest at rank 0: starts the name service and the proxy before it, and joins the job itself.
 fn serve(
     environment: Box<dyn Environment>,
     config: Config,
@@ -120,23 +123,23 @@ fn serve(
     let mut locals: Vec<_> = theirs.into_iter().map(Some).collect();
     let mine = locals[0].take().expect("a job has a rank 0");
     let (address, found) = mpsc::channel();
-    let door = Door { listeners, locals, secret: config.secret(), until, elsewhere, address };
-    let gate = Gate::of_root(door, options.detect).map_err(no_service)?;
+    let acceptor = Acceptor { listeners, locals, secret: config.secret(), until, elsewhere, address };
+    let proxy = Proxy::of_root(acceptor, options.detect).map_err(no_service)?;
     let service = Service::new(config, ours).map_err(no_service)?;
     // A service that panics is dropped, and with it its sockets: the ranks see their end.
-    thread::spawn("deck-boot-serve", || told(service.run()), |_| {}).map_err(no_service)?;
-    let gate = thread::spawn("deck-boot-gate", || told(gate.run()), |_| {}).map_err(no_service)?;
+    thread::spawn("deck-boot-serve", || report(service.run()), |_| {}).map_err(no_service)?;
+    let proxy = thread::spawn("deck-boot-proxy", || report(proxy.run()), |_| {}).map_err(no_service)?;
     // A rank of another host shows, by its connection, the address by which it reaches this host.
     let address = match own {
         None if has_others => found.recv_timeout(until.remaining()).ok(),
         own => own,
     };
-    let guest = Guest::new(environment, Some(Serving::new(gate)));
-    Client::of_guest(mine, guest, address)
+    let foreign = ForeignJob::new(environment, Some(Serving::new(proxy)));
+    Client::of_foreign_job(mine, foreign, address)
 }
 
 /// Reports an error of the service's thread: the ranks see only the end of their sockets.
-fn told(ended: io::Result<()>) {
+fn report(ended: io::Result<()>) {
     if let Err(error) = ended {
         stderr_line(format_args!("udeck: the connection to this job's name service ended: {error}"));
     }
@@ -150,17 +153,17 @@ fn come(
     until: Deadline,
 ) -> Result<Client, BootError> {
     let text = environment.get(0, ROOT, until)?;
-    let root = card::decode::<Root>(&text).ok_or_else(|| other_release(&*environment, 0))?;
+    let root = rank_info::decode::<Root>(&text).ok_or_else(|| other_release(&*environment, 0))?;
     let (stream, secure) = reach(&root, environment.rank(), until)?;
     let address = own.or_else(|| {
         let towards = stream.local_addr().ok().map(|address| address.ip());
         towards.filter(|address| !address.is_loopback())
     });
-    let no_gate = |source| io_error("connecting to the job's name service", source);
-    let (mine, gates) = stream_pair().map_err(no_gate)?;
-    let gate = Gate::of_rank(stream, secure, gates, options.detect).map_err(no_gate)?;
-    thread::spawn("deck-boot-gate", || told(gate.run()), |_| {}).map_err(no_gate)?;
-    Client::of_guest(mine, Guest::new(environment, None), address)
+    let no_proxy = |source| io_error("connecting to the job's name service", source);
+    let (mine, proxies) = stream_pair().map_err(no_proxy)?;
+    let proxy = Proxy::of_rank(stream, secure, proxies, options.detect).map_err(no_proxy)?;
+    thread::spawn("deck-boot-proxy", || report(proxy.run()), |_| {}).map_err(no_proxy)?;
+    Client::of_foreign_job(mine, ForeignJob::new(environment, None), address)
 }
 
 // ---- addresses ----

@@ -1,9 +1,9 @@
 //! Proxy of the name service: moves its bytes between local sockets and the sealed connections to rank 0, on
 //! one thread.
 //!
-//! At rank 0 the service has one local socket for each rank, as deckrun's has; the gate has their other ends.
+//! At rank 0 the service has one local socket for each rank, as deckrun's has; the proxy has their other ends.
 //! It accepts connections, and ties a connection to its rank's socket when it has proved that it is of the job.
-//! At another rank the gate has one connection, to rank 0, and one local socket, to the rank's
+//! At another rank the proxy has one connection, to rank 0, and one local socket, to the rank's
 //! [`Client`](crate::Client). Neither the service nor the client knows that there is a network.
 //!
 //! If one side takes no more, the other side is not read: each direction holds a bounded number of bytes.
@@ -29,13 +29,13 @@ use rustix::{
 };
 use udeck_sys::{Deadline, above_stdio, descriptor_advice, is_shortage, stderr_line};
 
-use super::{line::Line, secure::Secure};
+use super::{proxy_conn::ProxyConn, secure::Secure};
 use crate::detect_silence;
 
 /// How long a connection may take to prove itself.
 const GREETING: Duration = Duration::from_secs(60);
 /// Maximum number of connections that are proving themselves; others wait in the kernel's queue.
-const MOST_GREETINGS: usize = 64;
+const MAX_GREETINGS: usize = 64;
 /// Time that each of them has at least. After it, a connection makes room for another one if all places are
 /// taken.
 const PLACE: Duration = Duration::from_secs(1);
@@ -44,14 +44,14 @@ const LINGER: Duration = Duration::from_secs(5);
 /// How long to pause when no connection can be accepted.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Interval between checks of time limits.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 const EVENTS: usize = 64;
-/// Flag in an event's token for a listener. Other tokens are twice the line's number, plus 1 for its local
+/// Flag in an event's token for a listener. Other tokens are twice the connection's number, plus 1 for its local
 /// socket.
 const LISTENER: u64 = 1 << 63;
 
-/// The accepting part of rank 0's gate.
-pub(crate) struct Door {
+/// The accepting part of rank 0's proxy.
+pub(crate) struct Acceptor {
     pub listeners: Vec<TcpListener>,
     /// Local sockets by rank, until the rank has come; rank 0 has none.
     pub locals: Vec<Option<UnixStream>>,
@@ -64,11 +64,11 @@ pub(crate) struct Door {
     pub address: Sender<IpAddr>,
 }
 
-pub(crate) struct Gate {
+pub(crate) struct Proxy {
     poller: OwnedFd,
-    lines: HashMap<u64, Line>,
+    conns: HashMap<u64, ProxyConn>,
     next: u64,
-    door: Option<Door>,
+    acceptor: Option<Acceptor>,
     detect: Duration,
     /// The failure of a stranger has been reported.
     has_complained: bool,
@@ -76,36 +76,36 @@ pub(crate) struct Gate {
     is_short: bool,
 }
 
-impl Gate {
-    /// Makes the gate of rank 0.
-    pub fn of_root(door: Door, detect: Duration) -> io::Result<Gate> {
-        let gate = Gate::new(Some(door), detect)?;
-        for (nth, listener) in (0u64..).zip(gate.door.iter().flat_map(|door| &door.listeners)) {
+impl Proxy {
+    /// Makes the proxy of rank 0.
+    pub fn of_root(acceptor: Acceptor, detect: Duration) -> io::Result<Proxy> {
+        let proxy = Proxy::new(Some(acceptor), detect)?;
+        for (nth, listener) in (0u64..).zip(proxy.acceptor.iter().flat_map(|acceptor| &acceptor.listeners)) {
             listener.set_nonblocking(true)?;
-            epoll::add(&gate.poller, listener, EventData::new_u64(LISTENER + nth), EventFlags::IN)?;
+            epoll::add(&proxy.poller, listener, EventData::new_u64(LISTENER + nth), EventFlags::IN)?;
         }
-        Ok(gate)
+        Ok(proxy)
     }
 
-    /// Makes the gate of another rank, whose connection to rank 0 is proven.
+    /// Makes the proxy of another rank, whose connection to rank 0 is proven.
     pub fn of_rank(
         remote: TcpStream,
         secure: Secure,
         local: UnixStream,
         detect: Duration,
-    ) -> io::Result<Gate> {
-        let mut gate = Gate::new(None, detect)?;
-        gate.add(Line::tied(remote, secure, local)?)?;
-        Ok(gate)
+    ) -> io::Result<Proxy> {
+        let mut proxy = Proxy::new(None, detect)?;
+        proxy.add(ProxyConn::proven(remote, secure, local)?)?;
+        Ok(proxy)
     }
 
-    fn new(door: Option<Door>, detect: Duration) -> io::Result<Gate> {
+    fn new(acceptor: Option<Acceptor>, detect: Duration) -> io::Result<Proxy> {
         let poller = above_stdio(epoll::create(epoll::CreateFlags::CLOEXEC))?;
-        Ok(Gate {
+        Ok(Proxy {
             poller,
-            lines: HashMap::new(),
+            conns: HashMap::new(),
             next: 0,
-            door,
+            acceptor,
             detect,
             has_complained: false,
             is_short: false,
@@ -114,20 +114,20 @@ impl Gate {
 
     /// Runs until every connection has ended, and no further rank is expected.
     pub fn run(mut self) -> io::Result<()> {
-        let mut looked = Deadline::after(LOOK);
+        let mut next_check = Deadline::after(CHECK_INTERVAL);
         // A job of one rank expects no connections.
-        self.close_door();
-        while !self.lines.is_empty() || self.door.is_some() {
-            for token in self.wait(looked)? {
+        self.close_acceptor();
+        while !self.conns.is_empty() || self.acceptor.is_some() {
+            for token in self.wait(next_check)? {
                 if token >= LISTENER {
                     self.accept((token - LISTENER) as usize);
                 } else {
                     self.turn(token >> 1);
                 }
             }
-            if looked.passed() {
-                looked = Deadline::after(LOOK);
-                self.look();
+            if next_check.passed() {
+                next_check = Deadline::after(CHECK_INTERVAL);
+                self.end_late();
             }
         }
         Ok(())
@@ -145,25 +145,25 @@ impl Gate {
     }
 
     /// Ends the connections whose time limit has passed.
-    fn look(&mut self) {
+    fn end_late(&mut self) {
         let late: Vec<u64> =
-            self.lines.iter().filter(|(_, line)| line.is_late()).map(|(number, _)| *number).collect();
+            self.conns.iter().filter(|(_, conn)| conn.is_late()).map(|(number, _)| *number).collect();
         late.into_iter().for_each(|number| self.end(number));
-        self.close_door();
+        self.close_acceptor();
     }
 
     /// Stops accepting when all ranks have come or are too late, or when the service has ended: its sockets
     /// show that.
-    fn close_door(&mut self) {
-        let Some(door) = &self.door else { return };
+    fn close_acceptor(&mut self) {
+        let Some(acceptor) = &self.acceptor else { return };
         let is_awaited = |local: &UnixStream| {
             // The service sends nothing before the rank has sent a request: a readable socket has ended.
             let peeked = recv(local, &mut [0; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK);
             !matches!(peeked, Ok((0, _)))
         };
-        if door.until.passed() || !door.locals.iter().flatten().any(is_awaited) {
+        if acceptor.until.passed() || !acceptor.locals.iter().flatten().any(is_awaited) {
             // The service sees the end of those sockets: these ranks are lost.
-            self.door = None;
+            self.acceptor = None;
         }
     }
 
@@ -171,8 +171,8 @@ impl Gate {
         if !self.make_place() {
             return std::thread::sleep(PAUSE); // one of them proves itself, or has had its time
         }
-        let Some(door) = &self.door else { return };
-        let accepted = above_stdio(door.listeners[listener].accept().map(|(stream, _)| stream));
+        let Some(acceptor) = &self.acceptor else { return };
+        let accepted = above_stdio(acceptor.listeners[listener].accept().map(|(stream, _)| stream));
         let stream = match accepted {
             Ok(stream) => stream,
             Err(error) if is_shortage(&error) => return self.short(&error),
@@ -182,8 +182,8 @@ impl Gate {
         if getrandom::fill(&mut nonce).is_err() {
             return;
         }
-        let secure = Secure::root(door.locals.len() as u32, door.secret, nonce);
-        let added = Line::greeting(stream, secure, GREETING).and_then(|line| self.add(line));
+        let secure = Secure::root(acceptor.locals.len() as u32, acceptor.secret, nonce);
+        let added = ProxyConn::greeting(stream, secure, GREETING).and_then(|conn| self.add(conn));
         if let Err(error) = added {
             stderr_line(format_args!(
                 "udeck: a connection to this job's name service was not accepted: {error}"
@@ -194,11 +194,11 @@ impl Gate {
     /// Tells whether one more connection may be accepted. The oldest unproven one is closed, if necessary: a
     /// silent stranger keeps no place for long.
     fn make_place(&mut self) -> bool {
-        let greeting = self.lines.iter().filter(|(_, line)| line.local.is_none());
-        if greeting.clone().count() < MOST_GREETINGS {
+        let greeting = self.conns.iter().filter(|(_, conn)| conn.local.is_none());
+        if greeting.clone().count() < MAX_GREETINGS {
             return true;
         }
-        let first = greeting.min_by_key(|(number, _)| **number).map(|(number, line)| (*number, line.since));
+        let first = greeting.min_by_key(|(number, _)| **number).map(|(number, conn)| (*number, conn.since));
         let Some((number, _)) = first.filter(|(_, since)| since.elapsed() >= PLACE) else { return false };
         self.end(number);
         true
@@ -216,16 +216,16 @@ impl Gate {
         std::thread::sleep(PAUSE);
     }
 
-    fn add(&mut self, mut line: Line) -> io::Result<()> {
-        detect_silence(&line.remote, self.detect)?;
+    fn add(&mut self, mut conn: ProxyConn) -> io::Result<()> {
+        detect_silence(&conn.remote, self.detect)?;
         let number = self.next;
         self.next += 1;
-        watch(&self.poller, &line.remote, number << 1)?;
-        if let Some(local) = &line.local {
+        watch(&self.poller, &conn.remote, number << 1)?;
+        if let Some(local) = &conn.local {
             watch(&self.poller, local, number << 1 | 1)?;
         }
-        line.update(&self.poller, number)?;
-        self.lines.insert(number, line);
+        conn.update(&self.poller, number)?;
+        self.conns.insert(number, conn);
         Ok(())
     }
 
@@ -242,55 +242,55 @@ impl Gate {
 
     /// Returns `false` when the connection is over.
     fn advance(&mut self, number: u64) -> io::Result<bool> {
-        let Some(line) = self.lines.get_mut(&number) else { return Ok(false) };
-        if let Err(why) = line.turn(LINGER) {
-            if line.local.is_none() && !std::mem::replace(&mut self.has_complained, true) {
+        let Some(conn) = self.conns.get_mut(&number) else { return Ok(false) };
+        if let Err(why) = conn.turn(LINGER) {
+            if conn.local.is_none() && !std::mem::replace(&mut self.has_complained, true) {
                 stderr_line(format_args!(
                     "udeck: somebody connected to this job's name service and was refused: {why} (said once)"
                 ));
             }
             return Ok(false);
         }
-        if line.local.is_none()
-            && let Some(rank) = line.secure.peer()
-            && !self.tie(number, rank)?
+        if conn.local.is_none()
+            && let Some(rank) = conn.secure.peer()
+            && !self.attach(number, rank)?
         {
             return Ok(false);
         }
-        let Some(line) = self.lines.get_mut(&number).filter(|line| !line.is_over()) else { return Ok(false) };
-        line.update(&self.poller, number)?;
+        let Some(conn) = self.conns.get_mut(&number).filter(|conn| !conn.is_over()) else { return Ok(false) };
+        conn.update(&self.poller, number)?;
         Ok(true)
     }
 
     /// Ties a connection to the rank that it has proved to be. Returns `false` if that rank has come already,
     /// or is gone again.
-    fn tie(&mut self, number: u64, rank: u32) -> io::Result<bool> {
-        let (Some(line), Some(door)) = (self.lines.get_mut(&number), &mut self.door) else {
+    fn attach(&mut self, number: u64, rank: u32) -> io::Result<bool> {
+        let (Some(conn), Some(acceptor)) = (self.conns.get_mut(&number), &mut self.acceptor) else {
             return Ok(false);
         };
-        let Some(local) = door.locals.get_mut(rank as usize).and_then(Option::take) else {
+        let Some(local) = acceptor.locals.get_mut(rank as usize).and_then(Option::take) else {
             stderr_line(format_args!(
                 "udeck: a second process says that it is rank {rank} of this job, and was refused"
             ));
             return Ok(false);
         };
-        if door.elsewhere.get(rank as usize).is_some_and(|elsewhere| *elsewhere)
-            && let Ok(address) = line.remote.local_addr()
+        if acceptor.elsewhere.get(rank as usize).is_some_and(|elsewhere| *elsewhere)
+            && let Ok(address) = conn.remote.local_addr()
         {
             // The receiver takes one address, and then is gone.
-            let _ = door.address.send(address.ip());
+            let _ = acceptor.address.send(address.ip());
         }
         watch(&self.poller, &local, number << 1 | 1)?;
-        line.tie(local)?;
-        let goes_on = line.turn(LINGER).is_ok();
-        self.close_door();
+        conn.attach(local)?;
+        let goes_on = conn.turn(LINGER).is_ok();
+        self.close_acceptor();
         Ok(goes_on)
     }
 
     fn end(&mut self, number: u64) {
-        let Some(line) = self.lines.remove(&number) else { return };
-        let _ = epoll::delete(&self.poller, &line.remote);
-        if let Some(local) = &line.local {
+        let Some(conn) = self.conns.remove(&number) else { return };
+        let _ = epoll::delete(&self.poller, &conn.remote);
+        if let Some(local) = &conn.local {
             let _ = epoll::delete(&self.poller, local);
         }
     }
@@ -309,7 +309,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     /// Returns a proven connection, the other end of its network socket, and that of its local one.
-    fn proven() -> (Line, TcpStream, UnixStream) {
+    fn proven() -> (ProxyConn, TcpStream, UnixStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut rank, mut root) = (Secure::rank(1, [7; 32], [1; 32]), Secure::root(2, [7; 32], [2; 32]));
@@ -317,21 +317,21 @@ mod tests {
             root.receive(&std::mem::take(&mut rank.outgoing), &mut Vec::new()).unwrap();
             rank.receive(&std::mem::take(&mut root.outgoing), &mut Vec::new()).unwrap();
         }
-        let (gates, local) = UnixStream::pair().unwrap();
+        let (proxies, local) = UnixStream::pair().unwrap();
         let there = listener.accept().unwrap().0;
         there.set_read_timeout(Some(LONG)).unwrap();
-        (Line::tied(remote, root, gates).unwrap(), there, local)
+        (ProxyConn::proven(remote, root, proxies).unwrap(), there, local)
     }
 
     /// The test breaks the connection as if the system had no room to watch its socket for another event.
     #[test]
     fn a_connection_that_cannot_be_watched_ends_alone() {
-        let mut gate = Gate::new(None, LONG).unwrap();
+        let mut proxy = Proxy::new(None, LONG).unwrap();
         let ((broken, its_peer, mut its_rank), (whole, mut peer, mut rank)) = (proven(), proven());
-        gate.add(broken).unwrap();
-        gate.add(whole).unwrap();
-        epoll::delete(&gate.poller, &gate.lines[&0].remote).unwrap();
-        let running = std::thread::spawn(move || gate.run());
+        proxy.add(broken).unwrap();
+        proxy.add(whole).unwrap();
+        epoll::delete(&proxy.poller, &proxy.conns[&0].remote).unwrap();
+        let running = std::thread::spawn(move || proxy.run());
         drop(its_peer);
         its_rank.write_all(b"x").unwrap();
         its_rank.set_read_timeout(Some(LONG)).unwrap();

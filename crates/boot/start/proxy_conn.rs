@@ -1,4 +1,4 @@
-//! One connection of a [`Gate`](super::gate::Gate): sealed bytes from the network go to a local socket, and
+//! One connection of a [`Proxy`](super::proxy::Proxy): sealed bytes from the network go to a local socket, and
 //! back.
 
 use std::{
@@ -26,7 +26,7 @@ const READ: usize = 16 << 10;
 /// Maximum number of reads in a row, before other connections have their turn.
 const TURNS: usize = 16;
 
-pub(super) struct Line {
+pub(super) struct ProxyConn {
     pub remote: TcpStream,
     pub secure: Secure,
     /// The rank's local socket; `None` until the connection has proved itself.
@@ -44,12 +44,12 @@ pub(super) struct Line {
     watched: [EventFlags; 2],
 }
 
-impl Line {
+impl ProxyConn {
     /// Makes a connection whose other side has to prove itself within `limit`.
-    pub fn greeting(remote: TcpStream, secure: Secure, limit: Duration) -> io::Result<Line> {
+    pub fn greeting(remote: TcpStream, secure: Secure, limit: Duration) -> io::Result<ProxyConn> {
         remote.set_nonblocking(true)?;
         remote.set_nodelay(true)?;
-        Ok(Line {
+        Ok(ProxyConn {
             remote,
             secure,
             local: None,
@@ -64,13 +64,13 @@ impl Line {
     }
 
     /// Makes a connection whose other side is proven.
-    pub fn tied(remote: TcpStream, secure: Secure, local: UnixStream) -> io::Result<Line> {
-        let mut line = Line::greeting(remote, secure, Duration::ZERO)?;
-        line.tie(local)?;
-        Ok(line)
+    pub fn proven(remote: TcpStream, secure: Secure, local: UnixStream) -> io::Result<ProxyConn> {
+        let mut conn = ProxyConn::greeting(remote, secure, Duration::ZERO)?;
+        conn.attach(local)?;
+        Ok(conn)
     }
 
-    pub fn tie(&mut self, local: UnixStream) -> io::Result<()> {
+    pub fn attach(&mut self, local: UnixStream) -> io::Result<()> {
         local.set_nonblocking(true)?;
         (self.local, self.until) = (Some(local), None);
         Ok(())

@@ -14,17 +14,17 @@ use super::Environment;
 use crate::{BootError, Ranks};
 
 /// Time after which rank 0 says for which ranks it waits at the end.
-const SAY: Duration = Duration::from_secs(10);
+const REPORT_AFTER: Duration = Duration::from_secs(10);
 /// How long the last answers may take to be sent when all other ranks have ended.
 const FLUSH: Duration = Duration::from_secs(2);
 /// Minimum time for the launcher's answer to a late goodbye.
 const GOODBYE: Duration = Duration::from_secs(10);
 /// How long the news of an abort may take to be sent to the others, if this process serves names.
-const TOLD: Duration = Duration::from_millis(100);
-const LOOK: Duration = Duration::from_millis(20);
+const ABORT_NEWS: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A rank that another launcher started.
-pub(crate) struct Guest {
+pub(crate) struct ForeignJob {
     environment: Mutex<Box<dyn Environment>>,
     title: String,
     kills_all_at_once: bool,
@@ -36,14 +36,14 @@ pub(crate) struct Guest {
 pub(crate) struct Serving(JoinHandle<Result<(), String>>);
 
 impl Serving {
-    pub fn new(gate: JoinHandle<Result<(), String>>) -> Serving {
-        Serving(gate)
+    pub fn new(proxy: JoinHandle<Result<(), String>>) -> Serving {
+        Serving(proxy)
     }
 }
 
-impl Guest {
-    pub fn new(environment: Box<dyn Environment>, serving: Option<Serving>) -> Guest {
-        Guest {
+impl ForeignJob {
+    pub fn new(environment: Box<dyn Environment>, serving: Option<Serving>) -> ForeignJob {
+        ForeignJob {
             title: environment.title(),
             kills_all_at_once: environment.kills_all_at_once(),
             environment: Mutex::new(environment),
@@ -62,21 +62,24 @@ impl Guest {
         let mut until = Deadline::from(deadline);
         // The lock is not held during the wait: an abort needs it, too.
         let serving = self.serving.lock().take();
-        if let Some(Serving(gate)) = serving {
+        if let Some(Serving(proxy)) = serving {
             let (began, mut has_said, mut flushed) = (Instant::now(), false, None);
-            while !gate.is_finished() {
+            while !proxy.is_finished() {
                 let left = left();
                 let all_have_ended = left.is_empty();
                 if all_have_ended && flushed.get_or_insert_with(|| Deadline::after(FLUSH)).passed() {
                     break;
                 }
-                if !all_have_ended && began.elapsed() > SAY && !std::mem::replace(&mut has_said, true) {
+                if !all_have_ended
+                    && began.elapsed() > REPORT_AFTER
+                    && !std::mem::replace(&mut has_said, true)
+                {
                     stderr_line(format_args!(
                         "udeck: rank 0 has finished, and serves names until {} have, too",
                         Ranks(&left)
                     ));
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(CHECK_INTERVAL);
             }
             // The caller's deadline may have passed meanwhile, and the launcher was not asked yet.
             until = until.max(Deadline::after(GOODBYE));
@@ -92,15 +95,15 @@ impl Guest {
     /// Asks the launcher to end the job.
     pub fn abort(&self, code: u8, why: &str, deadline: Deadline) -> Result<(), BootError> {
         if !self.kills_all_at_once && self.serving.lock().is_some() {
-            std::thread::sleep(TOLD);
+            std::thread::sleep(ABORT_NEWS);
         }
         let locked = self.environment.try_lock_until(deadline.instant());
         locked.map_or(Ok(()), |mut environment| Ok(environment.abort(code, why, deadline)?))
     }
 }
 
-impl fmt::Debug for Guest {
+impl fmt::Debug for ForeignJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guest").field("title", &self.title).finish_non_exhaustive()
+        f.debug_struct("ForeignJob").field("title", &self.title).finish_non_exhaustive()
     }
 }

@@ -52,10 +52,10 @@ impl Environment for Table {
     fn put(&mut self, key: &str, value: &str, _: Deadline) -> Result<(), StartError> {
         assert!(value.len() <= self.longest_value() && value.chars().all(|c| c.is_ascii_alphanumeric()));
         let mut value = value.to_owned();
-        if key == CARD && self.hosts > 1 {
-            let mut card = card::decode::<Card>(&value).unwrap();
-            card.host.push((self.rank % self.hosts) as u8);
-            value = card::encode(&card);
+        if key == RANK_INFO && self.hosts > 1 {
+            let mut info = rank_info::decode::<RankInfo>(&value).unwrap();
+            info.host.push((self.rank % self.hosts) as u8);
+            value = rank_info::encode(&info);
         }
         assert!(self.values.lock().insert((self.rank, key.into()), value).is_none(), "put once");
         Ok(())
@@ -106,7 +106,7 @@ type Meeting = JoinHandle<Result<Client, BootError>>;
 
 fn meeting(table: &Table, options: &Options) -> Meeting {
     let (table, options) = (Box::new(table.clone()), options.clone());
-    std::thread::spawn(move || meet(table, &options))
+    std::thread::spawn(move || bootstrap(table, &options))
 }
 
 fn met(tables: &[Table]) -> Vec<Client> {
@@ -117,7 +117,7 @@ fn met(tables: &[Table]) -> Vec<Client> {
 /// Does the part in the meeting of a rank that does not come in the end.
 fn told_and_gone(table: &Table) {
     let (mut absent, until) = (table.clone(), soon().into());
-    absent.put(CARD, &card::encode(&Card::of_this_process(table.rank)), until).unwrap();
+    absent.put(RANK_INFO, &rank_info::encode(&RankInfo::of_this_process(table.rank)), until).unwrap();
     absent.fence(until).unwrap();
     absent.fence(until).unwrap();
 }
@@ -134,7 +134,7 @@ fn events(client: &Client) -> mpsc::Receiver<Event> {
 
 /// Returns rank 0's published record.
 fn root(table: &Table) -> Root {
-    card::decode(&table.values.lock()[&(0, ROOT.to_owned())]).unwrap()
+    rank_info::decode(&table.values.lock()[&(0, ROOT.to_owned())]).unwrap()
 }
 
 #[test]
@@ -157,10 +157,10 @@ fn ranks_find_each_other_and_rank_0_stays_until_all_have_left() {
     }
     let mut clients = clients.into_iter();
     let first = clients.next().unwrap();
-    let leaving = std::thread::spawn(move || first.done(soon()));
+    let leaving = std::thread::spawn(move || first.finish(soon()));
     for (rank, client) in (1u32..).zip(clients) {
         assert!(!leaving.is_finished(), "rank {rank} has not left");
-        client.done(soon()).unwrap();
+        client.finish(soon()).unwrap();
     }
     leaving.join().unwrap().unwrap();
     let mut ends: Vec<_> = (0..4).map(|_| ends.recv_timeout(LONG).unwrap()).collect();
@@ -176,9 +176,9 @@ fn rank_0_waits_for_goodbyes_and_not_for_what_is_still_held() {
     let mut clients = met(&tables).into_iter();
     let (first, second) = (clients.next().unwrap(), clients.next().unwrap());
     let heard = events(&second);
-    let leaving = std::thread::spawn(move || first.done(soon()));
+    let leaving = std::thread::spawn(move || first.finish(soon()));
     assert_eq!(heard.recv_timeout(LONG), Ok(Event::RankDone { rank: 0 }));
-    second.done(soon()).unwrap();
+    second.finish(soon()).unwrap();
     let mut ended: Vec<_> = (0..2).map(|_| ends.recv_timeout(LONG).unwrap()).collect();
     ended.sort_unstable();
     assert_eq!(ended, [0, 1]);
@@ -191,7 +191,7 @@ fn a_job_of_one_needs_nobody() {
     let (tables, ends) = tables(1, 1);
     let client = met(&tables).remove(0);
     client.register("alone", b"", soon()).unwrap();
-    client.done(soon()).unwrap();
+    client.finish(soon()).unwrap();
     assert_eq!(ends.recv_timeout(LONG), Ok(0));
 }
 
@@ -199,9 +199,9 @@ fn a_job_of_one_needs_nobody() {
 #[test]
 fn rank_0_has_time_for_its_launcher_when_the_others_have_ended() {
     let (tables, ends) = tables(2, 1);
-    let gate = thread::spawn("test", || (), |_| {}).unwrap();
-    let guest = Guest::new(Box::new(tables[0].clone()), Some(Serving::new(gate)));
-    guest.leave(Vec::new, Instant::now()).unwrap();
+    let proxy = thread::spawn("test", || (), |_| {}).unwrap();
+    let foreign = ForeignJob::new(Box::new(tables[0].clone()), Some(Serving::new(proxy)));
+    foreign.leave(Vec::new, Instant::now()).unwrap();
     assert_eq!(ends.recv_timeout(LONG), Ok(0));
 }
 
@@ -221,7 +221,7 @@ fn ranks_dealt_out_to_hosts_know_where_each_is() {
 #[test]
 fn rank_0_makes_room_for_the_descriptors_of_all_ranks() {
     const CHILD: &str = "UDECK_TEST_FEW_DESCRIPTORS";
-    const NAME: &str = "start::meet::tests::rank_0_makes_room_for_the_descriptors_of_all_ranks";
+    const NAME: &str = "start::bootstrap::tests::rank_0_makes_room_for_the_descriptors_of_all_ranks";
     if std::env::var_os(CHILD).is_none() {
         let mut child = Command::new(std::env::current_exe().unwrap());
         let ended = child.args([NAME, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
@@ -273,7 +273,8 @@ fn rank_0_is_lost_once() {
     encode(&FromServer::Reply { id: 0, reply: Reply::Welcome(welcome) }, &mut said).unwrap();
     encode(&FromServer::Event(lost.clone()), &mut said).unwrap();
     theirs.write_all(&said).unwrap();
-    let client = Client::of_guest(ours, Guest::new(Box::new(tables[1].clone()), None), None).unwrap();
+    let client =
+        Client::of_foreign_job(ours, ForeignJob::new(Box::new(tables[1].clone()), None), None).unwrap();
     let heard = events(&client);
     assert_eq!(heard.recv_timeout(LONG), Ok(lost));
     drop(theirs);
@@ -321,7 +322,7 @@ fn strangers_and_second_comers_are_refused_and_disturb_nobody() {
     let wrong = reach_at(root.addresses[0], [9; 32], 2, soon().into()).err().unwrap().why;
     assert!(wrong.contains("does not know the secret") || wrong.contains("closed"), "{wrong}");
     let clients = meetings.map(|meeting| meeting.join().unwrap().unwrap());
-    // Rank 1 is there; a second one is sent away. The gate still accepts rank 2.
+    // Rank 1 is there; a second one is sent away. The proxy still accepts rank 2.
     let (mut second, _) = reach_at(root.addresses[0], root.secret, 1, soon().into()).unwrap();
     second.set_read_timeout(Some(LONG)).unwrap();
     assert_eq!(second.read(&mut [0; 10]).unwrap(), 0);
@@ -391,7 +392,7 @@ fn another_release_in_the_same_job_is_noticed() {
     let (tables, _ends) = tables(2, 1);
     let first = meeting(&tables[0], &options());
     let mut other = tables[1].clone();
-    other.put(CARD, "1234", soon().into()).unwrap();
+    other.put(RANK_INFO, "1234", soon().into()).unwrap();
     other.fence(soon().into()).unwrap();
     let error = first.join().unwrap().unwrap_err().to_string();
     assert!(error.contains("rank 1") && error.contains("use one release in a job"), "{error}");

@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::wire::bounded;
 
-/// The key of a rank's [`Card`].
-pub(crate) const CARD: &str = "card";
+/// The key of a rank's [`RankInfo`].
+pub(crate) const RANK_INFO: &str = "card";
 /// The key of rank 0's [`Root`].
 pub(crate) const ROOT: &str = "root";
 /// Maximum number of addresses at which rank 0 can be reached.
 pub(crate) const MAX_ADDRESSES: usize = 6;
-/// Maximum number of processors in a card. A rank with more must count its own.
+/// Maximum number of processors in a record. A rank with more must count its own.
 const MAX_CPUS: usize = 1024;
-/// Maximum length of a host's name in a card, in characters.
+/// Maximum length of a host's name in a record, in characters.
 const MAX_NAME: usize = 64;
 
 /// A rank's host, and the processors that it may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Card {
+pub(crate) struct RankInfo {
     /// Key of the host: ranks with the same key can share memory ([`udeck_sys::host_key`]). A rank that does
     /// not know it writes its own number.
     pub host: Vec<u8>,
@@ -29,18 +29,18 @@ pub(crate) struct Card {
     pub cpus: Vec<u8>,
 }
 
-impl Card {
-    pub fn of_this_process(rank: u32) -> Card {
+impl RankInfo {
+    pub fn of_this_process(rank: u32) -> RankInfo {
         let host = udeck_sys::host_key().map_or_else(|_| rank.to_le_bytes().to_vec(), Vec::from);
         let name = rustix::system::uname().nodename().to_string_lossy().chars().take(MAX_NAME).collect();
-        Card { host, name, cpus: bits(&udeck_sys::usable_cpus()) }
+        RankInfo { host, name, cpus: bits(&udeck_sys::usable_cpus()) }
     }
 }
 
-/// Returns the number of processors that ranks with these cards may use together.
-pub(crate) fn cpus_together<'a>(cards: impl Iterator<Item = &'a Card>) -> u32 {
+/// Returns the number of processors that ranks with these records may use together.
+pub(crate) fn cpus_together<'a>(infos: impl Iterator<Item = &'a RankInfo>) -> u32 {
     let mut all = Vec::<u8>::new();
-    for Card { cpus, .. } in cards {
+    for RankInfo { cpus, .. } in infos {
         all.resize(all.len().max(cpus.len()), 0);
         all.iter_mut().zip(cpus).for_each(|(all, one)| *all |= one);
     }
@@ -91,22 +91,22 @@ mod tests {
     #[test]
     fn what_is_told_is_short_and_comes_back() {
         let cpus = bits(&(0..MAX_CPUS + 7).collect::<Vec<_>>());
-        let card = Card { host: vec![255; 24], name: "n".repeat(MAX_NAME), cpus };
+        let info = RankInfo { host: vec![255; 24], name: "n".repeat(MAX_NAME), cpus };
         let addresses =
             vec!["[2001:db8:ffff:ffff:ffff:ffff:ffff:ffff]:65535".parse().unwrap(); MAX_ADDRESSES];
         let root = Root { secret: [255; 32], addresses };
-        assert_eq!(decode::<Card>(&encode(&card)), Some(card.clone()));
+        assert_eq!(decode::<RankInfo>(&encode(&info)), Some(info.clone()));
         assert!(decode::<Root>(&encode(&root)) == Some(root.clone()));
         // Slurm's PMI-2 takes 1024 bytes, and some servers count the key among them.
-        assert!(encode(&card).len() < 500 && encode(&root).len() < 500, "{}", encode(&card).len());
-        assert!(Card::of_this_process(3) == Card::of_this_process(3), "a host does not change");
+        assert!(encode(&info).len() < 500 && encode(&root).len() < 500, "{}", encode(&info).len());
+        assert!(RankInfo::of_this_process(3) == RankInfo::of_this_process(3), "a host does not change");
     }
 
     #[test]
     fn processors_are_counted_once_however_many_ranks_have_them() {
-        let card = |cpus: &[usize]| Card { host: vec![], name: String::new(), cpus: bits(cpus) };
+        let info = |cpus: &[usize]| RankInfo { host: vec![], name: String::new(), cpus: bits(cpus) };
         let together =
-            |sets: &[&[usize]]| cpus_together(sets.iter().map(|set| card(set)).collect::<Vec<_>>().iter());
+            |sets: &[&[usize]]| cpus_together(sets.iter().map(|set| info(set)).collect::<Vec<_>>().iter());
         assert_eq!(together(&[&[0], &[1], &[9]]), 3, "each bound to its own");
         assert_eq!(together(&[&[0, 1], &[0, 1]]), 2, "all may use all");
         assert_eq!(together(&[&[1000], &[]]), 1);
@@ -116,7 +116,7 @@ mod tests {
         #[test]
         fn whatever_is_in_the_table_nothing_panics(text in ".{0,200}", hex in "[0-9a-f]{0,200}") {
             for text in [text, hex] {
-                let _ = (decode::<Card>(&text), decode::<Root>(&text).is_some());
+                let _ = (decode::<RankInfo>(&text), decode::<Root>(&text).is_some());
             }
         }
     }
