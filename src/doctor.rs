@@ -13,8 +13,8 @@ pub(crate) mod memory;
 pub(crate) mod network;
 pub(crate) mod rdma;
 mod text;
+mod transports;
 pub(crate) mod tree;
-mod ways;
 
 pub use self::finding::{Finding, Mark, Question, Report, Section};
 
@@ -24,14 +24,14 @@ use self::tree::Tree;
 pub fn examine(question: &Question) -> Report {
     let tree = Tree::system();
     let interfaces = udeck_sys::interfaces().unwrap_or_default();
-    let ways = ways::find(question);
+    let transports = transports::find(question);
     let host = tree.read("proc/sys/kernel/hostname").unwrap_or_else(|| "this host".into());
     let mut sections = vec![
         Section::new(host.as_str(), host::findings(&tree, question.cgroup.as_ref())),
         Section::new("limits", limits::findings(&tree)),
         Section::new("network", network::findings(&tree, &interfaces, question.interface.as_ref())),
     ];
-    sections.extend(ways::sections(&tree));
-    sections.push(Section::new("what a job would use", ways.findings));
-    Report { host, sections, can_run: ways.can_run }
+    sections.extend(transports::sections(&tree));
+    sections.push(Section::new("what a job would use", transports.findings));
+    Report { host, sections, can_run: transports.can_run }
 }

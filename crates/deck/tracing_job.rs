@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_boot::{Maker, family};
-use udeck_trace::{Clock, ClockSample, Lane, MOST_BYTES, Opening, Part, VARIABLE, now, received_path};
+use udeck_trace::{Clock, ClockSample, Lane, MAX_BYTES, Opening, Part, VARIABLE, now, received_path};
 use udeck_via::{Deadline, say};
 
 use crate::connect::{LookupMode, connect};
@@ -86,7 +86,7 @@ impl TracingJob {
                  trace stays empty"
             );
         }
-        let quiet = udeck_trace::quiet();
+        let paused = udeck_trace::pause_recording();
         let welcome = world.client().welcome();
         let host = host_name(world, welcome.rank);
         let opening = Opening { path: path.clone(), rank: welcome.rank, job: welcome.job, host };
@@ -108,7 +108,7 @@ impl TracingJob {
             let sample = tracing.compare(world, deadline)?;
             tracing.first_postbox(world, deadline)?.post_tagged(&sample, tag::COMPARED)?;
         }
-        drop(quiet);
+        drop(paused);
         trace::began(start, world.rank(), world.size());
         Ok(Some(tracing))
     }
@@ -116,7 +116,7 @@ impl TracingJob {
     /// Ends this rank's part; at rank 0, the trace is complete afterwards. Errors are printed and not
     /// returned: they are no concern of the program.
     pub fn finish(mut self, world: &Arc<WorldState>, deadline: Deadline) {
-        let _quiet = udeck_trace::quiet();
+        let _paused = udeck_trace::pause_recording();
         if let Err(error) = self.part.write() {
             say!("rank {}: its part of the trace ends early: {error}", world.rank());
             self.cut.insert(world.rank() as u32);
@@ -234,7 +234,7 @@ impl TracingJob {
                 "the trace {} lacks {} events: a process writes {} at most",
                 self.path.display(),
                 merged.dropped,
-                udeck_trace::MOST_EVENTS
+                udeck_trace::MAX_EVENTS
             );
         }
         Ok(())
@@ -360,12 +360,12 @@ impl ReceivedPart {
         Ok(ReceivedPart { file: udeck_trace::create_private(&path)?, path, bytes: 0 })
     }
 
-    /// Writes the next piece. No correct part is longer than [`MOST_BYTES`].
+    /// Writes the next piece. No correct part is longer than [`MAX_BYTES`].
     fn append(&mut self, piece: &[u8]) -> io::Result<()> {
         let bytes = self.bytes + piece.len() as u64;
-        if bytes > MOST_BYTES {
+        if bytes > MAX_BYTES {
             return Err(io::Error::other(format!(
-                "it is longer than the {MOST_BYTES} bytes that a part may have"
+                "it is longer than the {MAX_BYTES} bytes that a part may have"
             )));
         }
         self.file.write_all(piece)?;
@@ -444,7 +444,7 @@ mod tests {
         let _ = fs::remove_file(&path); // left by a failed run
         let mut part = ReceivedPart::create(path.clone()).unwrap();
         part.append(b"[\n").unwrap();
-        part.bytes = MOST_BYTES - 1;
+        part.bytes = MAX_BYTES - 1;
         part.append(b"x").unwrap();
         let error = part.append(b"y").unwrap_err();
         assert!(error.to_string().contains("longer"), "{error}");

@@ -72,13 +72,13 @@ impl Cgroup {
                 return Ok(made);
             }
         }
-        Err(format!("others remove what is made in {}", parent.display()))
+        Err(format!("another process removes cgroups made in {}", parent.display()))
     }
 
     /// Returns `None` if another deckrun removed the cgroup before we locked it.
     fn make_below(parent: &Path) -> Result<Option<Cgroup>, String> {
         let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(|error| format!("no random name can be had: {error}"))?;
+        getrandom::fill(&mut random).map_err(|error| format!("cannot draw a random name: {error}"))?;
         let folder = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
         fs::create_dir(&folder).map_err(|error| cannot("a cgroup cannot be made in", parent, &error))?;
         match Cgroup::open(&folder) {

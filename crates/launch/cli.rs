@@ -129,7 +129,7 @@ pub(crate) struct Cli {
 
     /// Effect on the other ranks when a rank exits with a code other than 0, is killed, or is lost with its host.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT")]
-    on_failure: Then,
+    on_failure: OnFailureArg,
 
     /// Set an environment variable for the ranks; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
@@ -220,7 +220,7 @@ enum BindArg {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Then {
+enum OnFailureArg {
     /// The other ranks are ended: SIGTERM, two seconds later SIGKILL.
     #[default]
     Abort,
@@ -230,7 +230,7 @@ enum Then {
 
 impl Cli {
     /// Tells whether neither `--hosts` nor `--hostfile` was given.
-    pub(crate) fn leaves_hosts_open(&self) -> bool {
+    pub(crate) fn has_no_hosts(&self) -> bool {
         self.hosts.is_none() && self.hostfile.is_none()
     }
 
@@ -259,8 +259,8 @@ impl Cli {
                 BindArg::None => deckrun::Bind::None,
             })
             .on_failure(match self.on_failure {
-                Then::Abort => OnFailure::Abort,
-                Then::Continue => OnFailure::Continue,
+                OnFailureArg::Abort => OnFailure::Abort,
+                OnFailureArg::Continue => OnFailure::Continue,
             });
         if let Some(path) = self.remote_deckrun.or_else(|| env::current_exe().ok()) {
             job = job.remote_deckrun(path);

@@ -17,8 +17,8 @@
 //! the connection ends, and the node ends its ranks.
 
 pub(crate) mod auth;
+pub(crate) mod error;
 pub(crate) mod framed_stream;
-pub(crate) mod over;
 pub(crate) mod seal;
 pub(crate) mod wire;
 

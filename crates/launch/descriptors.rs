@@ -33,7 +33,11 @@ impl Descriptors {
             Err(error @ LaunchError::TooFewDescriptors { .. }) if !tagged && pipes.each() > 0 => {
                 let pipes = pipes.inherited();
                 let descriptors = Descriptors::raise(ranks, pipes.each(), others)?;
-                Ok((pipes, descriptors, Some(format!("words of different ranks may mix in a line: {error}"))))
+                Ok((
+                    pipes,
+                    descriptors,
+                    Some(format!("output of different ranks may mix within a line: {error}")),
+                ))
             }
             raised => Ok((pipes, raised?, None)),
         }

@@ -65,7 +65,7 @@ impl Job {
             let cgroup = Some(Cgroup::make().map(|made| made.parent().to_owned()));
             let several_hosts = !others.is_empty();
             let mut report = examine(&Question { interface, several_hosts, transports, encrypt, cgroup });
-            let (launchers, is_sound) = launchers::look(self);
+            let (launchers, is_sound) = launchers::find(self);
             report.can_run &= is_sound;
             // The sum of all sections comes last.
             report.sections.insert(report.sections.len().saturating_sub(1), launchers);
@@ -124,9 +124,9 @@ impl Job {
         prepare_child(&mut command, &setting, Signal::TERM, OfRank::default());
         match command.spawn() {
             Ok(child) => Ok(Asked { child, shown }),
-            Err(error) => {
-                Err(format!("cannot run `{shown}`: {error} (--agent says by what to start a command there)"))
-            }
+            Err(error) => Err(format!(
+                "cannot run `{shown}`: {error} (--agent sets the command that starts programs there)"
+            )),
         }
     }
 }

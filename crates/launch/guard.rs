@@ -79,7 +79,7 @@ pub(crate) fn run(body: impl FnOnce(Option<&Cgroup>) -> Vec<u8>) -> io::Result<R
         pid => {
             drop(ours);
             let pid = Pid::from_raw(pid).expect("a process's number");
-            let ended = stand(pid, report, &signals);
+            let ended = run_guard(pid, report, &signals);
             // If the watcher ended by itself there are no orphans.
             orphans.end();
             ended
@@ -121,7 +121,7 @@ fn watch(
 }
 
 /// Runs the guard, in the parent.
-fn stand(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<Vec<u8>, End>> {
+fn run_guard(watcher: Pid, report: OwnedFd, signals: &Signals) -> io::Result<Result<Vec<u8>, End>> {
     let (mut said, mut passed_on, mut open, mut stopping) = (Vec::new(), None, true, false);
     rustix::io::ioctl_fionbio(&report, true)?;
     let mut report = fs::File::from(report);

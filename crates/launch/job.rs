@@ -219,9 +219,9 @@ impl Job {
         match (&self.hosts, self.ranks) {
             (Some(hosts), ranks) => match &self.allocation {
                 None => hosts.place(ranks, own_names()),
-                Some(allocation) => {
-                    hosts.place(ranks, allocation.is_here()).map_err(|error| told_of(allocation, error))
-                }
+                Some(allocation) => hosts
+                    .place(ranks, allocation.is_here())
+                    .map_err(|error| for_allocation(allocation, error)),
             },
             (None, ranks) => {
                 let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -274,7 +274,7 @@ impl Job {
 }
 
 /// Rewrites an error about slots for hosts that the user did not give, and cannot give more slots.
-fn told_of(allocation: &Allocation, error: LaunchError) -> LaunchError {
+fn for_allocation(allocation: &Allocation, error: LaunchError) -> LaunchError {
     match error {
         LaunchError::TooFewSlots { ranks, slots, .. } => LaunchError::SmallAllocation {
             ranks,

@@ -55,6 +55,6 @@ pub use hosts::{Hosts, HostsError};
 pub use job::{Bind, Job, OnFailure};
 #[doc(hidden)]
 pub use node::serve as serve_node;
-pub use outcome::{End, Failure, Outcome, Stop};
+pub use outcome::{End, Outcome, RankFailure, Stop};
 pub use run::launch_self;
 pub use watch::status::ask as status;

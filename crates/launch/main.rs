@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     if let Some(pid) = cli.status {
         return status(pid);
     }
-    let found = if cli.leaves_hosts_open() { Allocation::find() } else { Ok(None) };
+    let found = if cli.has_no_hosts() { Allocation::find() } else { Ok(None) };
     if cli.doctor {
         // A fault of the allocation stands in the report.
         return doctor(&cli.job(found.ok().flatten()));

@@ -29,7 +29,7 @@ use crate::{
     Step,
     cgroup::Cgroup,
     control::{
-        auth::{NodeAuth, Refusal},
+        auth::{AuthError, NodeAuth},
         framed_stream::FramedStream,
         seal::Keys,
         wire::CHALLENGE_LEN,
@@ -112,7 +112,7 @@ fn code(result: Result<(), NodeFailure>) -> u8 {
     match result {
         Ok(()) => 0,
         Err((code, why)) => {
-            why.iter().for_each(|why| complain(why));
+            why.iter().for_each(|why| report_error(why));
             code
         }
     }
@@ -122,7 +122,7 @@ fn code(result: Result<(), NodeFailure>) -> u8 {
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Writes an error for the root, through the agent.
-fn complain(why: &str) {
+fn report_error(why: &str) {
     message_within(
         LAST_WORDS,
         &format!("on {}: {why}", rustix::system::uname().nodename().to_string_lossy()),
@@ -141,13 +141,13 @@ fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), NodeFailure> {
     else {
         return Err(not_ours());
     };
-    let (stream, keys) = meet(spec.key.control_key(), &argument)?;
+    let (stream, keys) = connect_to_root(spec.key.control_key(), &argument)?;
     let failed = |what: &str, error: io::Error| (FAILED, Some(format!("{what}: {error}")));
     let address = stream.local_addr().map_err(|error| failed("asking for our own address", error))?.ip();
     let detect = Duration::from_millis(spec.detect_ms.into());
     let control = FramedStream::new(stream, keys, detect)
         .map_err(|error| failed("setting up the connection", error))?;
-    session::run(control, spec, secret, address, cgroup).map_err(|session::Complained| (FAILED, None))
+    session::run(control, spec, secret, address, cgroup).map_err(|session::ErrorReported| (FAILED, None))
 }
 
 /// Time limit of one try to connect: if strangers fill the root's backlog, a later try may find a place.
@@ -167,11 +167,11 @@ enum Failed {
 
 /// Connects to the root. If many strangers connect, the root may close the slowest connections unheard, ours
 /// among them: tries again until the time limit.
-fn meet(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
+fn connect_to_root(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
     let (deadline, mut pause) = (Instant::now() + argument.limit, PAUSE);
     loop {
-        match try_to_meet(key, argument, deadline) {
-            Ok(met) => return Ok(met),
+        match try_to_connect(key, argument, deadline) {
+            Ok(connected) => return Ok(connected),
             Err(Failed::Now(_)) if Instant::now() + pause < deadline => thread::sleep(pause),
             Err(Failed::Now(why) | Failed::ForGood(why)) => return Err(why),
         }
@@ -179,7 +179,11 @@ fn meet(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeF
     }
 }
 
-fn try_to_meet(key: ControlKey, argument: &Argument, deadline: Instant) -> Result<(TcpStream, Keys), Failed> {
+fn try_to_connect(
+    key: ControlKey,
+    argument: &Argument,
+    deadline: Instant,
+) -> Result<(TcpStream, Keys), Failed> {
     let root = argument.root;
     // A timeout of zero would be an error.
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -191,12 +195,17 @@ fn try_to_meet(key: ControlKey, argument: &Argument, deadline: Instant) -> Resul
         if slow || is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }
     })?;
     let keys = prove(&stream, key, argument.index, left()).map_err(|error| {
-        let why =
-            (PROOF_FAILED, Some(format!("whoever listens at {root} did not prove to be our root: {error}")));
+        let why = (
+            PROOF_FAILED,
+            Some(format!("the process listening at {root} did not prove to be our root: {error}")),
+        );
         if is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }
     })?;
     let keys = keys.map_err(|why| {
-        Failed::ForGood((PROOF_FAILED, Some(format!("whoever listens at {root} is not our root: {why}"))))
+        Failed::ForGood((
+            PROOF_FAILED,
+            Some(format!("the process listening at {root} is not our root: {why}")),
+        ))
     })?;
     Ok((stream, keys))
 }
@@ -212,7 +221,7 @@ fn prove(
     key: ControlKey,
     index: u32,
     limit: Duration,
-) -> io::Result<Result<Keys, Refusal>> {
+) -> io::Result<Result<Keys, AuthError>> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(io::Error::other)?;
     let (node, hello) = NodeAuth::new(key, index, nonce);

@@ -96,7 +96,7 @@ fn reap(pid: Pid) {
 /// Returns a child that has ended and is not reaped. (`rustix::process::waitid` does not say which one it
 /// found.)
 pub(crate) fn dead_child() -> Option<Pid> {
-    count_look();
+    count_check();
     let mut found = MaybeUninit::<libc::siginfo_t>::zeroed();
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
     // SAFETY: `found` is valid for writing a siginfo_t, of which all zeroes is a value; on success si_pid is the child's,
@@ -114,11 +114,11 @@ pub(crate) fn dead_child() -> Option<Pid> {
 std::thread_local!(
     /// Counts this thread's checks for ended children, for a test that one rank's end causes none for the
     /// others.
-    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) }
+    pub(crate) static CHECKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) }
 );
 
 #[inline]
-pub(crate) fn count_look() {
+pub(crate) fn count_check() {
     #[cfg(test)]
-    LOOKS.set(LOOKS.get() + 1);
+    CHECKS.set(CHECKS.get() + 1);
 }

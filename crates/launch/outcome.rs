@@ -22,7 +22,7 @@ pub enum End {
 
 /// The failure of a rank that the launcher had not told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
+pub struct RankFailure {
     /// The rank.
     pub rank: u32,
     /// How the rank ended.
@@ -48,7 +48,7 @@ pub enum Stop {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// The ranks that failed, in the order in which the launcher noticed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RankFailure>,
     /// The reason for an early end, if there was one.
     pub stop: Option<Stop>,
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     fn outcome(failures: &[End], stop: Option<Stop>) -> Outcome {
-        let failures = failures.iter().map(|&end| Failure { rank: 0, end }).collect();
+        let failures = failures.iter().map(|&end| RankFailure { rank: 0, end }).collect();
         Outcome { failures, stop }
     }
 

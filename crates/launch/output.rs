@@ -55,12 +55,12 @@ struct OutputEvents {
     /// The ranks have ended.
     last_call: bool,
     /// Messages that are printed behind the output of these ranks.
-    words: Vec<Words>,
+    pending: Vec<PendingMessage>,
     /// The reading thread has ended: nobody takes further events.
     over: bool,
 }
 
-struct Words {
+struct PendingMessage {
     ranks: Vec<u32>,
     what: String,
     until: Instant,
@@ -90,7 +90,7 @@ impl Output {
         let until = Instant::now() + LAST_WORDS;
         self.shared.update(|events| match events.over {
             true => self.printers.message_behind(Stream::Here, &what),
-            false => events.words.push(Words { ranks: ranks.to_vec(), what, until }),
+            false => events.pending.push(PendingMessage { ranks: ranks.to_vec(), what, until }),
         });
     }
 
@@ -111,30 +111,33 @@ impl OutputShared {
         self.wakeup.reset();
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let OutputEvents { last_call, over, .. } = *events;
-        let words = std::mem::take(&mut events.words);
-        std::mem::replace(&mut events, OutputEvents { last_call, over, words, ..OutputEvents::default() })
+        let pending = std::mem::take(&mut events.pending);
+        std::mem::replace(&mut events, OutputEvents { last_call, over, pending, ..OutputEvents::default() })
     }
 
     /// Takes the messages that no longer wait, and returns the earliest time limit of the others.
-    fn take_words(&self, mut waits: impl FnMut(&Words) -> bool) -> (Vec<Words>, Option<Instant>) {
+    fn take_due(
+        &self,
+        mut waits: impl FnMut(&PendingMessage) -> bool,
+    ) -> (Vec<PendingMessage>, Option<Instant>) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = events.words.extract_if(.., |words| !waits(words)).collect();
-        (due, events.words.iter().map(|words| words.until).min())
+        let due = events.pending.extract_if(.., |pending| !waits(pending)).collect();
+        (due, events.pending.iter().map(|pending| pending.until).min())
     }
 
     /// Notes that the thread has ended, for any reason. Messages that still wait are printed.
     fn leave(&self, printers: &Printers) {
         self.update(|events| {
             events.over = true;
-            let left = events.words.drain(..);
-            left.for_each(|words| printers.message_behind(Stream::Here, &words.what));
+            let left = events.pending.drain(..);
+            left.for_each(|pending| printers.message_behind(Stream::Here, &pending.what));
         });
     }
 
     /// Tells whether the thread may end. If so, no further event reaches it.
     fn end(&self) -> bool {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.over = events.words.is_empty();
+        events.over = events.pending.is_empty();
         events.over
     }
 }
@@ -155,9 +158,9 @@ fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) 
             passed.extend(gather.close_silent(now));
         }
         passed.into_iter().for_each(|(sink, text)| print(printers, shared, sink, text));
-        let waits = |words: &Words| now < words.until && gather.has_unread_of(&words.ranks);
-        let (due_words, words_wait_until) = shared.take_words(waits);
-        for Words { ranks, what, .. } in due_words {
+        let waits = |pending: &PendingMessage| now < pending.until && gather.has_unread_of(&pending.ranks);
+        let (due_messages, next_limit) = shared.take_due(waits);
+        for PendingMessage { ranks, what, .. } in due_messages {
             for rank in ranks {
                 // The time limit may have passed before this thread ran: there may still be something to read.
                 let last = gather.read_last_of(rank, &mut scratch, LAST_READS, now);
@@ -171,7 +174,7 @@ fn forward(mut gather: Gather, shared: &Arc<OutputShared>, printers: &Printers) 
         }
         let open: Vec<_> = gather.open(now).collect();
         let fds = open.iter().map(|(_, fd)| *fd).chain([shared.wakeup.as_fd()]).map(|fd| (fd, PollFlags::IN));
-        let due = gather.due(now).into_iter().chain(words_wait_until).min();
+        let due = gather.due(now).into_iter().chain(next_limit).min();
         let Ok(are_ready) = ready(fds, due) else { return };
         let found = open.iter().zip(are_ready).filter(|(_, is_ready)| *is_ready);
         let found: Vec<usize> = found.map(|((index, _), _)| *index).collect();

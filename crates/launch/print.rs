@@ -28,7 +28,7 @@ use crate::{
 
 /// Maximum number of our own lines that wait to be written; further ones are dropped. One for each rank, and
 /// more.
-const MAX_WORDS: usize = 2 * udeck_boot::MAX_RANKS as usize;
+const MAX_MESSAGES: usize = 2 * udeck_boot::MAX_RANKS as usize;
 
 /// How long a job that was ended waits for a reader that takes nothing.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -63,7 +63,7 @@ struct Printer {
 
 #[derive(Default)]
 struct State {
-    words: VecDeque<Vec<u8>>,
+    messages: VecDeque<Vec<u8>>,
     pieces: BTreeMap<Stream, VecDeque<Piece>>,
     /// The error of writing ranks' output, unless its reader has left.
     failure: Option<Errno>,
@@ -76,15 +76,15 @@ struct State {
 
 impl State {
     /// Takes our own next message, if no stream's pieces are before it.
-    fn next_words(&mut self) -> Option<Vec<u8>> {
-        if let Some(words) = self.words.pop_front() {
-            return Some(words);
+    fn next_message(&mut self) -> Option<Vec<u8>> {
+        if let Some(message) = self.messages.pop_front() {
+            return Some(message);
         }
-        let is_words = |piece: &Piece| piece.done.is_none();
-        let first = self.pieces.values_mut().find(|pieces| pieces.front().is_some_and(is_words))?;
-        let words = first.pop_front()?.bytes;
+        let is_message = |piece: &Piece| piece.done.is_none();
+        let first = self.pieces.values_mut().find(|pieces| pieces.front().is_some_and(is_message))?;
+        let message = first.pop_front()?.bytes;
         self.pieces.retain(|_, pieces| !pieces.is_empty());
-        Some(words)
+        Some(message)
     }
 }
 
@@ -95,7 +95,7 @@ struct Piece {
 }
 
 enum Next {
-    Words(Vec<u8>),
+    Message(Vec<u8>),
     Piece(Stream, Vec<u8>, Done),
     End,
 }
@@ -123,8 +123,8 @@ impl Printers {
     pub(crate) fn message(&self, what: &str) {
         let printer = &self.0[Sink::Stderr as usize];
         let mut state = printer.lock();
-        if state.words.len() < MAX_WORDS {
-            state.words.push_back(line(what));
+        if state.messages.len() < MAX_MESSAGES {
+            state.messages.push_back(line(what));
         }
         printer.changed.notify_one();
     }
@@ -218,14 +218,14 @@ impl Printer {
 
     /// Runs the thread.
     fn run(&self) {
-        let (mut page, mut gone) = (Page { tagged: self.tagged, ..Page::default() }, false);
+        let (mut output, mut gone) = (OutputState { tagged: self.tagged, ..OutputState::default() }, false);
         loop {
-            match self.next(&page) {
+            match self.next(&output) {
                 Next::End => break,
                 // Our own messages are no part of the job: it does not fail with them.
-                Next::Words(words) => drop(self.write(&page.words(words))),
+                Next::Message(message) => drop(self.write(&output.message(message))),
                 Next::Piece(stream, bytes, done) => {
-                    let bytes = page.piece(stream, bytes, Instant::now());
+                    let bytes = output.piece(stream, bytes, Instant::now());
                     gone |= !gone && !self.print(&bytes);
                     done(!gone);
                 }
@@ -242,18 +242,18 @@ impl Printer {
     }
 
     /// Sleeps until there is something to write.
-    fn next(&self, page: &Page) -> Next {
+    fn next(&self, output: &OutputState) -> Next {
         let mut state = self.lock();
         loop {
-            if let Some(words) = state.next_words() {
-                return Next::Words(words);
+            if let Some(message) = state.next_message() {
+                return Next::Message(message);
             }
             let now = Instant::now();
             // If nothing more can come, a turn is not worth waiting for.
-            let held = page.turn.held(now).filter(|_| state.feeds > 0);
+            let held = output.turn.holder(now).filter(|_| state.feeds > 0);
             let stream = match held {
                 Some((holder, _)) => Some(holder),
-                None => page.after_the_last(state.pieces.keys().copied()),
+                None => output.after_the_last(state.pieces.keys().copied()),
             };
             if let Some(stream) = stream
                 && let Some(pieces) = state.pieces.get_mut(&stream)
@@ -321,7 +321,7 @@ impl Printer {
 
 /// State of the output so far: the open line, and the broken ones.
 #[derive(Default)]
-struct Page {
+struct OutputState {
     tagged: bool,
     turn: Turn<Stream>,
     last: Option<Stream>,
@@ -329,17 +329,17 @@ struct Page {
     open: BTreeMap<Stream, (Vec<u8>, bool)>,
 }
 
-impl Page {
+impl OutputState {
     /// Chooses the next stream in turn.
     fn after_the_last(&self, waiting: impl Iterator<Item = Stream> + Clone) -> Option<Stream> {
         waiting.clone().find(|stream| Some(*stream) > self.last).or_else(|| waiting.clone().next())
     }
 
     /// Puts our own message on a line of its own.
-    fn words(&mut self, words: Vec<u8>) -> Vec<u8> {
+    fn message(&mut self, message: Vec<u8>) -> Vec<u8> {
         match self.turn.end() {
-            Some(broken) => self.break_line(broken, words),
-            None => words,
+            Some(broken) => self.break_line(broken, message),
+            None => message,
         }
     }
 
@@ -393,17 +393,17 @@ mod tests {
     use super::*;
     use crate::output::{HOLD, MAX_LINE};
 
-    fn tagged() -> Page {
-        Page { tagged: true, ..Page::default() }
+    fn tagged() -> OutputState {
+        OutputState { tagged: true, ..OutputState::default() }
     }
 
-    /// Returns the page after these pieces; each comes the given time after the one before.
-    fn print(mut page: Page, pieces: &[(usize, &str, Duration)]) -> String {
+    /// Returns the output after these pieces; each comes the given time after the one before.
+    fn print(mut output: OutputState, pieces: &[(usize, &str, Duration)]) -> String {
         let mut now = Instant::now();
         let mut text = Vec::new();
         for (node, piece, later) in pieces {
             now += *later;
-            text.extend(page.piece(Stream::Node(*node), piece.as_bytes().to_vec(), now));
+            text.extend(output.piece(Stream::Node(*node), piece.as_bytes().to_vec(), now));
         }
         String::from_utf8(text).unwrap()
     }
@@ -432,35 +432,39 @@ mod tests {
             (1, "\n", HOLD),
             (0, "next\n", Duration::ZERO),
         ];
-        assert_eq!(print(Page::default(), &pieces), "10%\r\n[7] lo\n20%\nnext\n");
+        assert_eq!(print(OutputState::default(), &pieces), "10%\r\n[7] lo\n20%\nnext\n");
     }
 
     #[test]
     fn our_own_words_get_a_line_of_their_own() {
-        let mut page = tagged();
+        let mut output = tagged();
         let now = Instant::now();
-        let mut text = page.words(b"deckrun: a\n".to_vec());
-        text.extend(page.piece(Stream::Here, b"[2] lo".to_vec(), now));
-        text.extend(page.words(b"deckrun: b\n".to_vec()));
-        text.extend(page.words(b"deckrun: c\n".to_vec()));
-        text.extend(page.piece(Stream::Here, b"ng\n".to_vec(), now));
+        let mut text = output.message(b"deckrun: a\n".to_vec());
+        text.extend(output.piece(Stream::Here, b"[2] lo".to_vec(), now));
+        text.extend(output.message(b"deckrun: b\n".to_vec()));
+        text.extend(output.message(b"deckrun: c\n".to_vec()));
+        text.extend(output.piece(Stream::Here, b"ng\n".to_vec(), now));
         assert_eq!(text, b"deckrun: a\n[2] lo\ndeckrun: b\ndeckrun: c\n[2]+ ng\n");
     }
 
     #[test]
     fn whose_line_is_open_comes_first_and_then_each_in_its_turn() {
-        let mut page = Page::default();
+        let mut output = OutputState::default();
         let now = Instant::now();
         let waiting = || [Stream::Here, Stream::Node(0), Stream::Node(1)].into_iter();
-        page.piece(Stream::Node(0), b"[2] name? ".to_vec(), now);
-        assert_eq!(page.turn.held(now), None, "an unfinished line keeps nobody waiting, unless it is long");
-        page.piece(Stream::Node(0), vec![b'x'; MAX_LINE], now);
-        assert_eq!(page.turn.held(now).map(|(who, _)| who), Some(Stream::Node(0)));
-        page.piece(Stream::Node(0), b"ng\n".to_vec(), now);
-        assert_eq!(page.turn.held(now), None);
-        assert_eq!(page.after_the_last(waiting()), Some(Stream::Node(1)));
-        page.piece(Stream::Node(1), b"[3] x\n".to_vec(), now);
-        assert_eq!(page.after_the_last(waiting()), Some(Stream::Here));
+        output.piece(Stream::Node(0), b"[2] name? ".to_vec(), now);
+        assert_eq!(
+            output.turn.holder(now),
+            None,
+            "an unfinished line keeps nobody waiting, unless it is long"
+        );
+        output.piece(Stream::Node(0), vec![b'x'; MAX_LINE], now);
+        assert_eq!(output.turn.holder(now).map(|(writer, _)| writer), Some(Stream::Node(0)));
+        output.piece(Stream::Node(0), b"ng\n".to_vec(), now);
+        assert_eq!(output.turn.holder(now), None);
+        assert_eq!(output.after_the_last(waiting()), Some(Stream::Node(1)));
+        output.piece(Stream::Node(1), b"[3] x\n".to_vec(), now);
+        assert_eq!(output.after_the_last(waiting()), Some(Stream::Here));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::{
     Bind, End, LaunchError,
     cgroup::Cgroup,
     control::wire::{OutputForm, Sink},
-    orphans::{count_look, dead_child},
+    orphans::{count_check, dead_child},
     output::{OutputPipe, form},
     signals::Mask,
 };
@@ -200,12 +200,12 @@ impl Ranks {
     }
 
     fn reap_one(&mut self, rank: u32, pid: Pid) -> Option<(u32, End)> {
-        count_look();
-        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        count_check();
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         // The group is killed before its leader is reaped: until then its number cannot go to another process.
-        let status = waitid(WaitId::Pid(pid), look | WaitIdOptions::NOWAIT).ok().flatten()?;
+        let status = waitid(WaitId::Pid(pid), options | WaitIdOptions::NOWAIT).ok().flatten()?;
         let _ = kill_process_group(pid, Signal::KILL);
-        let _ = waitid(WaitId::Pid(pid), look);
+        let _ = waitid(WaitId::Pid(pid), options);
         self.pids[(rank - self.first) as usize] = None;
         self.alive.remove(&pid);
         Some((rank, End::new(&status)))
@@ -386,7 +386,7 @@ mod tests {
     use rustix::process::{getrlimit, kill_process};
 
     use super::*;
-    use crate::orphans::LOOKS;
+    use crate::orphans::CHECKS;
 
     const NAME: &str = "ranks::tests::the_end_of_a_rank_costs_no_look_at_the_others";
     /// Set in a process that has no children of other tests.
@@ -416,11 +416,11 @@ mod tests {
         while dead_child().is_none() {
             thread::sleep(Duration::from_millis(1));
         }
-        LOOKS.set(0);
+        CHECKS.set(0);
         assert_eq!(ranks.reap(), [(40, End::Killed(libc::SIGKILL))]);
-        assert!(LOOKS.get() <= 3, "{} looks", LOOKS.get());
-        LOOKS.set(0);
+        assert!(CHECKS.get() <= 3, "{} checks", CHECKS.get());
+        CHECKS.set(0);
         assert_eq!(ranks.reap(), []);
-        assert_eq!(LOOKS.get(), 1);
+        assert_eq!(CHECKS.get(), 1);
     }
 }

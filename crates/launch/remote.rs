@@ -1,15 +1,15 @@
 //! The other hosts of a job, as the root sees them: one node each, with its connection and its agent.
 //!
 //! All of this runs on the thread that watches over the job, without blocking. [`Remotes::sources`] returns
-//! what to poll, [`Remotes::handle`] deals with a source that is ready, and [`Remotes::deliver`] sends the mail
+//! what to poll, [`Remotes::handle`] deals with a source that is ready, and [`Remotes::deliver`] sends the commands
 //! of other threads to the nodes.
 
 mod address;
 pub(crate) mod agent;
 pub(crate) mod agent_command;
 mod job_spec;
-mod mail;
 mod node;
+mod node_command;
 mod node_join;
 
 use std::{
@@ -25,17 +25,17 @@ use udeck_auth::ControlKey;
 use udeck_boot::{serve::Reporter, server::Config};
 
 use self::{
-    agent::part,
-    mail::{Collector, Mail, mailbox},
+    agent::wait_for_all,
     node::Node,
+    node_command::{NodeCommand, NodeReceiver, channel},
     node_join::{Invitation, Join, join},
 };
 use crate::{
     End, Job, LaunchError, Step,
     control::{
         WINDOW,
-        framed_stream::Over,
-        wire::{RankLook, ToNode},
+        framed_stream::ControlError,
+        wire::{RankSample, ToNode},
     },
     hosts::Share,
     print::Printers,
@@ -44,15 +44,15 @@ use crate::{
     wait::ready,
 };
 
-pub(crate) use self::{address::choose as choose_address, mail::Mailbox, node::in_words};
+pub(crate) use self::{address::choose as choose_address, node::in_words, node_command::NodeSender};
 
 /// How long agents may take to end by themselves once their nodes have ended.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Remotes {
     nodes: Vec<Node>,
-    collector: Collector,
-    mailbox: Mailbox,
+    node_receiver: NodeReceiver,
+    node_sender: NodeSender,
     printers: Printers,
     /// Reading end of rank 0's standard input, if rank 0 is on another host.
     input: Option<OwnedFd>,
@@ -65,7 +65,7 @@ pub(crate) struct Remotes {
 /// A source of events of the nodes, to poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PollSource {
-    Mail,
+    NodeCommands,
     Input,
     Control(usize),
     Agent(usize),
@@ -82,10 +82,10 @@ pub(crate) enum RankEvent {
         why: String,
     },
     /// The state of some ranks of a host; `host` is its place among the other hosts.
-    Looked {
+    RankStates {
         host: usize,
         serial: u32,
-        looks: Vec<RankLook>,
+        samples: Vec<RankSample>,
         last: bool,
     },
 }
@@ -137,11 +137,11 @@ impl Remotes {
             Join::All(met) => met,
             Join::Interrupted(signal) => return Ok(Joined::Interrupted(signal)),
         };
-        let (mailbox, collector) = mailbox().map_err(system("making an event descriptor"))?;
+        let (node_sender, node_receiver) = channel().map_err(system("making an event descriptor"))?;
         let mut remotes = Remotes {
             nodes: Vec::new(),
-            collector,
-            mailbox,
+            node_receiver,
+            node_sender,
             printers: printers.clone(),
             input: None,
             input_under_way: 0,
@@ -154,9 +154,9 @@ impl Remotes {
         Ok(Joined::All(remotes))
     }
 
-    /// Returns the mailbox in which the name service puts its messages to ranks on other hosts.
-    pub(crate) fn mailbox(&self) -> Mailbox {
-        self.mailbox.clone()
+    /// Returns the sender by which the name service sends its messages to ranks on other hosts.
+    pub(crate) fn node_sender(&self) -> NodeSender {
+        self.node_sender.clone()
     }
 
     /// Tells whether rank 0 is on another host, and needs its input from here.
@@ -196,7 +196,7 @@ impl Remotes {
 
     /// Returns the descriptors to poll, with the events to wait for.
     pub(crate) fn sources(&self) -> Vec<(PollSource, BorrowedFd<'_>, PollFlags)> {
-        let mut sources = vec![(PollSource::Mail, self.collector.wakeup(), PollFlags::IN)];
+        let mut sources = vec![(PollSource::NodeCommands, self.node_receiver.wakeup(), PollFlags::IN)];
         if let Some(input) = self.input.as_ref().filter(|_| self.input_under_way < WINDOW) {
             sources.push((PollSource::Input, input.as_fd(), PollFlags::IN));
         }
@@ -222,7 +222,7 @@ impl Remotes {
         events: &mut Vec<RankEvent>,
     ) -> Result<(), LaunchError> {
         match source {
-            PollSource::Mail => {}
+            PollSource::NodeCommands => {}
             PollSource::Agent(index) => self.nodes[index].agent.listen(),
             PollSource::Input => self.read_input(scratch),
             PollSource::Control(index) => {
@@ -231,43 +231,43 @@ impl Remotes {
                     index,
                     reporter,
                     printers: &self.printers,
-                    mailbox: &self.mailbox,
+                    node_sender: &self.node_sender,
                     taken: &mut self.input_under_way,
                     input: &mut self.input,
                     events,
                 };
-                if let Err(over) = node.receive(scratch, &mut sinks) {
-                    self.lose(index, &over, events)?;
+                if let Err(error) = node.receive(scratch, &mut sinks) {
+                    self.lose(index, &error, events)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// Passes on the mail of other threads, sends what the sockets take, and checks the agents.
+    /// Passes on the commands of other threads, sends what the sockets take, and checks the agents.
     ///
     /// # Errors
     /// Those of [`handle`](Remotes::handle).
     pub(crate) fn deliver(&mut self, events: &mut Vec<RankEvent>) -> Result<(), LaunchError> {
-        for mail in self.collector.take() {
-            match mail {
-                Mail::Boot { rank, bytes } => {
+        for command in self.node_receiver.take() {
+            match command {
+                NodeCommand::Boot { rank, bytes } => {
                     if let Some(node) = self.node_of(rank) {
                         node.send_in_pieces(&bytes, |bytes| ToNode::Boot { rank, bytes });
                     }
                 }
-                Mail::BootConsumed { rank, bytes } => {
+                NodeCommand::BootConsumed { rank, bytes } => {
                     if let Some(node) = self.node_of(rank) {
                         node.send(&ToNode::BootConsumed { rank, bytes: bytes as u32 });
                     }
                 }
-                Mail::BootEnd { rank } => {
+                NodeCommand::BootEnd { rank } => {
                     if let Some(node) = self.node_of(rank) {
                         node.send(&ToNode::BootEnd { rank });
                     }
                 }
-                Mail::Written { node, sink, bytes } => self.nodes[node].written(sink, bytes),
-                Mail::Unread { sink } => {
+                NodeCommand::Written { node, sink, bytes } => self.nodes[node].written(sink, bytes),
+                NodeCommand::Unread { sink } => {
                     self.nodes.iter_mut().for_each(|node| node.send(&ToNode::Unread { sink }));
                 }
             }
@@ -275,8 +275,8 @@ impl Remotes {
         for index in 0..self.nodes.len() {
             // The agent is reaped here, because the code that reaps orphans must not meet it.
             let _ = self.nodes[index].agent.ended();
-            if let Err(over) = self.nodes[index].flush() {
-                self.lose(index, &over, events)?;
+            if let Err(error) = self.nodes[index].flush() {
+                self.lose(index, &error, events)?;
             }
         }
         match self.nodes.iter().find(|node| node.is_starting()) {
@@ -298,10 +298,10 @@ impl Remotes {
     }
 
     /// Asks the other hosts what their ranks are doing. Returns the hosts that were asked.
-    pub(crate) fn look(&mut self, serial: u32) -> BTreeSet<usize> {
+    pub(crate) fn sample(&mut self, serial: u32) -> BTreeSet<usize> {
         let there = |node: &Node| !node.is_over() && !node.is_starting();
         let asked: BTreeSet<usize> = (0..self.nodes.len()).filter(|at| there(&self.nodes[*at])).collect();
-        asked.iter().for_each(|at| self.nodes[*at].send(&ToNode::Look { serial }));
+        asked.iter().for_each(|at| self.nodes[*at].send(&ToNode::SampleRanks { serial }));
         asked
     }
 
@@ -355,16 +355,21 @@ impl Remotes {
         }
     }
 
-    fn lose(&mut self, index: usize, over: &Over, events: &mut Vec<RankEvent>) -> Result<(), LaunchError> {
+    fn lose(
+        &mut self,
+        index: usize,
+        error: &ControlError,
+        events: &mut Vec<RankEvent>,
+    ) -> Result<(), LaunchError> {
         let node = &mut self.nodes[index];
         if let Some(refusal) = node.refusal() {
             return Err(refusal);
         }
         node.agent.listen();
         let host = node.share.host.clone();
-        let why = match over {
-            Over::Silent(_) => over.to_string(),
-            _ => format!("{over}{}", node.agent.last_words()),
+        let why = match error {
+            ControlError::Silent(_) => error.to_string(),
+            _ => format!("{error}{}", node.agent.last_words()),
         };
         if node.is_starting() {
             return Err(LaunchError::Host { host, step: Step::Start, why });
@@ -378,6 +383,6 @@ impl Drop for Remotes {
     /// The nodes end their ranks when their connections end, and the agents end with the nodes.
     fn drop(&mut self) {
         self.nodes.iter_mut().for_each(|node| drop(node.give_up()));
-        part(self.nodes.iter_mut().map(|node| &mut node.agent), LAST_WAIT);
+        wait_for_all(self.nodes.iter_mut().map(|node| &mut node.agent), LAST_WAIT);
     }
 }

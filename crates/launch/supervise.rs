@@ -31,7 +31,7 @@ use self::{
     watchdog::Watchdog,
 };
 use crate::{
-    End, Failure, Job, LaunchError, OnFailure, Outcome, Stop,
+    End, Job, LaunchError, OnFailure, Outcome, RankFailure, Stop,
     cgroup::Cgroup,
     descriptors::Descriptors,
     hosts::{self, Share},
@@ -45,7 +45,7 @@ use crate::{
     remote::{self, Joined, PollSource, RankEvent, Remotes},
     signals::{Signals, abandoned},
     wait::ready,
-    watch::{look::Lookout, status::StatusSocket},
+    watch::{status::StatusSocket, wait_sampler::WaitSampler},
 };
 
 /// Time from asking the ranks to end to killing them.
@@ -125,7 +125,7 @@ fn conduct(
         None => (Ranks::default(), Wires::default()),
     };
     let config = config.on(hosts::for_ranks(shares), address);
-    let service = Service::over(config, connections(shares, wires.boot), Box::new(remotes.mailbox()));
+    let service = Service::over(config, connections(shares, wires.boot), Box::new(remotes.node_sender()));
     let mut service = service.map_err(system("setting up the name service"))?;
     service.set_clock(Arc::clone(&clock));
     let deserted = printers.clone();
@@ -149,7 +149,7 @@ fn conduct(
     let input =
         rank_0.map(TerminalInput::start).transpose().map_err(system("starting the input's thread"))?;
 
-    let watch = Watch {
+    let supervisor = Supervisor {
         job,
         printers,
         output: &output,
@@ -160,14 +160,14 @@ fn conduct(
         aborts,
         clock: &clock,
         watchdog: Watchdog::new(job.watchdog, shares, started),
-        lookout: Lookout::default(),
+        sampler: WaitSampler::default(),
         status,
         deadline: job.timeout.and_then(|limit| started.checked_add(limit)),
         phase: JobPhase::Running,
         given_up: false,
         outcome: Outcome::default(),
     };
-    let outcome = watch.until_the_end(signals, orphans);
+    let outcome = supervisor.until_the_end(signals, orphans);
     orphans.end();
     output.last_call();
     drop(input);
@@ -202,7 +202,7 @@ fn connections(shares: &[Share], here: Vec<std::os::unix::net::UnixStream>) -> V
     all
 }
 
-struct Watch<'a> {
+struct Supervisor<'a> {
     job: &'a Job,
     printers: Printers,
     output: &'a Output,
@@ -214,7 +214,7 @@ struct Watch<'a> {
     /// The clock of this host's ranks and of the name service.
     clock: &'a JobClock,
     watchdog: Watchdog,
-    lookout: Lookout,
+    sampler: WaitSampler,
     status: Option<StatusSocket>,
     deadline: Option<Instant>,
     phase: JobPhase,
@@ -252,7 +252,7 @@ struct Ended {
     how: String,
 }
 
-impl Watch<'_> {
+impl Supervisor<'_> {
     fn until_the_end(mut self, signals: &Signals, orphans: &Orphans) -> Result<Outcome, LaunchError> {
         let mut scratch = vec![0; MAX_LINE];
         // The loop goes on after the last rank's end: other hosts may still have to send their ranks' output. A
@@ -273,15 +273,15 @@ impl Watch<'_> {
             for source in sources {
                 self.remotes.handle(source, &self.reporter, &mut scratch, &mut events)?;
             }
-            self.look(&mut events);
+            self.sample(&mut events);
             self.remotes.deliver(&mut events)?;
             if self.serving.has_failed() {
-                self.nameless();
+                self.name_service_failed();
             }
             if let Some(abort) = self.aborts.take() {
                 self.aborted(abort);
             }
-            self.note_the_dead(std::mem::take(&mut child_ended), events);
+            self.record_exits(std::mem::take(&mut child_ended), events);
             orphans.reap(|pid| self.ranks.contains(pid) || self.remotes.contains(pid));
             // A pause has moved the limit.
             if self.due().is_some_and(|due| due <= Instant::now()) {
@@ -292,18 +292,18 @@ impl Watch<'_> {
     }
 
     /// Collects the state of all ranks, if it is time or a user has asked, and reports it.
-    fn look(&mut self, events: &mut Vec<RankEvent>) {
+    fn sample(&mut self, events: &mut Vec<RankEvent>) {
         let now = Instant::now();
         if let Some(status) = &self.status {
             self.watchdog.ask(status.accept());
         }
         if let Some(serial) = self.watchdog.begins(now) {
-            let asked = self.remotes.look(serial);
-            self.watchdog.begin(self.lookout.look(&self.ranks), asked, now);
+            let asked = self.remotes.sample(serial);
+            self.watchdog.begin(self.sampler.sample(&self.ranks), asked, now);
         }
-        for event in events.extract_if(.., |event| matches!(event, RankEvent::Looked { .. })) {
-            if let RankEvent::Looked { host, serial, looks, last } = event {
-                self.watchdog.add(host, serial, looks, last);
+        for event in events.extract_if(.., |event| matches!(event, RankEvent::RankStates { .. })) {
+            if let RankEvent::RankStates { host, serial, samples, last } = event {
+                self.watchdog.add(host, serial, samples, last);
             }
         }
         let runs = matches!(self.phase, JobPhase::Running);
@@ -350,13 +350,13 @@ impl Watch<'_> {
         Ok(ready.map(|((source, ..), _)| source).collect())
     }
 
-    fn note_the_dead(&mut self, child_ended: bool, events: Vec<RankEvent>) {
+    fn record_exits(&mut self, child_ended: bool, events: Vec<RankEvent>) {
         let one = |(rank, end): (u32, End)| Ended { ranks: vec![rank], end, how: end.to_string() };
         let dead = if child_ended { self.ranks.reap() } else { Vec::new() };
         let mut ended: Vec<_> = dead.into_iter().map(one).collect();
         for event in events {
             match event {
-                RankEvent::Looked { .. } => {}
+                RankEvent::RankStates { .. } => {}
                 RankEvent::Ended(rank, end) => ended.push(one((rank, end))),
                 RankEvent::Lost { host, ranks, why } if ranks.is_empty() => {
                     self.printers.message(&format!(
@@ -381,14 +381,14 @@ impl Watch<'_> {
                     false => self.reporter.report_exited(*rank, &format!("{how} without saying goodbye")),
                 }
             }
-            if end.is_failure() && !self.is_our_doing(end) {
+            if end.is_failure() && !self.is_expected_end(end) {
                 self.failed(&ranks, end, &how);
             }
         }
     }
 
     /// Tells whether an end needs no message: once the job is being ended, only a crash needs one.
-    fn is_our_doing(&self, end: End) -> bool {
+    fn is_expected_end(&self, end: End) -> bool {
         let asked = match (&self.outcome.stop, end) {
             (None, _) => return false,
             (Some(Stop::Signal(sent)), End::Killed(signal)) => signal == *sent,
@@ -399,7 +399,7 @@ impl Watch<'_> {
     }
 
     fn failed(&mut self, ranks: &[u32], end: End, how: &str) {
-        self.outcome.failures.extend(ranks.iter().map(|&rank| Failure { rank, end }));
+        self.outcome.failures.extend(ranks.iter().map(|&rank| RankFailure { rank, end }));
         let others = self.running();
         let what = format!("{} {how}", RankList(ranks));
         if self.outcome.stop.is_none() && self.job.on_failure == OnFailure::Abort && !others.is_empty() {
@@ -423,7 +423,7 @@ impl Watch<'_> {
         if self.outcome.stop.is_some() {
             return;
         }
-        self.outcome.failures.push(Failure { rank, end: End::Exited(i32::from(code)) });
+        self.outcome.failures.push(RankFailure { rank, end: End::Exited(i32::from(code)) });
         let mut others = self.running();
         others.retain(|other| *other != rank);
         let ending =
@@ -434,7 +434,7 @@ impl Watch<'_> {
 
     /// Ends the job after the name service has failed: no rank could find another any more, nor learn of its
     /// end, and some would wait for ever.
-    fn nameless(&mut self) {
+    fn name_service_failed(&mut self) {
         let running = self.running();
         if self.outcome.stop.is_none() && !running.is_empty() {
             self.printers.message(&format!("the name service has failed; ending {}", RankList(&running)));

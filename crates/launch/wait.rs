@@ -39,8 +39,8 @@ pub(crate) fn message_within(limit: Duration, what: &str) {
     // A pipe that is ready takes this length at once.
     line.truncate(PIPE_BUF);
     let error = io::stderr();
-    let look = ready(std::iter::once((error.as_fd(), PollFlags::OUT)), Some(Instant::now() + limit));
-    if look.is_ok_and(|ready| ready[0]) {
+    let polled = ready(std::iter::once((error.as_fd(), PollFlags::OUT)), Some(Instant::now() + limit));
+    if polled.is_ok_and(|ready| ready[0]) {
         let _ = rustix::io::write(&error, &line);
     }
 }

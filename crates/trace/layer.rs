@@ -86,7 +86,7 @@ pub fn install() -> bool {
 }
 
 /// Recorded arguments of a span.
-struct Noted(Arguments);
+struct SpanArguments(Arguments);
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
@@ -118,14 +118,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         let Some(span) = context.span(id) else { return };
         let mut arguments = Arguments::default();
         attributes.record(&mut Fields::new(&mut arguments, false));
-        span.extensions_mut().insert(Noted(arguments));
+        span.extensions_mut().insert(SpanArguments(arguments));
     }
 
     fn on_record(&self, id: &Id, values: &tracing::span::Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
         let mut newer = Arguments::default();
         values.record(&mut Fields::new(&mut newer, false));
-        if let Some(Noted(arguments)) = span.extensions_mut().get_mut() {
+        if let Some(SpanArguments(arguments)) = span.extensions_mut().get_mut() {
             arguments.update(&newer);
         }
     }
@@ -162,9 +162,9 @@ fn slice<S: Subscriber + for<'a> LookupSpan<'a>>(
     let ours = metadata.target() == CALLS;
     buffer::note(|arguments| {
         let mut rank = crate::record::NO_RANK;
-        if let Some(Noted(noted)) = span.extensions().get() {
-            arguments.append(noted);
-            let said = noted.values.iter().find(|(name, _)| ours && *name == "rank");
+        if let Some(SpanArguments(recorded)) = span.extensions().get() {
+            arguments.append(recorded);
+            let said = recorded.values.iter().find(|(name, _)| ours && *name == "rank");
             if let Some((_, crate::record::Value::Unsigned(said))) = said {
                 rank = *said as u32;
             }

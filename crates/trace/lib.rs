@@ -28,8 +28,8 @@ mod record;
 pub use file::{NewFile, create_private, open_own};
 pub use layer::{TraceLayer, install, layer};
 pub use merge::{Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, parts_beside};
-pub use part::buffer::{Quiet, quiet};
-pub use part::{MOST_BYTES, MOST_EVENTS, Opening, Part, PartError, part_path, received_path};
+pub use part::buffer::{RecordingPaused, pause_recording};
+pub use part::{MAX_BYTES, MAX_EVENTS, Opening, Part, PartError, part_path, received_path};
 
 /// The variable that names the trace's file.
 pub const VARIABLE: &str = "DECK_TRACE";

@@ -17,15 +17,15 @@ use thiserror::Error;
 use udeck_sys::process::is_forked;
 use udeck_sys::{say, thread};
 
-use self::buffer::{Noted, ThreadBuffer};
+use self::buffer::{Events, ThreadBuffer};
 use crate::file::{NewFile, create_private};
 use crate::json;
 use crate::record::NO_RANK;
 
 /// Maximum number of events that a process writes, arrows included: some 200 MB.
-pub const MOST_EVENTS: u64 = 1_000_000;
+pub const MAX_EVENTS: u64 = 1_000_000;
 /// Upper bound of the length of a part, in bytes. A part that another host sends is cut there.
-pub const MOST_BYTES: u64 = 512 << 20;
+pub const MAX_BYTES: u64 = 512 << 20;
 /// Bytes at the end of a part that events leave to the names of ranks and threads and to the count of dropped events.
 const ROOM_FOR_NAMES: u64 = 16 << 20;
 /// Interval at which all buffers are written.
@@ -170,7 +170,7 @@ pub(crate) struct Process {
     /// The rank that opened the part: events of threads without a rank are its.
     rank: u32,
     file: Mutex<PartFile>,
-    spares: Mutex<Vec<Noted>>,
+    spares: Mutex<Vec<Events>>,
     ranks: Mutex<u32>,
     ended: (Mutex<bool>, Condvar),
 }
@@ -191,7 +191,7 @@ struct PartFile {
 impl PartFile {
     fn append(&mut self, text: &str) {
         let bytes = self.bytes + text.len() as u64;
-        if self.failed.is_some() || bytes > MOST_BYTES {
+        if self.failed.is_some() || bytes > MAX_BYTES {
             return;
         }
         match self.file.write_all(text.as_bytes()) {
@@ -242,30 +242,30 @@ impl Process {
         *ranks == 0
     }
 
-    pub fn spare(&self) -> Noted {
+    pub fn spare(&self) -> Events {
         self.spares.lock().pop().unwrap_or_default()
     }
 
-    pub fn give_spare(&self, noted: Noted) {
-        self.spares.lock().push(noted);
+    pub fn give_spare(&self, events: Events) {
+        self.spares.lock().push(events);
     }
 
     /// Writes the events of a thread. A child of the process writes nothing: the file is its parent's.
-    pub fn write(&self, buffer: &ThreadBuffer, noted: &Noted) {
-        if noted.records.is_empty() || is_forked() {
+    pub fn write(&self, buffer: &ThreadBuffer, events: &Events) {
+        if events.records.is_empty() || is_forked() {
             return;
         }
-        let mut text = String::with_capacity(noted.records.len() * 256);
-        let count = json::events(&mut text, buffer.tid, (&noted.records, &noted.arguments), self.rank);
+        let mut text = String::with_capacity(events.records.len() * 256);
+        let count = json::events(&mut text, buffer.tid, (&events.records, &events.arguments), self.rank);
         let mut file = self.file.lock();
         let bytes = file.bytes + text.len() as u64;
-        if file.events + count > MOST_EVENTS || bytes > MOST_BYTES - ROOM_FOR_NAMES {
+        if file.events + count > MAX_EVENTS || bytes > MAX_BYTES - ROOM_FOR_NAMES {
             file.dropped += count;
             return;
         }
         file.events += count;
         let mut lines = String::new();
-        for record in &noted.records {
+        for record in &events.records {
             let rank = if record.rank == NO_RANK { self.rank } else { record.rank };
             if file.known.insert((rank, buffer.tid)) {
                 let mut name = String::new();
@@ -283,7 +283,7 @@ impl Process {
 fn start_ticks(process: &Arc<Process>) {
     let weak = Arc::downgrade(process);
     let ticks = move || {
-        let _quiet = buffer::quiet();
+        let _paused = buffer::pause_recording();
         while let Some(process) = weak.upgrade() {
             let mut ended = process.ended.0.lock();
             if !*ended {

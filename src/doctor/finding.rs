@@ -22,25 +22,25 @@ pub struct Finding {
     /// The subject.
     pub subject: String,
     /// The state that was found.
-    pub seen: String,
+    pub state: String,
     /// Advice for the user; every problem has one.
     pub remedy: Option<String>,
 }
 
 impl Finding {
     /// Makes a finding that is as it should be.
-    pub fn ok(subject: impl Into<String>, seen: impl Into<String>) -> Self {
-        Finding { mark: Mark::Ok, subject: subject.into(), seen: seen.into(), remedy: None }
+    pub fn ok(subject: impl Into<String>, state: impl Into<String>) -> Self {
+        Finding { mark: Mark::Ok, subject: subject.into(), state: state.into(), remedy: None }
     }
 
     /// Makes a finding that is worth knowing.
-    pub fn note(subject: impl Into<String>, seen: impl Into<String>) -> Self {
-        Finding { mark: Mark::Note, ..Finding::ok(subject, seen) }
+    pub fn note(subject: impl Into<String>, state: impl Into<String>) -> Self {
+        Finding { mark: Mark::Note, ..Finding::ok(subject, state) }
     }
 
     /// Makes a finding that something does not work; `remedy` is the advice.
-    pub fn problem(subject: impl Into<String>, seen: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Finding { mark: Mark::Problem, remedy: Some(remedy.into()), ..Finding::ok(subject, seen) }
+    pub fn problem(subject: impl Into<String>, state: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Finding { mark: Mark::Problem, remedy: Some(remedy.into()), ..Finding::ok(subject, state) }
     }
 
     /// Adds advice that would improve the state.

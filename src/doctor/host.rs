@@ -30,9 +30,9 @@ fn kernel(tree: &Tree) -> Finding {
     let (Some(version), Some(release)) = (version(tree), release) else {
         return Finding::problem("kernel", "unknown: /proc is not mounted", "mount /proc: ranks need it");
     };
-    let seen = format!("Linux {release}");
+    let state = format!("Linux {release}");
     if version < SEALS {
-        let why = format!("{seen}: shared memory needs sealed memory, which Linux has from 5.1 on");
+        let why = format!("{state}: shared memory needs sealed memory, which Linux has from 5.1 on");
         return Finding::problem(
             "kernel",
             why,
@@ -41,9 +41,9 @@ fn kernel(tree: &Tree) -> Finding {
     }
     if version < SLEEPS_ON_SEVERAL {
         let why = "before 5.16 a rank that waits on several NICs looks again and again instead of sleeping";
-        return Finding::note("kernel", format!("{seen}: {why}"));
+        return Finding::note("kernel", format!("{state}: {why}"));
     }
-    Finding::ok("kernel", seen)
+    Finding::ok("kernel", state)
 }
 
 fn processors(tree: &Tree) -> Finding {
@@ -59,15 +59,15 @@ fn processors(tree: &Tree) -> Finding {
         }
         _ => String::new(),
     };
-    let seen = format!("{usable} ({list}){of}");
+    let state = format!("{usable} ({list}){of}");
     match quota(tree) {
         Some(quota) if quota < usable as f64 => {
             let advice = "have no more ranks on this host than that, or have the quota (cpu.max) raised: a rank that \
                           has used up its share stands still, and all who wait for it";
-            Finding::note("processors", format!("{seen}, but a quota of {quota:.1}")).advise(advice)
+            Finding::note("processors", format!("{state}, but a quota of {quota:.1}")).advise(advice)
         }
-        _ if online.is_some_and(|online| online != usable) => Finding::note("processors", seen),
-        _ => Finding::ok("processors", format!("{seen}, no quota")),
+        _ if online.is_some_and(|online| online != usable) => Finding::note("processors", state),
+        _ => Finding::ok("processors", format!("{state}, no quota")),
     }
 }
 
@@ -140,12 +140,12 @@ fn memory(tree: &Tree) -> Finding {
     let bounds =
         groups(tree, "", "memory.max").into_iter().chain(groups(tree, "memory", "memory.limit_in_bytes"));
     let bound = bounds.filter_map(|text| text.parse().ok()).min().filter(|bound| *bound < total);
-    let seen = format!("{}, of which {} are free", bytes(total), bytes(free));
+    let state = format!("{}, of which {} are free", bytes(total), bytes(free));
     match bound {
-        None => Finding::ok("memory", seen),
+        None => Finding::ok("memory", state),
         Some(bound) => {
             let advice = "messages count, too: DECK_ARENA bounds each rank's";
-            Finding::note("memory", format!("{seen}; the control group allows {}", bytes(bound)))
+            Finding::note("memory", format!("{state}; the control group allows {}", bytes(bound)))
                 .advise(advice)
         }
     }
@@ -165,31 +165,31 @@ mod tests {
 
     fn with(others: &[(&str, &str)]) -> Vec<(Mark, String)> {
         let made_up = MadeUp::of(&[&PLAIN[..], others].concat());
-        findings(&made_up.0, None).into_iter().map(|finding| (finding.mark, finding.seen)).collect()
+        findings(&made_up.0, None).into_iter().map(|finding| (finding.mark, finding.state)).collect()
     }
 
     #[test]
     fn a_good_host_is_ok() {
-        let seen = ["Linux 6.8.0-31-generic", "4 (0-3), no quota", "16 GiB, of which 8 GiB are free"];
-        assert_eq!(with(&[]), seen.map(|seen| (Mark::Ok, seen.to_owned())));
+        let state = ["Linux 6.8.0-31-generic", "4 (0-3), no quota", "16 GiB, of which 8 GiB are free"];
+        assert_eq!(with(&[]), state.map(|state| (Mark::Ok, state.to_owned())));
     }
 
     #[test]
     fn how_a_job_ends_is_told() {
         let made_up = MadeUp::of(&PLAIN);
         let told =
-            |cgroup| findings(&made_up.0, Some(&cgroup)).pop().map(|last| (last.mark, last.seen)).unwrap();
-        let (mark, seen) = told(Ok("/sys/fs/cgroup/x".into()));
-        assert!(mark == Mark::Ok && seen.starts_with("cgroup.kill in /sys/fs/cgroup/x: "), "{seen}");
-        let (mark, seen) = told(Err("it is so".into()));
-        assert!(mark == Mark::Note && seen.ends_with(" can escape, because it is so"), "{seen}");
+            |cgroup| findings(&made_up.0, Some(&cgroup)).pop().map(|last| (last.mark, last.state)).unwrap();
+        let (mark, state) = told(Ok("/sys/fs/cgroup/x".into()));
+        assert!(mark == Mark::Ok && state.starts_with("cgroup.kill in /sys/fs/cgroup/x: "), "{state}");
+        let (mark, state) = told(Err("it is so".into()));
+        assert!(mark == Mark::Note && state.ends_with(" can escape, because it is so"), "{state}");
     }
 
     #[test]
     fn old_kernels_are_told() {
         let kernel = |release| with(&[("proc/sys/kernel/osrelease", release)]).remove(0);
         assert_eq!(kernel("4.18.0-305.el8").0, Mark::Problem);
-        assert!(matches!(kernel("5.4.0"), (Mark::Note, seen) if seen.contains("5.16")));
+        assert!(matches!(kernel("5.4.0"), (Mark::Note, state) if state.contains("5.16")));
         assert_eq!(kernel("5.16").0, Mark::Ok);
         assert_eq!(kernel("unreadable").0, Mark::Problem);
     }
@@ -200,8 +200,8 @@ mod tests {
         let group = ("proc/self/cgroup", "0::/system.slice/job\n");
         for folder in ["sys/fs/cgroup/system.slice/job", "sys/fs/cgroup/system.slice", "sys/fs/cgroup"] {
             let file = format!("{folder}/cpu.max");
-            let (mark, seen) = processors(&[group, (&file, "150000 100000\n")]);
-            assert_eq!((mark, &seen[..]), (Mark::Note, "4 (0-3), but a quota of 1.5"), "{folder}");
+            let (mark, state) = processors(&[group, (&file, "150000 100000\n")]);
+            assert_eq!((mark, &state[..]), (Mark::Note, "4 (0-3), but a quota of 1.5"), "{folder}");
             assert_eq!(processors(&[group, (&file, "max 100000\n")]).0, Mark::Ok);
             assert_eq!(processors(&[group, (&file, "800000 100000\n")]).0, Mark::Ok, "more than there are");
         }
@@ -215,15 +215,15 @@ mod tests {
 
     #[test]
     fn processors_that_are_not_ours_are_told() {
-        let (mark, seen) = with(&[("sys/devices/system/cpu/online", "0-7,16-23")]).remove(1);
-        assert!(mark == Mark::Note && seen.starts_with("4 (0-3) of 16; the others"), "{seen}");
+        let (mark, state) = with(&[("sys/devices/system/cpu/online", "0-7,16-23")]).remove(1);
+        assert!(mark == Mark::Note && state.starts_with("4 (0-3) of 16; the others"), "{state}");
         assert_eq!((count("0"), count("3-1"), count("x")), (Some(1), None, None));
     }
 
     #[test]
     fn a_bound_on_memory_is_told() {
-        let (mark, seen) = with(&[("sys/fs/cgroup/memory.max", "2147483648\n")]).remove(2);
-        assert!(mark == Mark::Note && seen.ends_with("the control group allows 2 GiB"), "{seen}");
+        let (mark, state) = with(&[("sys/fs/cgroup/memory.max", "2147483648\n")]).remove(2);
+        assert!(mark == Mark::Note && state.ends_with("the control group allows 2 GiB"), "{state}");
         assert_eq!(with(&[("sys/fs/cgroup/memory.max", "max\n")]).remove(2).0, Mark::Ok);
     }
 }

@@ -70,19 +70,19 @@ impl Size {
             return Finding::note(self.subject, "unknown: /proc/self/limits does not say");
         };
         let Some(soft) = soft else { return Finding::ok(self.subject, "no limit") };
-        let seen = format!("{}: {}", bytes(soft), self.counts);
+        let state = format!("{}: {}", bytes(soft), self.counts);
         let [option, name] = self.option;
         let advice = format!(
             "`ulimit {option} unlimited` as far as the hard limit allows; for good, `{name} unlimited` in \
              /etc/security/limits.conf, or more of what the batch system limits (h_fsize, h_vmem, h_data)"
         );
         match soft {
-            few if few < self.least => Finding::problem(self.subject, seen, advice),
+            few if few < self.least => Finding::problem(self.subject, state, advice),
             some if some < self.usual => {
-                Finding::note(self.subject, format!("{seen}; DECK_ARENA is smaller by default"))
+                Finding::note(self.subject, format!("{state}; DECK_ARENA is smaller by default"))
                     .advise(advice)
             }
-            _ => Finding::ok(self.subject, seen),
+            _ => Finding::ok(self.subject, state),
         }
     }
 }
@@ -114,16 +114,16 @@ fn descriptors(tree: &Tree) -> Finding {
         return Finding::note("descriptors", "unknown: /proc/self/limits does not say");
     };
     let shown = |limit: Option<u64>| limit.map_or("no limit".to_owned(), |limit| limit.to_string());
-    let seen = format!("soft {}, hard {}", shown(soft), shown(hard));
-    let Some(hard) = hard else { return Finding::ok("descriptors", seen) };
+    let state = format!("soft {}, hard {}", shown(soft), shown(hard));
+    let Some(hard) = hard else { return Finding::ok("descriptors", state) };
     // Ranks raise their soft limit themselves.
     let ranks = hard.saturating_sub(OTHER_DESCRIPTORS) / DESCRIPTORS_PER_PEER;
-    let seen = format!("{seen}: enough for a rank that meets {ranks} others");
+    let state = format!("{state}: enough for a rank that meets {ranks} others");
     let advice = "raise the hard limit: `nofile` in /etc/security/limits.conf, LimitNOFILE= of the service that starts jobs";
     match ranks {
-        0 | 1 => Finding::problem("descriptors", seen, advice),
-        few if few < USUAL_RANKS => Finding::note("descriptors", seen).advise(advice),
-        _ => Finding::ok("descriptors", seen),
+        0 | 1 => Finding::problem("descriptors", state, advice),
+        few if few < USUAL_RANKS => Finding::note("descriptors", state).advise(advice),
+        _ => Finding::ok("descriptors", state),
     }
 }
 
@@ -147,13 +147,13 @@ fn threads(tree: &Tree) -> Finding {
         return Finding::note("threads", "unknown: /proc does not say");
     };
     let ranks = most / THREADS_PER_RANK;
-    let seen =
+    let state =
         format!("{most} for {whose}: enough for {ranks} ranks on this host, if nobody else needs them");
     let advice = "raise it: `nproc` in /etc/security/limits.conf, TasksMax= of the service that starts jobs";
     match ranks {
-        0 | 1 => Finding::problem("threads", seen, advice),
-        few if few < RANKS_HERE => Finding::note("threads", seen).advise(advice),
-        _ => Finding::ok("threads", seen),
+        0 | 1 => Finding::problem("threads", state, advice),
+        few if few < RANKS_HERE => Finding::note("threads", state).advise(advice),
+        _ => Finding::ok("threads", state),
     }
 }
 
@@ -167,19 +167,23 @@ fn locked_memory(tree: &Tree) -> Finding {
     };
     let Some(soft) = soft else { return Finding::ok(subject, "no limit") };
     let hard = hard.map_or("no limit".to_owned(), bytes);
-    let seen = format!("soft {}, hard {hard}", bytes(soft));
+    let state = format!("soft {}, hard {hard}", bytes(soft));
     if !rdma::has_devices(tree) {
         return Finding::ok(
             subject,
-            format!("{seen}; only RDMA locks memory, and there is no device for it"),
+            format!("{state}; only RDMA locks memory, and there is no device for it"),
         );
     }
     if soft < LITTLE_LOCKED {
         let advice = "`ulimit -l unlimited` as far as the hard limit allows; for good, `memlock unlimited` in \
                       /etc/security/limits.conf, and LimitMEMLOCK=infinity of the service that starts jobs (sshd, slurmd)";
-        return Finding::problem(subject, format!("{seen}: RDMA pins all memory that it sends from"), advice);
+        return Finding::problem(
+            subject,
+            format!("{state}: RDMA pins all memory that it sends from"),
+            advice,
+        );
     }
-    Finding::ok(subject, seen)
+    Finding::ok(subject, state)
 }
 
 #[cfg(test)]
@@ -194,7 +198,7 @@ mod tests {
     fn with_more(files: &str, locked: &str, device: bool, others: &[(&str, &str)]) -> Vec<Finding> {
         let mut found = with_all(files, locked, device, ["unlimited"; 3], others);
         let sizes = found.split_off(3);
-        assert!(sizes.iter().all(|size| size.mark == Mark::Ok && size.seen == "no limit"), "{sizes:?}");
+        assert!(sizes.iter().all(|size| size.mark == Mark::Ok && size.state == "no limit"), "{sizes:?}");
         found
     }
 
@@ -229,12 +233,12 @@ mod tests {
     fn usual_limits_are_ok() {
         let found = with("1024 1048576", "8388608 8388608", false);
         assert_eq!(marks(&found), [Mark::Ok; 3]);
-        assert_eq!(found[0].seen, "soft 1024, hard 1048576: enough for a rank that meets 104832 others");
+        assert_eq!(found[0].state, "soft 1024, hard 1048576: enough for a rank that meets 104832 others");
         assert_eq!(
-            found[1].seen,
+            found[1].state,
             "2879 for the user (nproc): enough for 359 ranks on this host, if nobody else needs them"
         );
-        assert!(found[2].seen.starts_with("soft 8 MiB, hard 8 MiB; only RDMA"), "{found:?}");
+        assert!(found[2].state.starts_with("soft 8 MiB, hard 8 MiB; only RDMA"), "{found:?}");
         assert_eq!(marks(&with("unlimited unlimited", "unlimited unlimited", true)), [Mark::Ok; 3]);
     }
 
@@ -244,7 +248,7 @@ mod tests {
         assert_eq!(marks(&with("512 512", "65536 unlimited", true)), [Mark::Note, Mark::Ok, Mark::Problem]);
         let found = with("256 256", "65536 unlimited", true);
         assert!(found[0].remedy.is_some() && found[2].remedy.is_some(), "{found:?}");
-        assert!(found[2].seen.starts_with("soft 64 KiB, hard no limit: RDMA pins"), "{found:?}");
+        assert!(found[2].state.starts_with("soft 64 KiB, hard no limit: RDMA pins"), "{found:?}");
     }
 
     #[test]
@@ -252,7 +256,7 @@ mod tests {
         let sizes = |sizes| with_all("1024 1048576", "8388608 8388608", false, sizes, &[]).split_off(3);
         let found = sizes(["102400", "4096000000", "1073741824"]);
         assert_eq!(marks(&found), [Mark::Problem, Mark::Note, Mark::Ok]);
-        assert_eq!(found[0].seen, "100 KiB: shared memory counts as a file");
+        assert_eq!(found[0].state, "100 KiB: shared memory counts as a file");
         assert!(
             found[0].remedy.as_ref().is_some_and(|remedy| remedy.contains("ulimit -f unlimited")),
             "{found:?}"
@@ -269,13 +273,16 @@ mod tests {
         let threads = |others: &[(&str, &str)]| with_more("1024 1048576", "1 1", false, others).remove(1);
         let group = ("proc/self/cgroup", "0::/job\n");
         let found = threads(&[group, ("sys/fs/cgroup/job/pids.max", "100\n")]);
-        assert!(found.mark == Mark::Note && found.seen.starts_with("100 for the control group"), "{found:?}");
+        assert!(
+            found.mark == Mark::Note && found.state.starts_with("100 for the control group"),
+            "{found:?}"
+        );
         let found = threads(&[
             group,
             ("sys/fs/cgroup/job/pids.max", "max\n"),
             ("proc/sys/kernel/threads-max", "9\n"),
         ]);
-        assert!(found.mark == Mark::Problem && found.seen.starts_with("9 for this host"), "{found:?}");
+        assert!(found.mark == Mark::Problem && found.state.starts_with("9 for this host"), "{found:?}");
     }
 
     #[test]
@@ -285,8 +292,8 @@ mod tests {
             with_more("1024 1048576", "65536 65536", true, &[status, ("proc/self/uid_map", map)])
         };
         let found = root("         0          0 4294967295\n");
-        assert_eq!(found[2].seen, "no limit for this user (CAP_IPC_LOCK)");
-        assert_eq!((marks(&found), &found[1].seen[..8]), (vec![Mark::Ok, Mark::Note, Mark::Ok], "unknown:"));
+        assert_eq!(found[2].state, "no limit for this user (CAP_IPC_LOCK)");
+        assert_eq!((marks(&found), &found[1].state[..8]), (vec![Mark::Ok, Mark::Note, Mark::Ok], "unknown:"));
         // The capability holds in a user namespace only.
         assert_eq!(root("         0       1000          1\n")[2].mark, Mark::Problem);
     }

@@ -54,12 +54,12 @@ fn huge_pages(tree: &Tree) -> Finding {
 /// Reports `/dev/shm`: users look for it, because other libraries need it.
 fn named(tree: &Tree) -> Option<Finding> {
     let path = Path::new("dev/shm");
-    let seen = match udeck_sys::file_system_size(&tree.path(path)) {
+    let state = match udeck_sys::file_system_size(&tree.path(path)) {
         Ok((size, free)) => format!("{}, of which {} are free", bytes(size), bytes(free)),
         Err(_) if !tree.has(path) => "not mounted".to_owned(),
         Err(_) => return None,
     };
-    Some(Finding::ok("/dev/shm", format!("{seen}; not needed: memfd memory does not lie there")))
+    Some(Finding::ok("/dev/shm", format!("{state}; not needed: memfd memory does not lie there")))
 }
 
 #[cfg(test)]
@@ -75,19 +75,19 @@ mod tests {
 
     #[test]
     fn huge_pages_are_as_the_system_has_them() {
-        let seen = |shmem| with("6.8", shmem)[1].seen.clone();
+        let state = |shmem| with("6.8", shmem)[1].state.clone();
         assert_eq!(
-            seen(Some("always [within_size] advise never deny force")),
+            state(Some("always [within_size] advise never deny force")),
             "used (shmem_enabled: within_size)"
         );
         let not = "not used; not needed (shmem_enabled: advise)";
-        assert_eq!(seen(Some("always within_size [advise] never deny force")), not);
-        assert!(seen(None).contains("has none"));
+        assert_eq!(state(Some("always within_size [advise] never deny force")), not);
+        assert!(state(None).contains("has none"));
     }
 
     #[test]
     fn shm_is_not_needed() {
         let found = with("6.8", None);
-        assert_eq!((found[2].mark, &found[2].seen[..11]), (Mark::Ok, "not mounted"));
+        assert_eq!((found[2].mark, &found[2].state[..11]), (Mark::Ok, "not mounted"));
     }
 }

@@ -48,10 +48,10 @@ fn interface(
         addresses.iter().any(|one| chosen.is_some_and(|chosen| chosen.as_ref() == Ok(&one.address)));
     let loopback = addresses.iter().all(|one| one.address.is_loopback());
     if !addresses.iter().any(|one| one.up) {
-        let seen = format!("down: {about}");
+        let state = format!("down: {about}");
         return match loopback {
-            true => Finding::problem(name, seen, "ip link set lo up: programs talk to their own host by it"),
-            false => Finding::note(name, seen),
+            true => Finding::problem(name, state, "ip link set lo up: programs talk to their own host by it"),
+            false => Finding::note(name, state),
         };
     }
     let carrier = tree.read(format!("{folder}/carrier"));
@@ -77,8 +77,8 @@ fn towards_others(chosen: Option<&Result<IpAddr, String>>) -> Option<Finding> {
     let subject = "towards others";
     Some(match chosen? {
         Ok(address) if address.is_loopback() => {
-            let seen = format!("{address}: this host has no address that others could reach");
-            Finding::note(subject, seen).advise("--iface NAME or ADDRESS for jobs on several hosts")
+            let state = format!("{address}: this host has no address that others could reach");
+            Finding::note(subject, state).advise("--iface NAME or ADDRESS for jobs on several hosts")
         }
         Ok(address) => Finding::ok(subject, format!("{address} (--iface chooses another)")),
         Err(why) => {
@@ -120,10 +120,10 @@ pub(crate) fn udp(tree: &Tree, offloads: udeck_via::Result<Offloads>) -> Vec<Fin
 fn batches(Offloads { gso, gro, .. }: Offloads) -> Finding {
     let sent = if gso { "one call sends many (GSO)" } else { "a call for each sent one: no GSO" };
     let received = if gro { "received ones are joined (GRO)" } else { "received one by one: no GRO" };
-    let seen = format!("{sent}, {received}");
+    let state = format!("{sent}, {received}");
     match gso && gro {
-        true => Finding::ok("datagrams", seen),
-        false => Finding::note("datagrams", seen)
+        true => Finding::ok("datagrams", state),
+        false => Finding::note("datagrams", state)
             .advise("Linux 5.0 and later have both; without them long messages to other hosts take more processor time"),
     }
 }
@@ -146,7 +146,7 @@ fn buffers(subject: &str, receive: Option<u64>, send: Option<u64>, names: [&str;
     let (Some(receive), Some(send)) = (receive, send) else {
         return Finding::note(subject, "unknown: /proc/sys/net does not say");
     };
-    let seen =
+    let state =
         format!("up to {} to receive, {} to send", super::tree::bytes(receive), super::tree::bytes(send));
     let narrow: Vec<_> = [receive, send]
         .into_iter()
@@ -155,10 +155,10 @@ fn buffers(subject: &str, receive: Option<u64>, send: Option<u64>, names: [&str;
         .map(|(_, name)| name)
         .collect();
     if narrow.is_empty() {
-        return Finding::ok(subject, seen);
+        return Finding::ok(subject, state);
     }
     let advice = format!("sysctl: raise {} to 4194304 or more, for fast networks", narrow.join(" and "));
-    Finding::note(subject, seen).advise(advice)
+    Finding::note(subject, state).advise(advice)
 }
 
 fn ports(tree: &Tree) -> Option<Finding> {
@@ -166,11 +166,11 @@ fn ports(tree: &Tree) -> Option<Finding> {
     let (first, last) = text.split_once(char::is_whitespace)?;
     let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
     let count = last.checked_sub(first)? + 1;
-    let seen = format!("{first} to {last}; a firewall between the hosts must let them through, both ways");
+    let state = format!("{first} to {last}; a firewall between the hosts must let them through, both ways");
     Some(match count {
-        0..1000 => Finding::note("ports", format!("only {count}: {seen}"))
+        0..1000 => Finding::note("ports", format!("only {count}: {state}"))
             .advise("widen net.ipv4.ip_local_port_range"),
-        _ => Finding::ok("ports", seen),
+        _ => Finding::ok("ports", state),
     })
 }
 
@@ -209,7 +209,7 @@ mod tests {
         ];
         let of = |chosen: &str| findings(&tree().0, &interfaces, Some(&Ok(chosen.parse().unwrap())));
         let found = of("10.0.0.5");
-        let seen: Vec<_> = found.iter().map(|one| (one.mark, &one.subject[..], &one.seen[..])).collect();
+        let state: Vec<_> = found.iter().map(|one| (one.mark, &one.subject[..], &one.state[..])).collect();
         let wanted = [
             (Mark::Ok, "e0", "MTU 9000, 25000 Mbit/s, 10.0.0.5, 2001:db8::5"),
             (Mark::Note, "e1", "up without a link: MTU 1500, 10.0.1.5"),
@@ -219,7 +219,7 @@ mod tests {
             (Mark::Ok, "wg0", "MTU 1420, 10.9.0.1"),
             (Mark::Ok, "towards others", "10.0.0.5 (--iface chooses another)"),
         ];
-        assert_eq!(seen, wanted);
+        assert_eq!(state, wanted);
         assert_eq!(of("10.9.0.1")[5].mark, Mark::Note, "a job would take the tunnel");
     }
 
@@ -229,7 +229,7 @@ mod tests {
         for chosen in ["10.8.0.1", "10.0.0.5"] {
             let found = findings(&tree().0, &interfaces, Some(&Ok(chosen.parse().unwrap()))).remove(0);
             assert_eq!(
-                (found.mark, &found.seen[..]),
+                (found.mark, &found.state[..]),
                 (Mark::Note, "MTU 1227, 10.8.0.1: too short for udp, which needs 1228")
             );
             assert!(found.remedy.unwrap().starts_with("ip link set dev tun0 mtu 1280, or --transport tcp"));
@@ -255,10 +255,10 @@ mod tests {
         ]);
         let tcp = tcp(&made_up.0);
         assert_eq!(tcp[0], Finding::ok("buffers", "up to 6 MiB to receive, 4 MiB to send"));
-        assert!(tcp[1].mark == Mark::Ok && tcp[1].seen.starts_with("32768 to 60999"), "{tcp:?}");
+        assert!(tcp[1].mark == Mark::Ok && tcp[1].state.starts_with("32768 to 60999"), "{tcp:?}");
         let all = Offloads { gso: true, gro: true, aes: true };
         let udp = udp(&made_up.0, Ok(all)).remove(0);
-        assert_eq!((udp.mark, &udp.seen[..]), (Mark::Note, "up to 208 KiB to receive, 4 MiB to send"));
+        assert_eq!((udp.mark, &udp.state[..]), (Mark::Note, "up to 208 KiB to receive, 4 MiB to send"));
         let remedy = udp.remedy.unwrap();
         assert!(remedy.contains("rmem_max") && !remedy.contains("wmem_max"), "{remedy}");
     }
@@ -269,7 +269,7 @@ mod tests {
             udp(&tree().0, Ok(Offloads { gso, gro, aes }))
                 .split_off(1)
                 .into_iter()
-                .map(|one| (one.mark, one.seen))
+                .map(|one| (one.mark, one.state))
                 .collect::<Vec<_>>()
         };
         assert!(marks(true, true, true).iter().all(|(mark, _)| *mark == Mark::Ok));

@@ -32,8 +32,8 @@ fn findings_with(tree: &Tree, load: impl Fn(&str) -> Result<String, String>, ask
     let devices = tree.list(FOLDER);
     let mut findings: Vec<_> = devices.iter().flat_map(|device| of_device(tree, device)).collect();
     if devices.is_empty() {
-        let seen = "none: no card, or its kernel module (mlx5_ib, irdma, ...) is not loaded";
-        findings.push(Finding::ok("devices", seen));
+        let state = "none: no card, or its kernel module (mlx5_ib, irdma, ...) is not loaded";
+        findings.push(Finding::ok("devices", state));
     }
     let iwarp =
         |device: &&String| tree.read(format!("{FOLDER}/{device}/node_type")).as_deref() == Some("4: RNIC");
@@ -48,9 +48,9 @@ fn findings_with(tree: &Tree, load: impl Fn(&str) -> Result<String, String>, ask
                 Finding::problem(name, format!("cannot be loaded, for {purpose}: {why}"), PACKAGE)
             }
             Err(why) => {
-                let seen =
+                let state =
                     format!("cannot be loaded, and is not needed but for iWARP and {CONNECT}=cm: {why}");
-                Finding::note(name, seen)
+                Finding::note(name, state)
             }
         });
     }
@@ -74,8 +74,8 @@ fn connecting(tree: &Tree, through_cm: &[String], devices: usize) -> Finding {
     match std::fs::File::options().read(true).write(true).open(tree.path("dev/infiniband/rdma_cm")) {
         Ok(_) => Finding::ok(SUBJECT, way),
         Err(error) => {
-            let seen = format!("{way}; /dev/infiniband/rdma_cm cannot be opened: {error}");
-            Finding::problem(SUBJECT, seen, "modprobe rdma_ucm; a container needs the file passed in")
+            let state = format!("{way}; /dev/infiniband/rdma_cm cannot be opened: {error}");
+            Finding::problem(SUBJECT, state, "modprobe rdma_ucm; a container needs the file passed in")
         }
     }
 }
@@ -102,17 +102,17 @@ fn access(tree: &Tree, device: &str, about: String) -> Finding {
         tree.read(format!("sys/class/infiniband_verbs/{file}/ibdev")).as_deref() == Some(device)
     });
     let Some(file) = file else {
-        let seen = format!("{about}; programs cannot reach it: the kernel module ib_uverbs is not loaded");
-        return Finding::problem(device, seen, "modprobe ib_uverbs rdma_ucm");
+        let state = format!("{about}; programs cannot reach it: the kernel module ib_uverbs is not loaded");
+        return Finding::problem(device, state, "modprobe ib_uverbs rdma_ucm");
     };
     let path = tree.path(format!("dev/infiniband/{file}"));
     match std::fs::File::options().read(true).write(true).open(&path) {
         Ok(_) => Finding::ok(device, format!("{about}, /dev/infiniband/{file}")),
         Err(error) => {
-            let seen = format!("{about}; /dev/infiniband/{file} cannot be opened: {error}");
+            let state = format!("{about}; /dev/infiniband/{file} cannot be opened: {error}");
             Finding::problem(
                 device,
-                seen,
+                state,
                 "udev's rules of rdma-core make it 0666; a container needs the device passed in",
             )
         }
@@ -241,7 +241,7 @@ mod tests {
         MadeUp::of(&files)
     }
 
-    fn seen(tree: &MadeUp, load: impl Fn(&str) -> Result<String, String>) -> Vec<(Mark, String, String)> {
+    fn examined(tree: &MadeUp, load: impl Fn(&str) -> Result<String, String>) -> Vec<(Mark, String, String)> {
         seen_of(tree, load, false)
     }
 
@@ -252,7 +252,7 @@ mod tests {
     ) -> Vec<(Mark, String, String)> {
         let found = findings_with(&tree.0, load, asked);
         assert!(found.iter().all(|one| one.mark != Mark::Problem || one.remedy.is_some()), "{found:?}");
-        found.into_iter().map(|one| (one.mark, one.subject, one.seen)).collect()
+        found.into_iter().map(|one| (one.mark, one.subject, one.state)).collect()
     }
 
     fn there(name: &str) -> Result<String, String> {
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_card_is_told_with_its_ports_and_addresses() {
-        let found = seen(&roce("4: ACTIVE\n", &[]), there);
+        let found = examined(&roce("4: ACTIVE\n", &[]), there);
         let wanted = [
             ("mlx5_0", "CA, firmware 20.31.1014, /dev/infiniband/uverbs0"),
             ("mlx5_0 port 1", "Ethernet, ACTIVE, 100 Gb/sec (4X EDR)"),
@@ -272,12 +272,12 @@ mod tests {
             ("librdmacm.so.1", "/lib/librdmacm.so.1"),
             ("connecting", "by the bootstrap (DECK_VERBS_CONNECT=cm: through rdma_cm)"),
         ];
-        assert_eq!(found, wanted.map(|(subject, seen)| (Mark::Ok, subject.to_owned(), seen.to_owned())));
+        assert_eq!(found, wanted.map(|(subject, state)| (Mark::Ok, subject.to_owned(), state.to_owned())));
     }
 
     #[test]
     fn what_keeps_a_card_from_being_used_is_told() {
-        let down = seen(&roce("1: DOWN\n", &[(&format!("{PORT}/phys_state"), "3: Disabled\n")]), there);
+        let down = examined(&roce("1: DOWN\n", &[(&format!("{PORT}/phys_state"), "3: Disabled\n")]), there);
         assert_eq!(
             (down[1].0, &down[1].2[..]),
             (Mark::Note, "Ethernet, DOWN, Disabled, 100 Gb/sec (4X EDR)")
@@ -287,15 +287,15 @@ mod tests {
             there,
             false,
         );
-        assert!(unmanaged[1].seen.contains("LID 0x0"), "{unmanaged:?}");
+        assert!(unmanaged[1].state.contains("LID 0x0"), "{unmanaged:?}");
         assert!(
             unmanaged[1].remedy.as_deref().is_some_and(|advice| advice.contains("opensm")),
             "{unmanaged:?}"
         );
         let no_module =
-            seen(&roce("4: ACTIVE\n", &[("sys/class/infiniband_verbs/uverbs0/ibdev", "other")]), there);
+            examined(&roce("4: ACTIVE\n", &[("sys/class/infiniband_verbs/uverbs0/ibdev", "other")]), there);
         assert!(no_module[0].0 == Mark::Problem && no_module[0].2.contains("ib_uverbs"), "{no_module:?}");
-        let no_library = seen(&roce("4: ACTIVE\n", &[]), |_| Err("no such file".into()));
+        let no_library = examined(&roce("4: ACTIVE\n", &[]), |_| Err("no such file".into()));
         assert!(
             no_library[5].0 == Mark::Problem && no_library[5].2.contains("no such file"),
             "{no_library:?}"
@@ -323,13 +323,13 @@ mod tests {
     #[test]
     fn partitions_are_told_where_there_is_a_choice() {
         let others = [(&format!("{PORT}/pkeys/7")[..], "0x8123\n")];
-        let found = seen(&roce("4: ACTIVE\n", &others), there);
+        let found = examined(&roce("4: ACTIVE\n", &others), there);
         assert!(found[1].2.ends_with(", P_Keys 0: 0xffff, 7: 0x8123"), "{found:?}");
     }
 
     #[test]
     fn a_host_without_a_card_lacks_nothing() {
-        let found = seen(&MadeUp::of(&[]), |_| Err("no such file".into()));
+        let found = examined(&MadeUp::of(&[]), |_| Err("no such file".into()));
         assert_eq!(found.iter().map(|one| one.0).collect::<Vec<_>>(), [Mark::Ok; 3]);
         assert!(!has_devices(&MadeUp::of(&[]).0) && has_devices(&roce("4: ACTIVE\n", &[]).0));
     }
@@ -338,7 +338,7 @@ mod tests {
     fn addresses_are_bounded() {
         let many: Vec<_> = (5..40).map(|index| format!("{PORT}/gids/{index}")).collect();
         let many: Vec<_> = many.iter().map(|path| (&path[..], "fe80::1\n")).collect();
-        let found = seen(&roce("4: ACTIVE\n", &many), there);
+        let found = examined(&roce("4: ACTIVE\n", &many), there);
         assert_eq!(found.len(), 2 + MOST_GIDS + 1 + 3);
         assert!(found[2 + MOST_GIDS].2.ends_with("more"), "{found:?}");
     }

@@ -6,7 +6,7 @@ use super::finding::{Finding, Mark, Report};
 
 /// Columns in which subjects and findings begin.
 const SUBJECT: usize = 11;
-const SEEN: usize = 29;
+const STATE_COLUMN: usize = 29;
 /// Maximum length of a line, in columns, unless a word is longer.
 const WIDTH: usize = 100;
 
@@ -58,15 +58,15 @@ fn show(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
         true => write!(f, "  \x1b[{colour}m{mark}\x1b[0m")?,
         false => write!(f, "  {mark}")?,
     }
-    write!(f, "{:<width$} ", finding.subject, width = SEEN - SUBJECT - 1)?;
+    write!(f, "{:<width$} ", finding.subject, width = STATE_COLUMN - SUBJECT - 1)?;
     // A long subject moves its own first line only.
-    let begin = SEEN.max(SUBJECT + finding.subject.chars().count() + 1);
-    folded(f, &finding.seen, begin, SEEN)?;
+    let begin = STATE_COLUMN.max(SUBJECT + finding.subject.chars().count() + 1);
+    folded(f, &finding.state, begin, STATE_COLUMN)?;
     match &finding.remedy {
         None => Ok(()),
         Some(remedy) => {
-            write!(f, "{:SEEN$}\u{2192} ", "")?;
-            folded(f, remedy, SEEN + 2, SEEN + 2)
+            write!(f, "{:STATE_COLUMN$}\u{2192} ", "")?;
+            folded(f, remedy, STATE_COLUMN + 2, STATE_COLUMN + 2)
         }
     }
 }

@@ -71,7 +71,7 @@ fn counted(text: &str) -> Result<Vec<(String, u32)>, String> {
             Ok(slots) if (1..=MAX_HOSTS as u32).contains(&slots) => Ok(((*name).to_owned(), slots)),
             _ => Err(format!("`{number}` behind `{name}` is no number of slots")),
         },
-        _ => Err(format!("behind `{}` its number of slots is missing", pair.concat())),
+        _ => Err(format!("the number of slots behind `{}` is missing", pair.concat())),
     };
     words.chunks(2).map(pair).collect()
 }

@@ -26,8 +26,7 @@ pub(super) fn find(around: &Surroundings<'_>) -> Result<Option<Allocation>, Allo
     let wrong = |what: String| AllocationError::new(variable, &list, what);
     let names = names(&list).map_err(wrong)?;
     let Some(slots) = slots(around)? else {
-        let what =
-            format!("how many ranks each host takes is not said: there is neither {TASKS} nor {PROCESSORS}");
+        let what = format!("the ranks of each host are unknown: neither {TASKS} nor {PROCESSORS} is set");
         return Err(wrong(what));
     };
     if slots.each.len() != names.len() {

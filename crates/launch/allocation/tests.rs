@@ -127,7 +127,7 @@ fn errors_name_the_variable_its_value_what_is_wrong_and_what_to_do() {
         (
             vec![("SLURM_NODELIST", "a")],
             None,
-            "SLURM_NODELIST=a: how many ranks each host takes is not said: there is neither SLURM_TASKS_PER_NODE",
+            "SLURM_NODELIST=a: the ranks of each host are unknown: neither SLURM_TASKS_PER_NODE",
         ),
         (
             list("a,b"),
@@ -161,7 +161,7 @@ fn errors_name_the_variable_its_value_what_is_wrong_and_what_to_do() {
         (
             vec![("LSB_MCPU_HOSTS", "a 2 b")],
             None,
-            "LSB_MCPU_HOSTS=a 2 b: behind `b` its number of slots is missing.",
+            "LSB_MCPU_HOSTS=a 2 b: the number of slots behind `b` is missing.",
         ),
         (vec![("LSB_MCPU_HOSTS", "a b")], None, "LSB_MCPU_HOSTS=a b: `b` behind `a` is no number of slots."),
         (vec![("LSB_DJOB_HOSTFILE", "/gone")], None, "LSB_DJOB_HOSTFILE=/gone: the list of hosts"),

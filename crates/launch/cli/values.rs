@@ -50,7 +50,7 @@ pub(super) fn transports(text: &str) -> Result<String, String> {
     if text.split(',').all(|name| TRANSPORTS.contains(&name)) {
         return Ok(text.to_owned());
     }
-    Err(format!("the best first, with commas between them, of: {}", TRANSPORTS.join(", ")))
+    Err(format!("expected a comma-separated list, the best first, of: {}", TRANSPORTS.join(", ")))
 }
 
 /// Parses a detection time. Its minimum follows from the kernel's probes, which come once a second.

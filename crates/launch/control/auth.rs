@@ -14,7 +14,7 @@ use super::wire::{CHALLENGE_LEN, Challenge, HELLO_LEN, Hello, PROOF_LEN, VERSION
 
 /// Reasons to reject the other side.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum AuthError {
     #[error("it does not speak deckrun's protocol")]
     Stranger,
     #[error(
@@ -23,12 +23,12 @@ pub(crate) enum Refusal {
     Version { theirs: u32 },
     #[error("it does not know the key that this job's deckruns share")]
     Key,
-    #[error("it took its time to prove itself while others waited")]
+    #[error("it did not prove itself in time while other connections waited")]
     Slow,
 }
 
 /// The reason, and the record to send nevertheless.
-pub(crate) type Refused = (Refusal, Option<[u8; CHALLENGE_LEN]>);
+pub(crate) type Rejected = (AuthError, Option<[u8; CHALLENGE_LEN]>);
 
 /// The node's side.
 pub(crate) struct NodeAuth {
@@ -45,10 +45,13 @@ impl NodeAuth {
     }
 
     /// Checks the root's proof, and returns the node's proof to send and the keys for later frames.
-    pub(crate) fn prove(&self, challenge: &[u8; CHALLENGE_LEN]) -> Result<([u8; PROOF_LEN], Keys), Refusal> {
-        let Challenge { version, nonce, mac } = Challenge::decode(challenge).ok_or(Refusal::Stranger)?;
+    pub(crate) fn prove(
+        &self,
+        challenge: &[u8; CHALLENGE_LEN],
+    ) -> Result<([u8; PROOF_LEN], Keys), AuthError> {
+        let Challenge { version, nonce, mac } = Challenge::decode(challenge).ok_or(AuthError::Stranger)?;
         if version != VERSION {
-            return Err(Refusal::Version { theirs: version });
+            return Err(AuthError::Version { theirs: version });
         }
         let meeting = Meeting { key: self.key, index: self.index, node: self.nonce, root: nonce };
         meeting.check(ROOT, &mac)?;
@@ -68,22 +71,22 @@ impl RootAuth {
         keys: &[ControlKey],
         nonce: [u8; 32],
         hello: &[u8; HELLO_LEN],
-    ) -> Result<(RootAuth, [u8; CHALLENGE_LEN]), Refused> {
+    ) -> Result<(RootAuth, [u8; CHALLENGE_LEN]), Rejected> {
         let Some(Hello { version, index, nonce: node_nonce }) = Hello::decode(hello) else {
-            return Err((Refusal::Stranger, None));
+            return Err((AuthError::Stranger, None));
         };
         if version != VERSION {
             let ours = Challenge { version: VERSION, nonce: [0; 32], mac: [0; 32] };
-            return Err((Refusal::Version { theirs: version }, Some(ours.encode())));
+            return Err((AuthError::Version { theirs: version }, Some(ours.encode())));
         }
-        let Some(&key) = keys.get(index as usize) else { return Err((Refusal::Stranger, None)) };
+        let Some(&key) = keys.get(index as usize) else { return Err((AuthError::Stranger, None)) };
         let meeting = Meeting { key, index, node: node_nonce, root: nonce };
         let challenge = Challenge { version: VERSION, nonce, mac: meeting.proof(ROOT) };
         Ok((RootAuth(meeting), challenge.encode()))
     }
 
     /// Checks the node's proof, and returns the host's index and the keys for later frames.
-    pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), Refusal> {
+    pub(crate) fn check(&self, proof: &[u8; PROOF_LEN]) -> Result<(u32, Keys), AuthError> {
         let RootAuth(meeting) = self;
         meeting.check(NODE, proof)?;
         let key = |role| Direction::new(meeting.proof(role));
@@ -112,8 +115,8 @@ impl Meeting {
         mac(self.key.as_bytes(), role, &[&version, &index, &self.node, &self.root])
     }
 
-    fn check(&self, role: &str, proof: &Proof) -> Result<(), Refusal> {
-        if is_same(&self.proof(role), proof) { Ok(()) } else { Err(Refusal::Key) }
+    fn check(&self, role: &str, proof: &Proof) -> Result<(), AuthError> {
+        if is_same(&self.proof(role), proof) { Ok(()) } else { Err(AuthError::Key) }
     }
 }
 
@@ -145,7 +148,7 @@ mod tests {
 
     /// Returns the root's result for a node of host 3 that has `key`; `alter` changes the records that the node
     /// sends.
-    fn meet(key: ControlKey, alter: impl Fn(&mut [u8])) -> Result<u32, Refusal> {
+    fn meet(key: ControlKey, alter: impl Fn(&mut [u8])) -> Result<u32, AuthError> {
         let (node, mut hello) = NodeAuth::new(key, 3, [1; 32]);
         alter(&mut hello);
         let (root, challenge) = RootAuth::answer(&keys(), [2; 32], &hello).map_err(|(why, _)| why)?;
@@ -179,14 +182,14 @@ mod tests {
 
     #[test]
     fn each_side_notices_a_stranger() {
-        assert_eq!(meet(key(8), |_| {}), Err(Refusal::Key));
-        assert_eq!(meet(key(7), |_| {}), Err(Refusal::Key), "the node of another host");
+        assert_eq!(meet(key(8), |_| {}), Err(AuthError::Key));
+        assert_eq!(meet(key(7), |_| {}), Err(AuthError::Key), "the node of another host");
         let (_, beyond) = NodeAuth::new(key(7), 4, [1; 32]);
-        assert!(matches!(RootAuth::answer(&keys(), [2; 32], &beyond), Err((Refusal::Stranger, None))));
+        assert!(matches!(RootAuth::answer(&keys(), [2; 32], &beyond), Err((AuthError::Stranger, None))));
         let (_, hello) = NodeAuth::new(key(8), 0, [1; 32]);
         let Ok((root, _)) = RootAuth::answer(&keys(), [2; 32], &hello) else { panic!() };
-        assert_eq!(root.check(&[0; 32]).unwrap_err(), Refusal::Key);
-        assert!(matches!(RootAuth::answer(&keys(), [2; 32], &[0; 48]), Err((Refusal::Stranger, None))));
+        assert_eq!(root.check(&[0; 32]).unwrap_err(), AuthError::Key);
+        assert!(matches!(RootAuth::answer(&keys(), [2; 32], &[0; 48]), Err((AuthError::Stranger, None))));
     }
 
     #[test]
@@ -209,10 +212,10 @@ mod tests {
         let (proof, _) = node.prove(&challenge).unwrap();
         assert_eq!(root.check(&proof).unwrap().0, 0);
         let Ok((again, _)) = RootAuth::answer(&keys(), [3; 32], &hello) else { panic!() };
-        assert_eq!(again.check(&proof).unwrap_err(), Refusal::Key);
+        assert_eq!(again.check(&proof).unwrap_err(), AuthError::Key);
         // The root's own proof, sent back, is rejected, too.
         let mac = challenge[48..].try_into().unwrap();
-        assert_eq!(root.check(mac).unwrap_err(), Refusal::Key);
+        assert_eq!(root.check(mac).unwrap_err(), AuthError::Key);
     }
 
     #[test]
@@ -220,10 +223,10 @@ mod tests {
         let (node, mut hello) = NodeAuth::new(key(7), 0, [1; 32]);
         hello[8] = 99;
         let Err((why, Some(answer))) = RootAuth::answer(&keys(), [2; 32], &hello) else { panic!() };
-        assert_eq!(why, Refusal::Version { theirs: 99 });
+        assert_eq!(why, AuthError::Version { theirs: 99 });
         let mut answer = answer;
         answer[8] = 98;
-        assert_eq!(node.prove(&answer).unwrap_err(), Refusal::Version { theirs: 98 });
+        assert_eq!(node.prove(&answer).unwrap_err(), AuthError::Version { theirs: 98 });
     }
 
     /// Returns the bytes that the launcher sends to a rank of the second host, which asks for all that it may,
@@ -260,9 +263,9 @@ mod tests {
             let bytes: [u8; 32] = bytes.try_into().unwrap();
             for key in [ControlKey::from_bytes(bytes), HostKey::from_bytes(bytes).control_key()] {
                 let posing = NodeAuth { key, index: 0, nonce: [1; 32] };
-                assert_eq!(posing.prove(&challenge).err(), Some(Refusal::Key), "byte {at}");
+                assert_eq!(posing.prove(&challenge).err(), Some(AuthError::Key), "byte {at}");
                 let proof = Meeting { key, index: 0, node: [1; 32], root: [2; 32] }.proof(NODE);
-                assert_eq!(root.check(&proof).err(), Some(Refusal::Key), "byte {at}");
+                assert_eq!(root.check(&proof).err(), Some(AuthError::Key), "byte {at}");
             }
         }
     }

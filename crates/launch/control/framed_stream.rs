@@ -12,7 +12,7 @@ use rustix::{event::PollFlags, net::sockopt};
 use serde::{Serialize, de::DeserializeOwned};
 use udeck_boot::wire::WireError;
 
-pub(crate) use super::over::Over;
+pub(crate) use super::error::ControlError;
 use super::seal::{Direction, Keys, Opener};
 
 pub(crate) struct FramedStream {
@@ -74,22 +74,22 @@ impl FramedStream {
     }
 
     /// Writes as much as the socket takes.
-    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+    pub(crate) fn flush(&mut self) -> Result<(), ControlError> {
         while !self.out.is_empty() {
             match self.stream.write(self.out.as_slices().0) {
                 Ok(sent) => drop(self.out.drain(..sent)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(self.over(error)),
+                Err(error) => return Err(self.control_error(error)),
             }
         }
         Ok(())
     }
 
     /// Reads once. Returns `false` if there was nothing to read.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<bool, Over> {
+    pub(crate) fn receive(&mut self, scratch: &mut [u8]) -> Result<bool, ControlError> {
         match self.stream.read(scratch) {
-            Ok(0) => Err(Over::Closed),
+            Ok(0) => Err(ControlError::Closed),
             Ok(length) => {
                 self.frames.push(&scratch[..length]);
                 Ok(true)
@@ -97,25 +97,27 @@ impl FramedStream {
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
                 Ok(false)
             }
-            Err(error) => Err(self.over(error)),
+            Err(error) => Err(self.control_error(error)),
         }
     }
 
     /// Returns the next whole message.
-    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
         self.frames.decode()
     }
 
-    fn over(&self, error: io::Error) -> Over {
+    fn control_error(&self, error: io::Error) -> ControlError {
         use io::ErrorKind::{
             BrokenPipe, ConnectionAborted, ConnectionReset, HostUnreachable, NetworkDown, NetworkUnreachable,
             TimedOut,
         };
         match error.kind() {
             // The kernel reports the last three only after all its attempts have failed for this time.
-            TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown => Over::Silent(self.detect),
-            BrokenPipe | ConnectionAborted | ConnectionReset => Over::Closed,
-            _ => Over::Os(error),
+            TimedOut | HostUnreachable | NetworkUnreachable | NetworkDown => {
+                ControlError::Silent(self.detect)
+            }
+            BrokenPipe | ConnectionAborted | ConnectionReset => ControlError::Closed,
+            _ => ControlError::Os(error),
         }
     }
 }
@@ -161,10 +163,10 @@ mod tests {
         let end = loop {
             match to.receive(&mut scratch) {
                 Ok(_) => {}
-                Err(over) => break over,
+                Err(error) => break error,
             }
         };
-        assert!(matches!(end, Over::Closed), "{end}");
+        assert!(matches!(end, ControlError::Closed), "{end}");
     }
 
     #[test]
@@ -174,14 +176,14 @@ mod tests {
         from.flush().unwrap();
         let mut scratch = [0; 64];
         while !to.receive(&mut scratch).unwrap() {}
-        assert!(matches!(to.next::<ToRoot>(), Err(Over::Nonsense(_))));
+        assert!(matches!(to.next::<ToRoot>(), Err(ControlError::Malformed(_))));
         let (mut from, mut to) = pair();
         from.send(&ToRoot::Started).unwrap();
         // The frame of one side, sent back to it, is rejected.
         let (mut stranger, own) = (Vec::new(), from.out.iter().copied().collect::<Vec<_>>());
         stranger.extend(own);
         from.frames.push(&stranger);
-        assert!(matches!(from.next::<ToRoot>(), Err(Over::Forged)));
+        assert!(matches!(from.next::<ToRoot>(), Err(ControlError::Forged)));
         from.flush().unwrap();
         while !to.receive(&mut scratch).unwrap() {}
         assert_eq!(to.next::<ToRoot>().unwrap(), Some(ToRoot::Started));

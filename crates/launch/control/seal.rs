@@ -16,7 +16,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use udeck_auth::{Proof, is_same, mac};
 use udeck_boot::wire::{Frames, MAX_FRAME, WireError, encode};
 
-use super::over::Over;
+use super::error::ControlError;
 
 /// Length of a frame's code, in bytes.
 const CODE_LEN: usize = size_of::<Proof>();
@@ -80,7 +80,7 @@ impl Opener {
 
     /// Returns the next whole message, if there is one. After an error nothing of this connection can be
     /// trusted.
-    pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Over> {
+    pub(crate) fn decode<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
         let rest = &self.bytes[self.start..];
         let Some(header) = rest.first_chunk::<HEADER>() else { return Ok(None) };
         let length = u32::from_le_bytes(*header) as usize;
@@ -90,7 +90,7 @@ impl Opener {
         let Some((frame, rest)) = rest.split_at_checked(HEADER + length) else { return Ok(None) };
         let Some(code) = rest.first_chunk::<CODE_LEN>() else { return Ok(None) };
         if !is_same(&self.direction.code(frame), code) {
-            return Err(Over::Forged);
+            return Err(ControlError::Forged);
         }
         let mut frames = Frames::default();
         frames.push(frame);

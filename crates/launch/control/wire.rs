@@ -37,8 +37,8 @@ pub(crate) const PROOF_LEN: usize = 32;
 /// Upper bound of a stream's piece (name service, output, input) in one frame, in bytes.
 pub(crate) const MAX_PIECE: usize = 128 << 10;
 
-/// Maximum number of ranks in one [`ToRoot::Looked`].
-pub(crate) const MAX_LOOKS: usize = 16;
+/// Maximum number of ranks in one [`ToRoot::RankStates`].
+pub(crate) const MAX_SAMPLES: usize = 16;
 
 /// Maximum number of arguments, and separately of variables, in a spec. (A list's items take more memory than
 /// bytes.)
@@ -125,7 +125,7 @@ pub(crate) enum ToNode {
     /// Credit: the name service has dealt with `bytes` from this rank, and the same number more may come.
     BootConsumed { rank: u32, bytes: u32 },
     /// Report the state of your ranks.
-    Look { serial: u32 },
+    SampleRanks { serial: u32 },
 }
 
 /// Messages from a node.
@@ -152,21 +152,21 @@ pub(crate) enum ToRoot {
     /// Credit: a rank has taken `bytes` from the name service, and the same number more may come.
     BootTaken { rank: u32, bytes: u32 },
     /// State of some of its ranks; the last of these messages has the rest.
-    Looked {
+    RankStates {
         serial: u32,
-        #[serde(deserialize_with = "bounded::<_, _, MAX_LOOKS>")]
-        looks: Vec<RankLook>,
+        #[serde(deserialize_with = "bounded::<_, _, MAX_SAMPLES>")]
+        samples: Vec<RankSample>,
         last: bool,
     },
 }
 
 /// State of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RankLook {
+pub(crate) struct RankSample {
     pub(crate) rank: u32,
     pub(crate) state: RankState,
     /// How long the rank has made no progress, as seen by its launcher, in milliseconds.
-    pub(crate) still_ms: u64,
+    pub(crate) idle_ms: u64,
     /// The rank's calls that have waited for long, the oldest first.
     #[serde(deserialize_with = "bounded::<_, _, MAX_WAITS>")]
     pub(crate) waits: Vec<Published>,

@@ -15,7 +15,7 @@ use crate::{Allocation, AllocationError, Job, remote::agent_command::AgentComman
 const PMIX: &str = "libpmix.so.2";
 
 /// The facts that [`findings`] reports.
-struct Seen {
+struct Facts {
     allocation: Result<Option<Allocation>, AllocationError>,
     /// The agent of a job that runs on the allocation.
     agent: Option<AgentCommand>,
@@ -25,20 +25,20 @@ struct Seen {
 }
 
 /// Examines this host, and tells whether `job` has hosts.
-pub(super) fn look(job: &Job) -> (Section, bool) {
+pub(super) fn find(job: &Job) -> (Section, bool) {
     let allocation = Allocation::find();
     let has_hosts = job.hosts.is_some() || allocation.is_ok();
     let agent = job.allocation.as_ref().map(|_| job.agent.clone());
-    let seen = Seen { allocation, agent, variable, program, pmix: library(PMIX) };
-    (Section::new("launchers", findings(&seen)), has_hosts)
+    let facts = Facts { allocation, agent, variable, program, pmix: library(PMIX) };
+    (Section::new("launchers", findings(&facts)), has_hosts)
 }
 
-fn findings(seen: &Seen) -> Vec<Finding> {
-    vec![allocation(seen), started_by(seen), srun(seen), mpiexec(seen), pmix(seen)]
+fn findings(facts: &Facts) -> Vec<Finding> {
+    vec![allocation(facts), started_by(facts), srun(facts), mpiexec(facts), pmix(facts)]
 }
 
-fn allocation(seen: &Seen) -> Finding {
-    let found = match &seen.allocation {
+fn allocation(facts: &Facts) -> Finding {
+    let found = match &facts.allocation {
         Err(error) => return Finding::problem("allocation", error.fault(), error.remedy()),
         Ok(None) => {
             return Finding::ok("allocation", "none: no job of Slurm, PBS or LSF")
@@ -49,7 +49,7 @@ fn allocation(seen: &Seen) -> Finding {
     let (hosts, slots) = (found.hosts().len(), found.hosts().slots());
     let counted = |count: u64, one: &str| format!("{count} {one}{}", if count == 1 { "" } else { "s" });
     let whole = format!("{found} ({}, {})", counted(hosts as u64, "host"), counted(slots.into(), "slot"));
-    match &seen.agent {
+    match &facts.agent {
         Some(agent) => {
             Finding::ok("allocation", format!("{whole}; agent {}", agent.title())).advise(format!(
                 "deckrun PROGRAM starts {} there; --hosts localhost:4 stays on this host",
@@ -61,8 +61,8 @@ fn allocation(seen: &Seen) -> Finding {
 }
 
 /// Reports the launcher that has started this process as one of several, according to the environment.
-fn started_by(seen: &Seen) -> Finding {
-    let variable = |name: &str| (seen.variable)(name).map(|value| printable(&value));
+fn started_by(facts: &Facts) -> Finding {
+    let variable = |name: &str| (facts.variable)(name).map(|value| printable(&value));
     let of = |rank: &str, size: &str| match (variable(rank), variable(size)) {
         (Some(rank), Some(size)) => format!(", rank {rank} of {size}"),
         (Some(rank), None) => format!(", rank {rank}"),
@@ -84,9 +84,9 @@ fn started_by(seen: &Seen) -> Finding {
     }
 }
 
-fn srun(seen: &Seen) -> Finding {
-    let is_needed = seen.agent == Some(AgentCommand::Srun);
-    match ((seen.program)("srun"), &seen.pmix) {
+fn srun(facts: &Facts) -> Finding {
+    let is_needed = facts.agent == Some(AgentCommand::Srun);
+    match ((facts.program)("srun"), &facts.pmix) {
         (Some(path), Ok(_)) => Finding::ok("srun", path.display().to_string()).advise(
             "srun --mpi=pmix -n 4 PROGRAM, or --mpi=pmi2 (srun --mpi=list has what this Slurm knows)",
         ),
@@ -102,8 +102,8 @@ fn srun(seen: &Seen) -> Finding {
     }
 }
 
-fn mpiexec(seen: &Seen) -> Finding {
-    let found = ["mpiexec", "mpirun"].iter().find_map(|name| Some((*name, (seen.program)(name)?)));
+fn mpiexec(facts: &Facts) -> Finding {
+    let found = ["mpiexec", "mpirun"].iter().find_map(|name| Some((*name, (facts.program)(name)?)));
     let Some((name, path)) = found else {
         return Finding::ok("mpiexec", "not found along PATH: MPICH or Open MPI would bring it");
     };
@@ -119,8 +119,8 @@ fn mpiexec(seen: &Seen) -> Finding {
     Finding::ok("mpiexec", format!("{}{whose}", path.display())).advise(format!("{name} -n 4 PROGRAM"))
 }
 
-fn pmix(seen: &Seen) -> Finding {
-    match &seen.pmix {
+fn pmix(facts: &Facts) -> Finding {
+    match &facts.pmix {
         Ok(path) => Finding::ok(PMIX, path.clone()),
         Err(_) => Finding::ok(
             PMIX,
@@ -145,8 +145,8 @@ fn program(name: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn seen() -> Seen {
-        Seen {
+    fn facts() -> Facts {
+        Facts {
             allocation: Ok(None),
             agent: None,
             variable: |_| None,
@@ -155,16 +155,16 @@ mod tests {
         }
     }
 
-    fn text(seen: &Seen) -> String {
+    fn text(facts: &Facts) -> String {
         let line = |one: Finding| {
-            format!("{} | {} | {} | {}\n", one.mark, one.subject, one.seen, one.remedy.unwrap_or_default())
+            format!("{} | {} | {} | {}\n", one.mark, one.subject, one.state, one.remedy.unwrap_or_default())
         };
-        findings(seen).into_iter().map(line).collect()
+        findings(facts).into_iter().map(line).collect()
     }
 
     #[test]
     fn where_there_is_nothing_nothing_is_amiss() {
-        let text = text(&seen());
+        let text = text(&facts());
         assert_eq!(text.matches("ok |").count(), text.lines().count(), "{text}");
         for words in
             ["none: no job of Slurm", "no srun, mpirun or mpiexec", "srun | not found", "Debian: libpmix2"]
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_there_comes_with_what_to_type() {
-        let here = Seen {
+        let here = Facts {
             variable: |name| match name {
                 "SLURM_STEP_ID" => Some("3".into()),
                 "SLURM_PROCID" | "PMI_RANK" => Some("2".into()),
@@ -185,7 +185,7 @@ mod tests {
             },
             program: |name| Some(Path::new("/opt/none/bin").join(name)),
             pmix: Ok("/lib/libpmix.so.2".into()),
-            ..seen()
+            ..facts()
         };
         let said = text(&here);
         for words in [
@@ -196,13 +196,13 @@ mod tests {
         ] {
             assert!(said.contains(words), "{words}: {said}");
         }
-        let said = text(&Seen { pmix: Err(String::new()), ..here });
+        let said = text(&Facts { pmix: Err(String::new()), ..here });
         assert!(said.contains("/opt/none/bin/srun | srun --mpi=pmi2 -n 4 PROGRAM"), "{said}");
     }
 
     #[test]
     fn an_srun_that_is_needed_and_missing_is_a_problem() {
-        let said = text(&Seen { agent: Some(AgentCommand::Srun), ..seen() });
+        let said = text(&Facts { agent: Some(AgentCommand::Srun), ..facts() });
         assert!(
             said.contains("problem | srun | not found along PATH") && said.contains("--agent ssh"),
             "{said}"

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use udeck_boot::wire::{Frames, encode};
 
 use crate::{
-    End, Failure, LaunchError, Outcome, Stop, control::wire::NotStarted, node::refusal, remote::in_words,
+    End, LaunchError, Outcome, RankFailure, Stop, control::wire::NotStarted, node::refusal, remote::in_words,
 };
 
 #[derive(Serialize, Deserialize)]
@@ -75,7 +75,7 @@ pub(crate) fn decoded(said: Result<Vec<u8>, End>, program: &OsString) -> Result<
     frames.push(&bytes);
     match frames.decode() {
         Ok(Some(Report::Outcome { failures, stop })) => Ok(Outcome {
-            failures: failures.into_iter().map(|(rank, how)| Failure { rank, end: end(how) }).collect(),
+            failures: failures.into_iter().map(|(rank, how)| RankFailure { rank, end: end(how) }).collect(),
             stop: stop.map(|why| match why {
                 Why::Failure => Stop::Failure,
                 Why::Signal(number) => Stop::Signal(number),
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn outcomes_come_back() {
         let failures =
-            [End::Exited(3), End::Killed(11), End::Lost].map(|end| Failure { rank: 5, end }).to_vec();
+            [End::Exited(3), End::Killed(11), End::Lost].map(|end| RankFailure { rank: 5, end }).to_vec();
         for stop in
             [None, Some(Stop::Failure), Some(Stop::Signal(2)), Some(Stop::Timeout { running: vec![1, 4] })]
         {

@@ -15,7 +15,7 @@ use super::session::root_gone;
 use crate::{
     Bind, LaunchError,
     control::{
-        framed_stream::{FramedStream, Over},
+        framed_stream::{ControlError, FramedStream},
         wire::{self, JobSpec, NotStarted, ToNode, ToRoot},
     },
     descriptors::Descriptors,
@@ -62,8 +62,8 @@ pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], JobSpec)>, Str
 fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
     let input = io::stdin();
     while !bytes.is_empty() {
-        let look = ready(std::iter::once((input.as_fd(), PollFlags::IN)), Some(deadline));
-        let is_ready = look.map_err(|error| format!("waiting for the spec: {error}"))?[0];
+        let polled = ready(std::iter::once((input.as_fd(), PollFlags::IN)), Some(deadline));
+        let is_ready = polled.map_err(|error| format!("waiting for the spec: {error}"))?[0];
         if !is_ready && Instant::now() >= deadline {
             return Err("the agent has not passed on the spec, which comes over its standard input".into());
         }
@@ -91,7 +91,7 @@ pub(super) fn await_start(control: &mut FramedStream, signals: &Signals) -> Resu
         control.receive(&mut scratch).map_err(root_gone)?;
         match control.next().map_err(root_gone)? {
             Some(ToNode::Start) => return Ok(()),
-            Some(_) => return Err(root_gone(Over::Unfitting("something before the start"))),
+            Some(_) => return Err(root_gone(ControlError::ProtocolBroken("something before the start"))),
             None => {}
         }
     }

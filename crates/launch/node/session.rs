@@ -17,22 +17,22 @@ use udeck_sys::JobClock;
 
 use super::{
     boot::{Boot, Own, ReadOutcome},
-    complain,
     job_spec::{await_start, prepare, refusal, refuse, work},
+    report_error,
 };
 use crate::{
     End, LaunchError,
     cgroup::Cgroup,
     control::{
-        framed_stream::{FramedStream, Over},
-        wire::{JobSpec, MAX_LOOKS, MAX_PIECE, Sink, ToNode, ToRoot, WireEnd},
+        framed_stream::{ControlError, FramedStream},
+        wire::{JobSpec, MAX_PIECE, MAX_SAMPLES, Sink, ToNode, ToRoot, WireEnd},
     },
     orphans::Orphans,
     output::{Gather, MAX_LINE},
     ranks::{Pipes, Ranks, Setting, Wires},
     signals::{Signals, abandoned},
     wait::ready,
-    watch::look::Lookout,
+    watch::wait_sampler::WaitSampler,
 };
 
 /// Upper bound of unsent bytes to the root, before ranks are not read any more.
@@ -51,7 +51,7 @@ struct Session {
     /// The clock of this host's ranks.
     clock: JobClock,
     ranks: Ranks,
-    lookout: Lookout,
+    sampler: WaitSampler,
     boots: Vec<Boot>,
     outputs: Gather,
     input: Option<RankInput>,
@@ -86,11 +86,11 @@ enum Item {
 
 /// The node has failed, and has written why: after its ranks were killed, and before its connection ended. The
 /// root therefore has the text when it notices the end.
-pub(super) struct Complained;
+pub(super) struct ErrorReported;
 
-fn complained(why: &str) -> Complained {
-    complain(why);
-    Complained
+fn reported(why: &str) -> ErrorReported {
+    report_error(why);
+    ErrorReported
 }
 
 /// Blocks until this host's part of the job is over. No process of it runs afterwards, also after an error.
@@ -100,14 +100,14 @@ pub(super) fn run(
     secret: [u8; 32],
     address: IpAddr,
     cgroup: Option<&Cgroup>,
-) -> Result<(), Complained> {
-    let in_words = |error: LaunchError| complained(&error.to_string());
+) -> Result<(), ErrorReported> {
+    let in_words = |error: LaunchError| reported(&error.to_string());
     let system = LaunchError::system::<io::Error>;
     let signals = Signals::take().map_err(system("taking over signals")).map_err(in_words)?;
-    await_start(&mut control, &signals).map_err(|why| complained(&why))?;
+    await_start(&mut control, &signals).map_err(|why| reported(&why))?;
     let descriptors = match prepare(&spec) {
         Ok(descriptors) => descriptors,
-        Err(why) => return refuse(control, &signals, why).map_err(|why| complained(&why)),
+        Err(why) => return refuse(control, &signals, why).map_err(|why| reported(&why)),
     };
     let orphans = Orphans::adopt(cgroup).map_err(system("becoming the subreaper")).map_err(in_words)?;
     let (mask, first, key) = (signals.before(), spec.first, spec.key);
@@ -117,18 +117,18 @@ pub(super) fn run(
         Ok(clock) => clock,
         Err(error) => {
             let why = refusal(system("making the job's clock")(error));
-            return refuse(control, &signals, why).map_err(|why| complained(&why));
+            return refuse(control, &signals, why).map_err(|why| reported(&why));
         }
     };
     let (ranks, wires) = match Ranks::start(&work(spec), &setting, &clock) {
         Ok(started) => started,
-        Err(error) => return refuse(control, &signals, refusal(error)).map_err(|why| complained(&why)),
+        Err(error) => return refuse(control, &signals, refusal(error)).map_err(|why| reported(&why)),
     };
     let session = Session::new(control, Own { secret, key, address }, first, clock, ranks, wires);
-    let mut session = session.map_err(|why| complained(&why))?;
+    let mut session = session.map_err(|why| reported(&why))?;
     let result = session.until_the_end(&signals, &orphans).map_err(|why| {
         session.ranks.signal(Signal::KILL);
-        complained(&why)
+        reported(&why)
     });
     drop(session);
     // The ranks are gone; this ends the processes that they left.
@@ -136,8 +136,8 @@ pub(super) fn run(
     result
 }
 
-pub(super) fn root_gone(over: Over) -> String {
-    format!("the root is gone: {over}")
+pub(super) fn root_gone(error: ControlError) -> String {
+    format!("the root is gone: {error}")
 }
 
 impl Session {
@@ -160,7 +160,7 @@ impl Session {
             first,
             clock,
             ranks,
-            lookout: Lookout::default(),
+            sampler: WaitSampler::default(),
             boots: (first..).zip(wires.boot).map(|(rank, stream)| Boot::new(rank, stream)).collect(),
             outputs: Gather::new(wires.output),
             input,
@@ -174,12 +174,12 @@ impl Session {
         let mut child_ended = true;
         // More messages may have come in one piece with the start. The root is told of the start first: a
         // message may end this session.
-        if let Err(over) = self.control.flush().and_then(|()| self.obey_root()) {
-            return self.ended_by(over);
+        if let Err(error) = self.control.flush().and_then(|()| self.obey_root()) {
+            return self.ended_by(error);
         }
         loop {
-            if let Err(over) = self.control.flush() {
-                return self.ended_by(over);
+            if let Err(error) = self.control.flush() {
+                return self.ended_by(error);
             }
             let polled = self.wait(signals).map_err(|error| format!("waiting for the ranks: {error}"))?;
             while let Some(signal) = signals.take_next() {
@@ -194,8 +194,8 @@ impl Session {
                 }
             }
             for item in polled {
-                if let Err(over) = self.serve(item, &mut scratch) {
-                    return self.ended_by(over);
+                if let Err(error) = self.serve(item, &mut scratch) {
+                    return self.ended_by(error);
                 }
             }
             self.outputs.tidy();
@@ -206,7 +206,7 @@ impl Session {
             }
             passed.into_iter().for_each(|(sink, text)| self.send_output(sink, text));
             if std::mem::take(&mut child_ended) {
-                self.note_the_dead(&mut scratch);
+                self.record_exits(&mut scratch);
             }
             orphans.reap(|pid| self.ranks.contains(pid));
             match self.phase {
@@ -224,10 +224,10 @@ impl Session {
         }
     }
 
-    fn ended_by(&self, over: Over) -> Result<(), String> {
+    fn ended_by(&self, error: ControlError) -> Result<(), String> {
         match self.phase {
             SessionPhase::SaidGoodbye { .. } => Ok(()),
-            _ => Err(root_gone(over)),
+            _ => Err(root_gone(error)),
         }
     }
 
@@ -278,7 +278,7 @@ impl Session {
         items
     }
 
-    fn serve(&mut self, item: Item, scratch: &mut [u8]) -> Result<(), Over> {
+    fn serve(&mut self, item: Item, scratch: &mut [u8]) -> Result<(), ControlError> {
         match item {
             Item::Signals => {}
             Item::Control => self.receive_from_root(scratch)?,
@@ -298,16 +298,16 @@ impl Session {
         Ok(())
     }
 
-    fn receive_from_root(&mut self, scratch: &mut [u8]) -> Result<(), Over> {
+    fn receive_from_root(&mut self, scratch: &mut [u8]) -> Result<(), ControlError> {
         self.control.receive(scratch)?;
         self.obey_root()
     }
 
     /// Handles every message that was read.
-    fn obey_root(&mut self) -> Result<(), Over> {
+    fn obey_root(&mut self) -> Result<(), ControlError> {
         while let Some(message) = self.control.next::<ToNode>()? {
             match message {
-                ToNode::Start => return Err(Over::Unfitting("a second start")),
+                ToNode::Start => return Err(ControlError::ProtocolBroken("a second start")),
                 ToNode::Boot { rank, bytes } => self.deliver_to_rank(rank, &bytes)?,
                 ToNode::BootConsumed { rank, bytes } => {
                     if let Some(boot) = self.boot_of(rank) {
@@ -337,7 +337,7 @@ impl Session {
                         _ => Ok(()),
                     };
                 }
-                ToNode::Look { serial } => self.look(serial),
+                ToNode::SampleRanks { serial } => self.sample(serial),
                 ToNode::Written { sink, bytes } => self.outputs.written(sink, bytes as usize),
                 ToNode::Unread { sink } => self.outputs.unread(sink),
                 ToNode::Input { bytes } => {
@@ -353,16 +353,16 @@ impl Session {
     }
 
     /// Reports the state of the ranks here.
-    fn look(&mut self, serial: u32) {
-        let mut looks = self.lookout.look(&self.ranks);
+    fn sample(&mut self, serial: u32) {
+        let mut samples = self.sampler.sample(&self.ranks);
         loop {
-            let rest = looks.split_off(looks.len().min(MAX_LOOKS));
+            let rest = samples.split_off(samples.len().min(MAX_SAMPLES));
             let last = rest.is_empty();
-            self.send(&ToRoot::Looked { serial, looks, last });
+            self.send(&ToRoot::RankStates { serial, samples, last });
             if last {
                 return;
             }
-            looks = rest;
+            samples = rest;
         }
     }
 
@@ -370,10 +370,10 @@ impl Session {
         self.boots.get_mut(rank.checked_sub(self.first)? as usize)
     }
 
-    fn deliver_to_rank(&mut self, rank: u32, bytes: &[u8]) -> Result<(), Over> {
+    fn deliver_to_rank(&mut self, rank: u32, bytes: &[u8]) -> Result<(), ControlError> {
         let own = self.own;
         let Some(boot) = self.boot_of(rank) else {
-            return Err(Over::Unfitting("words for a rank not its own"));
+            return Err(ControlError::ProtocolBroken("words for a rank not its own"));
         };
         boot.take(bytes, &own)?;
         if !boot.flush() {
@@ -437,7 +437,7 @@ impl Session {
         }
     }
 
-    fn note_the_dead(&mut self, scratch: &mut [u8]) {
+    fn record_exits(&mut self, scratch: &mut [u8]) {
         for (rank, end) in self.ranks.reap() {
             // The rank's last messages are read first: one may have been its goodbye. Bounded, because a
             // process that the rank left behind may hold its socket and pipes and go on writing.

@@ -160,7 +160,7 @@ pub(crate) fn continuation(tag: &[u8]) -> Vec<u8> {
 pub(crate) struct Turn<W>(Option<Open<W>>);
 
 struct Open<W> {
-    who: W,
+    writer: W,
     until: Instant,
     /// Bytes of the line since `until` was set.
     bytes: usize,
@@ -174,29 +174,29 @@ impl<W> Default for Turn<W> {
 
 impl<W: Copy + PartialEq> Turn<W> {
     /// Returns the writer that alone may write now, and until when.
-    pub(crate) fn held(&self, now: Instant) -> Option<(W, Instant)> {
-        self.0.as_ref().filter(|open| now < open.until).map(|open| (open.who, open.until))
+    pub(crate) fn holder(&self, now: Instant) -> Option<(W, Instant)> {
+        self.0.as_ref().filter(|open| now < open.until).map(|open| (open.writer, open.until))
     }
 
-    fn is_open_to(&self, who: W, now: Instant) -> bool {
-        self.held(now).is_none_or(|(holder, _)| holder == who)
+    fn is_open_to(&self, writer: W, now: Instant) -> bool {
+        self.holder(now).is_none_or(|(holder, _)| holder == writer)
     }
 
-    /// Notes that `who` writes this text, which may leave its line open. Returns the writer whose line it
+    /// Notes that `writer` writes this text, which may leave its line open. Returns the writer whose line it
     /// interrupts.
-    pub(crate) fn write(&mut self, who: W, text: &[u8], now: Instant) -> Option<W> {
+    pub(crate) fn write(&mut self, writer: W, text: &[u8], now: Instant) -> Option<W> {
         let (own, other) = match self.0.take() {
-            Some(open) if open.who == who => (Some(open), None),
+            Some(open) if open.writer == writer => (Some(open), None),
             other => (None, other),
         };
         self.0 = match text.last() {
             None | Some(b'\n') => None,
             // No rank waits for the next state of a progress bar. Later text begins a new line.
-            Some(b'\r') => Some(Open { who, until: now, bytes: 0 }),
+            Some(b'\r') => Some(Open { writer, until: now, bytes: 0 }),
             Some(_) => {
                 let line = text.rsplit(|byte| *byte == b'\n').next().unwrap_or(text);
                 let goes_on = line.len() == text.len();
-                let mut open = own.filter(|_| goes_on).unwrap_or(Open { who, until: now, bytes: 0 });
+                let mut open = own.filter(|_| goes_on).unwrap_or(Open { writer, until: now, bytes: 0 });
                 open.bytes += line.len();
                 // A rank that writes a prompt, or a dot a second, makes no other rank wait.
                 if open.bytes >= MAX_LINE {
@@ -205,17 +205,17 @@ impl<W: Copy + PartialEq> Turn<W> {
                 Some(open)
             }
         };
-        other.map(|open| open.who)
+        other.map(|open| open.writer)
     }
 
     /// Ends the wait of the others, if the rest of this line will not come.
-    fn release(&mut self, who: W, now: Instant) {
-        self.0.iter_mut().filter(|open| open.who == who).for_each(|open| open.until = now);
+    fn release(&mut self, writer: W, now: Instant) {
+        self.0.iter_mut().filter(|open| open.writer == writer).for_each(|open| open.until = now);
     }
 
     /// Ends the turn. Returns the writer whose line was open.
     pub(crate) fn end(&mut self) -> Option<W> {
-        self.0.take().map(|open| open.who)
+        self.0.take().map(|open| open.writer)
     }
 }
 
@@ -252,7 +252,7 @@ impl Gather {
 
     /// Returns when more may be read or is [overdue](Gather::overdue), if no other event comes before.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        let held = self.turns.iter().filter_map(|turn| turn.held(now)).map(|(_, until)| until);
+        let held = self.turns.iter().filter_map(|turn| turn.holder(now)).map(|(_, until)| until);
         let kept =
             self.sources.iter().filter(|source| self.may_read(source, now)).filter_map(OutputPipe::due);
         held.chain(kept).min()
@@ -382,8 +382,8 @@ impl Gather {
 }
 
 fn is_readable(pipe: &OwnedFd) -> bool {
-    let look = ready(std::iter::once((pipe.as_fd(), PollFlags::IN)), Some(Instant::now()));
-    look.is_ok_and(|ready| ready[0])
+    let polled = ready(std::iter::once((pipe.as_fd(), PollFlags::IN)), Some(Instant::now()));
+    polled.is_ok_and(|ready| ready[0])
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ impl Agent {
 
 /// Waits until all agents have ended: first for `patience`, and then, after asking them to end, for a second at
 /// most. The launcher ends the remaining ones, as it does with all its children.
-pub(crate) fn part<'a>(agents: impl Iterator<Item = &'a mut Agent>, patience: Duration) {
+pub(crate) fn wait_for_all<'a>(agents: impl Iterator<Item = &'a mut Agent>, patience: Duration) {
     let mut left: Vec<_> = agents.collect();
     let ask_at = Instant::now() + patience;
     let give_up_at = ask_at + Duration::from_secs(1);

@@ -15,13 +15,13 @@ use udeck_boot::serve::{OUT_BOUND, Reporter, WINDOW as BOOT_WINDOW};
 use super::{
     RankEvent,
     agent::Agent,
-    mail::{Mail, Mailbox},
+    node_command::{NodeCommand, NodeSender},
 };
 use crate::{
     End, LaunchError,
     control::{
         WINDOW,
-        framed_stream::{FramedStream, Over},
+        framed_stream::{ControlError, FramedStream},
         seal::Keys,
         wire::{JobSpec, MAX_PIECE, NotStarted, Sink, ToNode, ToRoot, WireEnd},
     },
@@ -57,7 +57,7 @@ pub(crate) struct EventSinks<'a> {
     pub(crate) index: usize,
     pub(crate) reporter: &'a Reporter,
     pub(crate) printers: &'a Printers,
-    pub(crate) mailbox: &'a Mailbox,
+    pub(crate) node_sender: &'a NodeSender,
     /// Bytes of input in flight.
     pub(crate) taken: &'a mut usize,
     pub(crate) input: &'a mut Option<OwnedFd>,
@@ -67,11 +67,11 @@ pub(crate) struct EventSinks<'a> {
 impl EventSinks<'_> {
     /// Prints a piece of output; the node is told once it is written.
     fn print(&self, sink: Sink, bytes: Vec<u8>) {
-        let (node, length, mailbox) = (self.index, bytes.len(), self.mailbox.clone());
+        let (node, length, node_sender) = (self.index, bytes.len(), self.node_sender.clone());
         let done = move |is_written| {
-            mailbox.post(match is_written {
-                true => Mail::Written { node, sink, bytes: length },
-                false => Mail::Unread { sink },
+            node_sender.post(match is_written {
+                true => NodeCommand::Written { node, sink, bytes: length },
+                false => NodeCommand::Unread { sink },
             });
         };
         self.printers.print(Stream::Node(node), sink, bytes, Box::new(done));
@@ -163,16 +163,20 @@ impl Node {
         self.send(&ToNode::Written { sink, bytes: bytes as u32 });
     }
 
-    pub(crate) fn flush(&mut self) -> Result<(), Over> {
+    pub(crate) fn flush(&mut self) -> Result<(), ControlError> {
         match &mut self.control {
-            Some(control) if control.queued() > bound(self.share.count) => Err(Over::Stuck),
+            Some(control) if control.queued() > bound(self.share.count) => Err(ControlError::NotReading),
             Some(control) => control.flush(),
             None => Ok(()),
         }
     }
 
     /// Reads once and handles the messages that came.
-    pub(crate) fn receive(&mut self, scratch: &mut [u8], sinks: &mut EventSinks<'_>) -> Result<(), Over> {
+    pub(crate) fn receive(
+        &mut self,
+        scratch: &mut [u8],
+        sinks: &mut EventSinks<'_>,
+    ) -> Result<(), ControlError> {
         let Some(control) = &mut self.control else { return Ok(()) };
         control.receive(scratch)?;
         while let Some(control) = &mut self.control {
@@ -182,12 +186,12 @@ impl Node {
         Ok(())
     }
 
-    fn take(&mut self, message: ToRoot, sinks: &mut EventSinks<'_>) -> Result<(), Over> {
+    fn take(&mut self, message: ToRoot, sinks: &mut EventSinks<'_>) -> Result<(), ControlError> {
         match message {
             ToRoot::Started => self.starting = false,
             ToRoot::NotStarted(why) => {
                 self.refusal = Some(why);
-                return Err(Over::Unfitting("a refusal to start"));
+                return Err(ControlError::ProtocolBroken("a refusal to start"));
             }
             ToRoot::Boot { rank, bytes } => {
                 self.check_own(rank)?;
@@ -207,7 +211,7 @@ impl Node {
             ToRoot::Output { sink, bytes } => {
                 let unwritten = &mut self.unwritten[sink as usize];
                 if *unwritten > WINDOW + MAX_PIECE {
-                    return Err(Over::Unfitting("more output than its window"));
+                    return Err(ControlError::ProtocolBroken("more output than its window"));
                 }
                 *unwritten += bytes.len();
                 sinks.print(sink, bytes);
@@ -216,7 +220,7 @@ impl Node {
             ToRoot::InputEnd => *sinks.input = None,
             ToRoot::Ended { rank, how } => {
                 if !self.running.remove(&rank) {
-                    return Err(Over::Unfitting("the end of a rank that it does not run"));
+                    return Err(ControlError::ProtocolBroken("the end of a rank that it does not run"));
                 }
                 let end = match how {
                     WireEnd::Exited(code) => End::Exited(code & 0xFF),
@@ -224,21 +228,21 @@ impl Node {
                 };
                 sinks.events.push(RankEvent::Ended(rank, end));
             }
-            ToRoot::Looked { serial, looks, last } => {
-                looks.iter().try_for_each(|look| self.check_own(look.rank))?;
-                sinks.events.push(RankEvent::Looked { host: sinks.index, serial, looks, last });
+            ToRoot::RankStates { serial, samples, last } => {
+                samples.iter().try_for_each(|sample| self.check_own(sample.rank))?;
+                sinks.events.push(RankEvent::RankStates { host: sinks.index, serial, samples, last });
             }
             ToRoot::Bye if self.running.is_empty() => self.control = None,
-            ToRoot::Bye => return Err(Over::Unfitting("goodbye while ranks run")),
+            ToRoot::Bye => return Err(ControlError::ProtocolBroken("goodbye while ranks run")),
         }
         Ok(())
     }
 
-    fn check_own(&self, rank: u32) -> Result<(), Over> {
+    fn check_own(&self, rank: u32) -> Result<(), ControlError> {
         if self.share.ranks().contains(&rank) {
             Ok(())
         } else {
-            Err(Over::Unfitting("words of a rank not its own"))
+            Err(ControlError::ProtocolBroken("words of a rank not its own"))
         }
     }
 }

@@ -18,13 +18,13 @@ use rustix::event::PollFlags;
 use udeck_auth::ControlKey;
 
 use super::{
-    agent::{Agent, part},
+    agent::{Agent, wait_for_all},
     agent_command::AgentCommand,
 };
 use crate::{
     End, LaunchError, Step,
     control::{
-        auth::{Refusal, RootAuth},
+        auth::{AuthError, RootAuth},
         seal::Keys,
         wire::{HELLO_LEN, PROOF_LEN},
     },
@@ -78,7 +78,7 @@ struct Joining<'a> {
     connected: Vec<Option<(TcpStream, Keys)>>,
     strangers: Vec<Stranger>,
     told: HashSet<IpAddr>,
-    last_refusal: Option<(IpAddr, Refusal)>,
+    last_refusal: Option<(IpAddr, AuthError)>,
     deadline: Instant,
 }
 
@@ -103,7 +103,7 @@ enum JoinProgress {
     /// The node of this host has proved itself.
     Proved(u32, Box<Keys>),
     Gone,
-    Refused(Refusal),
+    Refused(AuthError),
 }
 
 /// Starts a node for each of `shares`, none of which is this host, and waits for all of them.
@@ -139,7 +139,7 @@ pub(crate) fn join(
             Ok(Join::All(met.map(|(agent, (stream, keys))| (agent, stream, keys)).collect()))
         }
         other => {
-            part(joining.agents.iter_mut(), Duration::ZERO);
+            wait_for_all(joining.agents.iter_mut(), Duration::ZERO);
             other.map(|signal| Join::Interrupted(signal.unwrap_or_default()))
         }
     }
@@ -155,7 +155,7 @@ impl Joining<'_> {
                 Ok(agent) => self.agents.push(agent),
                 Err((command, error)) => {
                     let why = format!(
-                        "cannot run {command}: {error}; --agent says by what to start a command there"
+                        "cannot run {command}: {error}; --agent sets the command that starts programs there"
                     );
                     return Err(LaunchError::Host { host: share.host.clone(), step: Step::Agent, why });
                 }
@@ -181,7 +181,7 @@ impl Joining<'_> {
             self.receive_from_strangers();
             self.accept();
             self.receive_from_strangers();
-            self.look_at_agents()?;
+            self.check_agents()?;
             if Instant::now() >= self.deadline {
                 return Err(self.late());
             }
@@ -220,7 +220,7 @@ impl Joining<'_> {
                 // Its record may have come meanwhile, and is read first.
                 let slowest = self.strangers.remove(index);
                 if let Some(slowest) = self.advance(slowest, now) {
-                    self.refuse(slowest.from, Refusal::Slow);
+                    self.refuse(slowest.from, AuthError::Slow);
                 }
             }
             if stream.set_nonblocking(true).is_ok() {
@@ -256,20 +256,20 @@ impl Joining<'_> {
             JoinProgress::Refused(why) => self.refuse(stranger.from, why),
             JoinProgress::Proved(index, keys) => match self.connected.get_mut(index as usize) {
                 Some(place @ None) => *place = Some((stranger.stream, *keys)),
-                _ => self.refuse(stranger.from, Refusal::Stranger),
+                _ => self.refuse(stranger.from, AuthError::Stranger),
             },
         }
         None
     }
 
-    fn refuse(&mut self, from: IpAddr, why: Refusal) {
+    fn refuse(&mut self, from: IpAddr, why: AuthError) {
         if self.told.len() < MAX_TOLD && self.told.insert(from) {
             self.invitation.printers.message(&format!("refused a connection from {from}: {why}"));
         }
         self.last_refusal = Some((from, why));
     }
 
-    fn look_at_agents(&mut self) -> Result<(), LaunchError> {
+    fn check_agents(&mut self) -> Result<(), LaunchError> {
         for ((share, agent), connected) in self.shares.iter().zip(&mut self.agents).zip(&self.connected) {
             agent.feed();
             agent.listen();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    control::wire::RankLook,
+    control::wire::RankSample,
     hosts::Share,
     watch::{report::report, status::Asker},
 };
@@ -15,8 +15,8 @@ use crate::{
 const HOSTS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Divisor: the time between two checks is the watchdog's limit divided by it, within these bounds.
-const LOOKS: u32 = 4;
-const LOOK_BOUNDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+const CHECKS_PER_LIMIT: u32 = 4;
+const CHECK_BOUNDS: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
 
 pub(super) struct Watchdog {
     /// How long all ranks may make no progress; `None` for no limit.
@@ -24,9 +24,9 @@ pub(super) struct Watchdog {
     hosts: Vec<Share>,
     /// Time since which the job has run without being stopped.
     since: Instant,
-    next_look: Instant,
+    next_check: Instant,
     /// The standstill has been reported.
-    told: bool,
+    reported: bool,
     asked: Asked,
     round: Option<Round>,
     serial: u32,
@@ -42,7 +42,7 @@ struct Asked {
 /// A check of all hosts.
 struct Round {
     asked: Asked,
-    looks: BTreeMap<u32, RankLook>,
+    samples: BTreeMap<u32, RankSample>,
     /// Hosts that have not answered.
     awaited: BTreeSet<usize>,
     until: Instant,
@@ -54,8 +54,8 @@ impl Watchdog {
             limit,
             hosts: hosts.to_vec(),
             since: now,
-            next_look: now,
-            told: false,
+            next_check: now,
+            reported: false,
             asked: Asked::default(),
             round: None,
             serial: 0,
@@ -68,7 +68,7 @@ impl Watchdog {
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.round {
             Some(round) => Some(round.until),
-            None => self.limit.map(|_| self.next_look),
+            None => self.limit.map(|_| self.next_check),
         }
     }
 
@@ -88,7 +88,7 @@ impl Watchdog {
 
     /// Returns the serial number of a check, if one is to begin now.
     pub(super) fn begins(&mut self, now: Instant) -> Option<u32> {
-        let is_due = self.limit.is_some() && self.next_look <= now;
+        let is_due = self.limit.is_some() && self.next_check <= now;
         let is_asked = self.asked.by_signal || !self.asked.askers.is_empty();
         if self.round.is_some() || !(is_due || is_asked) {
             return None;
@@ -99,17 +99,17 @@ impl Watchdog {
     }
 
     /// Begins the check, with the state of the ranks here, and the hosts that have been asked.
-    pub(super) fn begin(&mut self, here: Vec<RankLook>, awaited: BTreeSet<usize>, now: Instant) {
-        let looks = here.into_iter().map(|look| (look.rank, look)).collect();
+    pub(super) fn begin(&mut self, here: Vec<RankSample>, awaited: BTreeSet<usize>, now: Instant) {
+        let samples = here.into_iter().map(|sample| (sample.rank, sample)).collect();
         let asked = std::mem::take(&mut self.asked);
-        self.round = Some(Round { asked, looks, awaited, until: now + HOSTS_LIMIT });
+        self.round = Some(Round { asked, samples, awaited, until: now + HOSTS_LIMIT });
     }
 
     /// Adds a host's report. (It has the host's own ranks only.)
-    pub(super) fn add(&mut self, host: usize, serial: u32, looks: Vec<RankLook>, is_last: bool) {
+    pub(super) fn add(&mut self, host: usize, serial: u32, samples: Vec<RankSample>, is_last: bool) {
         let Some(round) = self.round.as_mut().filter(|_| serial == self.serial) else { return };
         if round.awaited.contains(&host) {
-            round.looks.extend(looks.into_iter().map(|look| (look.rank, look)));
+            round.samples.extend(samples.into_iter().map(|sample| (sample.rank, sample)));
         }
         if is_last {
             round.awaited.remove(&host);
@@ -120,12 +120,12 @@ impl Watchdog {
     /// for the user. `runs` means that the job has not been ended. `others` are the hosts that were asked.
     pub(super) fn finish(&mut self, now: Instant, runs: bool, others: &[String]) -> Vec<String> {
         let is_over = |round: &mut Round| round.awaited.is_empty() || round.until <= now;
-        let Some(Round { asked, looks, awaited, .. }) = self.round.take_if(is_over) else {
+        let Some(Round { asked, samples, awaited, .. }) = self.round.take_if(is_over) else {
             return Vec::new();
         };
-        let looks: Vec<_> = looks.into_values().collect();
+        let samples: Vec<_> = samples.into_values().collect();
         let silent: Vec<_> = awaited.iter().filter_map(|host| others.get(*host).cloned()).collect();
-        let tell = |title: &str| report(title, &looks, &self.hosts, &silent);
+        let tell = |title: &str| report(title, &samples, &self.hosts, &silent);
         let mut said = Vec::new();
         if asked.by_signal {
             said.push(tell("what the ranks are doing:"));
@@ -133,25 +133,26 @@ impl Watchdog {
         for asker in asked.askers {
             asker.answer(&tell("what the ranks are doing:"));
         }
-        let still = self.still(&looks, now).filter(|_| runs && silent.is_empty());
-        if still.is_some() && !self.told {
+        let still = self.still(&samples, now).filter(|_| runs && silent.is_empty());
+        if still.is_some() && !self.reported {
             said.push(tell(&format!("no rank has made progress for {:.1} s:", still.unwrap_or_default())));
         }
-        self.told = still.is_some();
+        self.reported = still.is_some();
         said
     }
 
     /// Returns for how many seconds no rank has made progress, if that is too long.
-    fn still(&self, looks: &[RankLook], now: Instant) -> Option<f32> {
+    fn still(&self, samples: &[RankSample], now: Instant) -> Option<f32> {
         let limit = self.limit?;
         let running = u64::try_from((now - self.since).as_millis()).unwrap_or(u64::MAX);
-        let still = looks.iter().map(|look| look.still_ms).min()?.min(running);
+        let still = samples.iter().map(|sample| sample.idle_ms).min()?.min(running);
         (Duration::from_millis(still) >= limit).then_some(still as f32 / 1000.0)
     }
 
     fn plan(&mut self, now: Instant) {
-        let [least, most] = LOOK_BOUNDS;
-        self.next_look = now + self.limit.map_or(most, |limit| (limit / LOOKS).clamp(least, most));
+        let [least, most] = CHECK_BOUNDS;
+        self.next_check =
+            now + self.limit.map_or(most, |limit| (limit / CHECKS_PER_LIMIT).clamp(least, most));
     }
 }
 
@@ -162,15 +163,15 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(4);
 
-    fn look(rank: u32, still_ms: u64) -> RankLook {
-        RankLook { rank, state: RankState::Sleeps, still_ms, waits: Vec::new() }
+    fn sample(rank: u32, idle_ms: u64) -> RankSample {
+        RankSample { rank, state: RankState::Sleeps, idle_ms, waits: Vec::new() }
     }
 
     /// Returns the number of reports at this second, if the ranks have made no progress for these times.
     fn said(watchdog: &mut Watchdog, start: Instant, at: u64, still: [u64; 2]) -> usize {
         let now = start + Duration::from_secs(at);
         assert!(watchdog.due().unwrap() <= now && watchdog.begins(now).is_some());
-        let here = still.iter().zip(0..).map(|(still, rank)| look(rank, *still)).collect();
+        let here = still.iter().zip(0..).map(|(still, rank)| sample(rank, *still)).collect();
         watchdog.begin(here, BTreeSet::new(), now);
         watchdog.finish(now, true, &[]).len()
     }
@@ -202,9 +203,9 @@ mod tests {
         let mut watchdog = Watchdog::new(Some(LIMIT), &[], start);
         watchdog.signalled();
         let serial = watchdog.begins(start + LIMIT).unwrap();
-        watchdog.begin(vec![look(0, 9000)], [0, 1].into(), start + LIMIT);
-        watchdog.add(0, serial, vec![look(1, 9000)], true);
-        watchdog.add(1, serial + 1, vec![look(2, 9000)], true);
+        watchdog.begin(vec![sample(0, 9000)], [0, 1].into(), start + LIMIT);
+        watchdog.add(0, serial, vec![sample(1, 9000)], true);
+        watchdog.add(1, serial + 1, vec![sample(2, 9000)], true);
         assert_eq!(watchdog.finish(start + LIMIT, true, &others), [""; 0]);
         let said = watchdog.finish(start + LIMIT + HOSTS_LIMIT, true, &others);
         assert!(said.len() == 1 && said[0].contains("host c does not answer"), "{said:?}");

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deckrun::{Bind, End, Failure, Job, OnFailure, Outcome, launch_self};
+use deckrun::{Bind, End, Job, OnFailure, Outcome, RankFailure, launch_self};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Signal, getpid, kill_process};
 use udeck_boot::{BootError, Client, ENV_BOOT_FD, Event, Record};
@@ -22,9 +22,13 @@ type Part = fn(&Client);
 
 /// Scenarios: the part of each rank, and the job's expected failures. All run with `Continue`: every rank's own
 /// checks count.
-const SCENARIOS: [(&str, Part, &[Failure]); 5] = [
+const SCENARIOS: [(&str, Part, &[RankFailure]); 5] = [
     ("ranks_find_each_other", find_each_other, &[]),
-    ("a_crash_is_news_with_its_signals_name", crash, &[Failure { rank: 2, end: End::Killed(libc::SIGKILL) }]),
+    (
+        "a_crash_is_news_with_its_signals_name",
+        crash,
+        &[RankFailure { rank: 2, end: End::Killed(libc::SIGKILL) }],
+    ),
     ("an_exit_without_goodbye_is_news_and_no_failure", leave_in_silence, &[]),
     ("a_ranks_children_do_not_hold_its_connection", have_a_child, &[]),
     ("a_process_joins_once", join_twice, &[]),

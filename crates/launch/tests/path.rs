@@ -142,7 +142,7 @@ fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
         let ran = Intercepted::start(name, SCRIPT, down, up).end();
         assert_eq!(ran.code, Some(137), "{name}: {}", ran.stderr);
         assert!(
-            ran.stderr.contains("lost with host b (what came from it was changed on its way"),
+            ran.stderr.contains("lost with host b (a frame from it was changed in transit"),
             "{name}: {}",
             ran.stderr
         );
@@ -152,7 +152,7 @@ fn what_was_changed_or_repeated_on_the_path_is_not_taken() {
     let ran = Intercepted::start("repeated-down", SCRIPT, twice, same).end();
     assert_eq!(ran.code, Some(137), "{}", ran.stderr);
     assert!(
-        ran.stderr.contains("the root is gone: what came from it was changed on its way"),
+        ran.stderr.contains("the root is gone: a frame from it was changed in transit"),
         "{}",
         ran.stderr
     );

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use udeck_boot::waits::Wait;
 
-use crate::control::wire::RankLook;
+use crate::control::wire::RankSample;
 
 /// The meaning of all ranks' waits.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,30 +22,31 @@ pub(crate) enum Finding<'a> {
     Nothing,
 }
 
-pub(crate) fn find(looks: &[RankLook]) -> Finding<'_> {
-    let place: HashMap<u32, usize> = looks.iter().enumerate().map(|(at, look)| (look.rank, at)).collect();
-    let free = free(looks, &place);
-    let stuck: Vec<usize> = (0..looks.len()).filter(|at| !free[*at]).collect();
+pub(crate) fn find(samples: &[RankSample]) -> Finding<'_> {
+    let place: HashMap<u32, usize> =
+        samples.iter().enumerate().map(|(at, sample)| (sample.rank, at)).collect();
+    let free = free(samples, &place);
+    let stuck: Vec<usize> = (0..samples.len()).filter(|at| !free[*at]).collect();
     if stuck.is_empty() {
-        return awaited(looks, &place);
+        return awaited(samples, &place);
     }
-    match circle(looks, &place, &free, &stuck) {
+    match circle(samples, &place, &free, &stuck) {
         Some(circle) => Finding::Circle(circle),
-        None => Finding::Stuck(stuck.iter().map(|at| looks[*at].rank).collect()),
+        None => Finding::Stuck(stuck.iter().map(|at| samples[*at].rank).collect()),
     }
 }
 
-fn free(looks: &[RankLook], place: &HashMap<u32, usize>) -> Vec<bool> {
-    let mut free: Vec<bool> = looks.iter().map(|look| look.waits.is_empty()).collect();
+fn free(samples: &[RankSample], place: &HashMap<u32, usize>) -> Vec<bool> {
+    let mut free: Vec<bool> = samples.iter().map(|sample| sample.waits.is_empty()).collect();
     let mut count = free.iter().filter(|free| **free).count();
     loop {
         let before = count;
-        for (at, look) in looks.iter().enumerate() {
+        for (at, sample) in samples.iter().enumerate() {
             let can_end = |wait: &Wait| {
                 wait.open && count > 0
                     || wait.ranks.iter().any(|rank| place.get(rank).is_some_and(|at| free[*at]))
             };
-            if !free[at] && look.waits.iter().any(|published| can_end(&published.wait)) {
+            if !free[at] && sample.waits.iter().any(|published| can_end(&published.wait)) {
                 free[at] = true;
                 count += 1;
             }
@@ -58,7 +59,7 @@ fn free(looks: &[RankLook], place: &HashMap<u32, usize>) -> Vec<bool> {
 
 /// Finds a circle. Each place is entered once, and the search ends soon with any number of ranks and waits.
 fn circle<'a>(
-    looks: &'a [RankLook],
+    samples: &'a [RankSample],
     place: &HashMap<u32, usize>,
     free: &[bool],
     stuck: &[usize],
@@ -67,7 +68,7 @@ fn circle<'a>(
         .iter()
         .map(|at| {
             let mut all: Vec<(usize, &Wait)> = Vec::new();
-            for published in &looks[*at].waits {
+            for published in &samples[*at].waits {
                 let wait = &published.wait;
                 let named = wait.ranks.iter().filter_map(|rank| place.get(rank)).filter(|at| !free[**at]);
                 all.extend(named.map(|at| (*at, wait)));
@@ -75,7 +76,7 @@ fn circle<'a>(
             (*at, all)
         })
         .collect();
-    let mut entered = vec![false; looks.len()];
+    let mut entered = vec![false; samples.len()];
     for start in stuck {
         // The path to here, with the index of the edge to try next at each place.
         let mut way: Vec<(usize, usize)> = vec![(*start, 0)];
@@ -91,7 +92,7 @@ fn circle<'a>(
             if let Some(first) = way.iter().position(|(at, _)| at == to) {
                 let step = |(at, edge): &(usize, usize)| {
                     let (to, wait) = edges[at][*edge - 1];
-                    (looks[*at].rank, wait, looks[to].rank)
+                    (samples[*at].rank, wait, samples[to].rank)
                 };
                 return Some(way[first..].iter().map(step).collect());
             }
@@ -104,9 +105,9 @@ fn circle<'a>(
 }
 
 /// Finds the awaited ranks that are in no wait themselves.
-fn awaited<'a>(looks: &[RankLook], place: &HashMap<u32, usize>) -> Finding<'a> {
-    let named = looks.iter().flat_map(|look| &look.waits).flat_map(|published| &published.wait.ranks);
-    let idle = |rank: &&u32| place.get(rank).is_some_and(|at| looks[*at].waits.is_empty());
+fn awaited<'a>(samples: &[RankSample], place: &HashMap<u32, usize>) -> Finding<'a> {
+    let named = samples.iter().flat_map(|sample| &sample.waits).flat_map(|published| &published.wait.ranks);
+    let idle = |rank: &&u32| place.get(rank).is_some_and(|at| samples[*at].waits.is_empty());
     let mut ranks: Vec<u32> = named.filter(idle).copied().collect();
     ranks.sort_unstable();
     ranks.dedup();
@@ -126,18 +127,18 @@ mod tests {
     }
 
     /// Makes the data of ranks from 0 on, each with its waits.
-    fn looks(all: &[&[Published]]) -> Vec<RankLook> {
-        let look = |(rank, waits): (u32, &&[Published])| RankLook {
+    fn samples(all: &[&[Published]]) -> Vec<RankSample> {
+        let sample = |(rank, waits): (u32, &&[Published])| RankSample {
             rank,
             state: RankState::Sleeps,
-            still_ms: 1000,
+            idle_ms: 1000,
             waits: waits.to_vec(),
         };
-        (0u32..).zip(all).map(look).collect()
+        (0u32..).zip(all).map(sample).collect()
     }
 
     fn found(all: &[&[Published]]) -> Vec<(u32, u32)> {
-        match find(&looks(all)) {
+        match find(&samples(all)) {
             Finding::Circle(circle) => circle.iter().map(|(rank, _, next)| (*rank, *next)).collect(),
             other => panic!("{other:?}"),
         }
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn who_is_awaited_in_the_end_is_named() {
         let all: [&[_]; 3] = [&[wait(&[1], false)], &[wait(&[2], false)], &[]];
-        assert_eq!(find(&looks(&all)), Finding::AwaitedRanks(vec![2]));
+        assert_eq!(find(&samples(&all)), Finding::AwaitedRanks(vec![2]));
     }
 
     #[test]
@@ -170,22 +171,22 @@ mod tests {
         let both: [&[_]; 2] = [&[wait(&[1], true)], &[wait(&[0], true)]];
         assert_eq!(found(&both), [(0, 1), (1, 0)]);
         let beside: [&[_]; 3] = [&[wait(&[1], true)], &[wait(&[0], true)], &[]];
-        assert_eq!(find(&looks(&beside)), Finding::Nothing);
+        assert_eq!(find(&samples(&beside)), Finding::Nothing);
     }
 
     #[test]
     fn all_may_be_stuck_without_a_circle() {
         let all: [&[_]; 2] = [&[wait(&[], true)], &[wait(&[], true)]];
-        assert_eq!(find(&looks(&all)), Finding::Stuck(vec![0, 1]));
+        assert_eq!(find(&samples(&all)), Finding::Stuck(vec![0, 1]));
         // The awaited rank has ended.
         let gone: [&[_]; 1] = [&[wait(&[7], false)]];
-        assert_eq!(find(&looks(&gone)), Finding::Stuck(vec![0]));
+        assert_eq!(find(&samples(&gone)), Finding::Stuck(vec![0]));
     }
 
     #[test]
     fn of_several_threads_one_that_can_go_on_is_enough() {
         let all: [&[_]; 3] = [&[wait(&[1], false), wait(&[2], false)], &[wait(&[0], false)], &[]];
-        assert_eq!(find(&looks(&all)), Finding::AwaitedRanks(vec![2]));
+        assert_eq!(find(&samples(&all)), Finding::AwaitedRanks(vec![2]));
         let both: [&[_]; 2] = [&[wait(&[0], false), wait(&[1], false)], &[wait(&[0], false)]];
         assert_eq!(found(&both), [(0, 0)]);
     }
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn nobody_or_nobody_who_waits_is_nothing() {
         assert_eq!(find(&[]), Finding::Nothing);
-        assert_eq!(find(&looks(&[&[], &[]])), Finding::Nothing);
+        assert_eq!(find(&samples(&[&[], &[]])), Finding::Nothing);
     }
 
     #[test]
@@ -205,7 +206,7 @@ mod tests {
         let chain: Vec<_> = (0..MANY).map(|rank| [wait(&[rank + 1], false)]).collect();
         let mut chain: Vec<&[Published]> = chain.iter().map(|waits| &waits[..]).collect();
         chain.push(&[]);
-        assert_eq!(find(&looks(&chain)), Finding::AwaitedRanks(vec![MANY]));
+        assert_eq!(find(&samples(&chain)), Finding::AwaitedRanks(vec![MANY]));
         let others: Vec<u32> = (0..32).collect();
         let dense: Vec<_> = (0..MANY).map(|_| [wait(&others, true)]).collect();
         let dense: Vec<&[Published]> = dense.iter().map(|waits| &waits[..]).collect();

@@ -11,7 +11,7 @@ use udeck_boot::{
 
 use super::deadlock::{Finding, find};
 use crate::{
-    control::wire::{RankLook, RankState},
+    control::wire::{RankSample, RankState},
     hosts::Share,
     words::printable,
 };
@@ -20,44 +20,44 @@ use crate::{
 const MAX_NAME: usize = 64;
 const MAX_RANKS: usize = 8;
 
-/// Writes a line for each of `looks`, which are sorted, and the meaning of their waits. `hosts` are named if
+/// Writes a line for each of `samples`, which are sorted, and the meaning of their waits. `hosts` are named if
 /// there are several. `silent` are the hosts that have not answered.
-pub(crate) fn report(title: &str, looks: &[RankLook], hosts: &[Share], silent: &[String]) -> String {
+pub(crate) fn report(title: &str, samples: &[RankSample], hosts: &[Share], silent: &[String]) -> String {
     let mut text = title.to_owned();
     let has_hosts = hosts.len() > 1;
     let host = |rank: u32| {
         let share = hosts.iter().find(|share| share.ranks().contains(&rank));
         share.map_or(String::new(), |share| printable(&share.host))
     };
-    let width = looks.iter().filter(|_| has_hosts).map(|look| host(look.rank).len()).max().unwrap_or(0);
+    let width = samples.iter().filter(|_| has_hosts).map(|sample| host(sample.rank).len()).max().unwrap_or(0);
     let place = |rank: u32| if has_hosts { format!("{:width$}  ", host(rank)) } else { String::new() };
-    for look in looks {
-        let (rank, place) = (look.rank, place(look.rank));
-        let stopped = if look.state == RankState::Stopped { " (it is stopped)" } else { "" };
-        for Published { wait, for_ms } in &look.waits {
+    for sample in samples {
+        let (rank, place) = (sample.rank, place(sample.rank));
+        let stopped = if sample.state == RankState::Stopped { " (it is stopped)" } else { "" };
+        for Published { wait, for_ms } in &sample.waits {
             let _ =
                 write!(text, "\n  rank {rank:<4}  {place}{:>8}  {}{stopped}", seconds(*for_ms), what(wait));
         }
-        if look.waits.is_empty() {
-            let for_so_long = if look.still_ms > 0 { seconds(look.still_ms) } else { String::new() };
-            let _ = write!(text, "\n  rank {rank:<4}  {place}{for_so_long:>8}  {}", in_no_wait(look.state));
+        if sample.waits.is_empty() {
+            let for_so_long = if sample.idle_ms > 0 { seconds(sample.idle_ms) } else { String::new() };
+            let _ = write!(text, "\n  rank {rank:<4}  {place}{for_so_long:>8}  {}", in_no_wait(sample.state));
         }
     }
-    if looks.is_empty() {
+    if samples.is_empty() {
         text.push_str("\n  no rank runs");
     }
     for host in silent {
         let _ = write!(text, "\n  host {} does not answer", printable(host));
     }
-    if let Some(meaning) = meaning(looks) {
+    if let Some(meaning) = meaning(samples) {
         let _ = write!(text, "\n{meaning}");
     }
     text
 }
 
 /// Returns the meaning of the waits on a line of its own; `None` if the table already says it.
-fn meaning(looks: &[RankLook]) -> Option<String> {
-    match find(looks) {
+fn meaning(samples: &[RankSample]) -> Option<String> {
+    match find(samples) {
         Finding::Circle(circle) => {
             let steps: Vec<_> =
                 circle.iter().map(|(rank, wait, next)| format!("{rank} {}", step(wait, *next))).collect();
@@ -164,21 +164,21 @@ fn list(ranks: &[u32], open: bool) -> String {
 mod tests {
     use super::*;
 
-    fn look(rank: u32, state: RankState, waits: &[(Call, &str, &[u32], bool)]) -> RankLook {
+    fn sample(rank: u32, state: RankState, waits: &[(Call, &str, &[u32], bool)]) -> RankSample {
         let waits = waits.iter().map(|(call, name, ranks, open)| Published {
             wait: Wait { call: *call, name: (*name).into(), ranks: ranks.to_vec(), open: *open },
             for_ms: 5230,
         });
-        RankLook { rank, state, still_ms: 4210, waits: waits.collect() }
+        RankSample { rank, state, idle_ms: 4210, waits: waits.collect() }
     }
 
     #[test]
     fn a_deadlock_of_two_reads_so() {
-        let looks = [
-            look(0, RankState::Sleeps, &[(Call::Post, "b", &[1], false)]),
-            look(1, RankState::Sleeps, &[(Call::Post, "a", &[0], false)]),
+        let samples = [
+            sample(0, RankState::Sleeps, &[(Call::Post, "b", &[1], false)]),
+            sample(1, RankState::Sleeps, &[(Call::Post, "a", &[0], false)]),
         ];
-        let text = report("no rank has made progress for 4.2 s", &looks, &[], &[]);
+        let text = report("no rank has made progress for 4.2 s", &samples, &[], &[]);
         assert_eq!(
             text,
             "no rank has made progress for 4.2 s\n  \
@@ -190,18 +190,18 @@ mod tests {
 
     #[test]
     fn two_locks_in_two_orders_read_so() {
-        let looks = [
-            look(0, RankState::Sleeps, &[(Call::Lock, "b", &[1], false)]),
-            look(1, RankState::Sleeps, &[(Call::Lock, "a", &[0], false)]),
+        let samples = [
+            sample(0, RankState::Sleeps, &[(Call::Lock, "b", &[1], false)]),
+            sample(1, RankState::Sleeps, &[(Call::Lock, "a", &[0], false)]),
         ];
-        let text = report("now", &looks, &[], &[]);
+        let text = report("now", &samples, &[], &[]);
         assert!(text.contains("rank 0        5.2 s  locks \"b\", which 1 holds"), "{text}");
         assert!(
             text.ends_with("deadlock: 0 locks \"b\", which 1 holds, 1 locks \"a\", which 0 holds"),
             "{text}"
         );
         let waits = [(Call::Share, "g", &[2u32][..], false), (Call::Acquire, "s", &[2, 3], true)];
-        let text = report("now", &[look(0, RankState::Sleeps, &waits)], &[], &[]);
+        let text = report("now", &[sample(0, RankState::Sleeps, &waits)], &[], &[]);
         assert!(
             text.contains("waits for 2 to share \"g\"")
                 && text.contains("acquires \"s\", which 2, 3 can release"),
@@ -212,10 +212,12 @@ mod tests {
     #[test]
     fn hosts_are_named_where_there_are_several_and_who_does_not_answer() {
         let share = |host: &str, first, here| Share { host: host.into(), first, count: 1, here };
-        let looks =
-            [look(0, RankState::Runs, &[]), look(1, RankState::Stopped, &[(Call::Barrier, "", &[0], false)])];
+        let samples = [
+            sample(0, RankState::Runs, &[]),
+            sample(1, RankState::Stopped, &[(Call::Barrier, "", &[0], false)]),
+        ];
         let hosts = [share("a", 0, true), share("long", 1, false), share("c", 2, false)];
-        let text = report("job", &looks, &hosts, &["c".into()]);
+        let text = report("job", &samples, &hosts, &["c".into()]);
         assert_eq!(
             text,
             "job\n  \
@@ -230,7 +232,7 @@ mod tests {
     fn a_hostile_name_obeys_nobody_and_has_a_bound() {
         let name = format!("\x1b[2J\u{202e}\n\"{}", "x".repeat(500));
         let text =
-            report("t", &[look(0, RankState::Sleeps, &[(Call::Retrieve, &name, &[], true)])], &[], &[]);
+            report("t", &[sample(0, RankState::Sleeps, &[(Call::Retrieve, &name, &[], true)])], &[], &[]);
         assert!(!text.contains('\x1b') && !text.contains('\u{202e}') && text.lines().count() == 3, "{text}");
         assert!(
             text.contains("\\u{1b}[2J\\u{202e}\\n\\\"xxx") && text.lines().all(|line| line.len() < 200),

@@ -17,12 +17,12 @@ use crate::now;
 use crate::record::{Arguments, Arrow, NO_RANK, Record, Shape};
 
 /// Maximum number of a buffer's events: about 1 MiB with their arguments.
-const MOST_RECORDS: usize = 8192;
+const MAX_RECORDS: usize = 8192;
 /// Maximum number of bytes of a buffer's texts.
-const MOST_TEXT: usize = 256 << 10;
+const MAX_TEXT: usize = 256 << 10;
 
 /// Maximum number of buffers of ended threads, while there is no part to write them to: some 16 MiB.
-const MOST_ENDED: usize = 16;
+const MAX_ENDED: usize = 16;
 
 /// Number of events of this process that found no room.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -30,28 +30,28 @@ static THREADS: Mutex<Vec<Arc<ThreadBuffer>>> = Mutex::new(Vec::new());
 
 thread_local! {
     static OWN: RefCell<Option<Arc<ThreadBuffer>>> = const { RefCell::new(None) };
-    static QUIET: Cell<u32> = const { Cell::new(0) };
+    static PAUSES: Cell<u32> = const { Cell::new(0) };
 }
 
 /// The buffer of one thread.
 pub(crate) struct ThreadBuffer {
     pub tid: u32,
     pub name: String,
-    noted: Mutex<Noted>,
+    events: Mutex<Events>,
 }
 
 /// Events in the order of their ends.
 #[derive(Debug, Default)]
-pub(crate) struct Noted {
+pub(crate) struct Events {
     pub records: Vec<Record>,
     pub arguments: Arguments,
     /// The rank of the last event that had one.
     rank: Option<u32>,
 }
 
-impl Noted {
+impl Events {
     fn is_full(&self) -> bool {
-        self.records.len() >= MOST_RECORDS || self.arguments.texts.len() >= MOST_TEXT
+        self.records.len() >= MAX_RECORDS || self.arguments.texts.len() >= MAX_TEXT
     }
 
     fn clear(&mut self) {
@@ -64,30 +64,30 @@ impl ThreadBuffer {
     fn new() -> Self {
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let name = std::thread::current().name().unwrap_or("unnamed").to_owned();
-        ThreadBuffer { tid, name, noted: Mutex::default() }
+        ThreadBuffer { tid, name, events: Mutex::default() }
     }
 }
 
 /// While it exists, no event of this thread is recorded.
 #[derive(Debug)]
-pub struct Quiet(());
+pub struct RecordingPaused(());
 
 /// Stops the recording of this thread's events: its work is about the trace itself.
-pub fn quiet() -> Quiet {
-    QUIET.with(|quiet| quiet.set(quiet.get() + 1));
-    Quiet(())
+pub fn pause_recording() -> RecordingPaused {
+    PAUSES.with(|pauses| pauses.set(pauses.get() + 1));
+    RecordingPaused(())
 }
 
-impl Drop for Quiet {
+impl Drop for RecordingPaused {
     fn drop(&mut self) {
-        QUIET.with(|quiet| quiet.set(quiet.get() - 1));
+        PAUSES.with(|pauses| pauses.set(pauses.get() - 1));
     }
 }
 
 /// Records an event of this thread. `fill` describes it, and puts its arguments into the buffer.
 pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
     // In a child of the process the locks below may be held for ever by threads that the child does not have.
-    if QUIET.with(Cell::get) > 0 || !Process::takes_events() || is_forked() {
+    if PAUSES.with(Cell::get) > 0 || !Process::takes_events() || is_forked() {
         return;
     }
     // An event of a destructor may come too late, when the thread ends: it is lost.
@@ -99,17 +99,17 @@ pub(crate) fn note(fill: impl FnOnce(&mut Arguments) -> Record) {
             add(&buffer);
             buffer
         });
-        let mut noted = buffer.noted.lock();
-        if noted.is_full() {
-            drop(noted);
+        let mut events = buffer.events.lock();
+        if events.is_full() {
+            drop(events);
             write_own(buffer);
-            noted = buffer.noted.lock();
-            if noted.is_full() {
+            events = buffer.events.lock();
+            if events.is_full() {
                 DROPPED.fetch_add(1, Ordering::Relaxed);
                 return;
             }
         }
-        let Noted { records, arguments, rank } = &mut *noted;
+        let Events { records, arguments, rank } = &mut *events;
         let before = arguments.values.len();
         let mut record = fill(arguments);
         record.arguments = (arguments.values.len() - before) as u32;
@@ -129,13 +129,13 @@ fn add(buffer: &Arc<ThreadBuffer>) {
     let mut threads = THREADS.lock();
     let has_ended = |buffer: &Arc<ThreadBuffer>| Arc::strong_count(buffer) == 1;
     let ended = threads.iter().filter(|buffer| has_ended(buffer)).count();
-    let mut excess = if is_written { 0 } else { ended.saturating_sub(MOST_ENDED) };
+    let mut excess = if is_written { 0 } else { ended.saturating_sub(MAX_ENDED) };
     threads.retain(|buffer| {
         if excess == 0 || !has_ended(buffer) {
             return true;
         }
         excess -= 1;
-        DROPPED.fetch_add(buffer.noted.lock().records.len() as u64, Ordering::Relaxed);
+        DROPPED.fetch_add(buffer.events.lock().records.len() as u64, Ordering::Relaxed);
         false
     });
     threads.push(buffer.clone());
@@ -147,21 +147,21 @@ fn write_own(buffer: &ThreadBuffer) {
     let Some(process) = Process::current() else { return };
     let start = now();
     write(buffer, &process);
-    let mut noted = buffer.noted.lock();
-    let rank = noted.rank.unwrap_or(NO_RANK);
+    let mut events = buffer.events.lock();
+    let rank = events.rank.unwrap_or(NO_RANK);
     let (shape, arrow, end) = (Shape::Slice, Arrow::None, now());
     let (name, category) = ("trace written", crate::MESSAGES);
-    noted.records.push(Record { shape, arrow, start, end, rank, arguments: 0, name, category });
+    events.records.push(Record { shape, arrow, start, end, rank, arguments: 0, name, category });
 }
 
 /// Writes a thread's events.
 fn write(buffer: &ThreadBuffer, process: &Process) {
     let spare = process.spare();
-    let rank = buffer.noted.lock().rank;
-    let mut noted = std::mem::replace(&mut *buffer.noted.lock(), Noted { rank, ..spare });
-    process.write(buffer, &noted);
-    noted.clear();
-    process.give_spare(noted);
+    let rank = buffer.events.lock().rank;
+    let mut events = std::mem::replace(&mut *buffer.events.lock(), Events { rank, ..spare });
+    process.write(buffer, &events);
+    events.clear();
+    process.give_spare(events);
 }
 
 /// Writes the events of all threads, and drops the buffers of ended ones.
@@ -171,7 +171,7 @@ pub(crate) fn write_all(process: &Process) {
         write(buffer, process);
     }
     drop(threads);
-    THREADS.lock().retain(|buffer| Arc::strong_count(buffer) > 1 || !buffer.noted.lock().records.is_empty());
+    THREADS.lock().retain(|buffer| Arc::strong_count(buffer) > 1 || !buffer.events.lock().records.is_empty());
 }
 
 /// Returns the number of dropped events since the last call.

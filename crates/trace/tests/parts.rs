@@ -214,7 +214,7 @@ fn what_a_process_says_is_in_its_part() {
     drop(first);
     drop(second);
     {
-        let _quiet = udeck_trace::quiet();
+        let _paused = udeck_trace::pause_recording();
         tracing::info!("not this");
     }
     let thread = std::thread::Builder::new().name("worker".into()).spawn(|| {

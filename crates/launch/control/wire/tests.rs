@@ -44,18 +44,18 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         sink().prop_map(|sink| ToNode::Unread { sink }),
         bytes().prop_map(|bytes| ToNode::Input { bytes }),
         any::<(u32, u32)>().prop_map(|(rank, bytes)| ToNode::BootConsumed { rank, bytes }),
-        any::<u32>().prop_map(|serial| ToNode::Look { serial }),
+        any::<u32>().prop_map(|serial| ToNode::SampleRanks { serial }),
     ]
 }
 
-fn look() -> impl Strategy<Value = RankLook> {
+fn sample() -> impl Strategy<Value = RankSample> {
     let wait = (".{0,40}", vec(any::<u32>(), 0..=MAX_AWAITED), any::<bool>())
         .prop_map(|(name, ranks, open)| Wait { call: Call::Retrieve, name, ranks, open });
     let waits = vec((wait, any::<u64>()), 0..=MAX_WAITS);
-    (any::<u32>(), any::<u64>(), waits).prop_map(|(rank, still_ms, waits)| RankLook {
+    (any::<u32>(), any::<u64>(), waits).prop_map(|(rank, idle_ms, waits)| RankSample {
         rank,
         state: RankState::Sleeps,
-        still_ms,
+        idle_ms,
         waits: waits.into_iter().map(|(wait, for_ms)| Published { wait, for_ms }).collect(),
     })
 }
@@ -63,11 +63,14 @@ fn look() -> impl Strategy<Value = RankLook> {
 /// A hostile node's lists have bounds.
 #[test]
 fn more_looks_than_one_message_has_are_refused() {
-    let look = RankLook { rank: 1, state: RankState::Runs, still_ms: 0, waits: Vec::new() };
-    for (count, is_right) in [(MAX_LOOKS, true), (MAX_LOOKS + 1, false)] {
+    let sample = RankSample { rank: 1, state: RankState::Runs, idle_ms: 0, waits: Vec::new() };
+    for (count, is_right) in [(MAX_SAMPLES, true), (MAX_SAMPLES + 1, false)] {
         let mut frame = Vec::new();
-        encode(&ToRoot::Looked { serial: 1, looks: vec![look.clone(); count], last: true }, &mut frame)
-            .unwrap();
+        encode(
+            &ToRoot::RankStates { serial: 1, samples: vec![sample.clone(); count], last: true },
+            &mut frame,
+        )
+        .unwrap();
         let mut frames = Frames::default();
         frames.push(&frame);
         assert_eq!(frames.decode::<ToRoot>().is_ok(), is_right, "{count}");
@@ -92,8 +95,8 @@ fn to_root() -> impl Strategy<Value = ToRoot> {
         (any::<u32>(), how).prop_map(|(rank, how)| ToRoot::Ended { rank, how }),
         Just(ToRoot::Bye),
         any::<(u32, u32)>().prop_map(|(rank, bytes)| ToRoot::BootTaken { rank, bytes }),
-        (any::<u32>(), vec(look(), 0..=MAX_LOOKS), any::<bool>())
-            .prop_map(|(serial, looks, last)| ToRoot::Looked { serial, looks, last }),
+        (any::<u32>(), vec(sample(), 0..=MAX_SAMPLES), any::<bool>())
+            .prop_map(|(serial, samples, last)| ToRoot::RankStates { serial, samples, last }),
     ]
 }
 

@@ -41,10 +41,10 @@ fn spec() -> Vec<u8> {
     })
 }
 
-fn looked() -> RankLook {
+fn sampled() -> RankSample {
     let wait = Wait { call: Call::Retrieve, name: "in".into(), ranks: vec![2, 3], open: true };
     let waits = vec![Published { wait, for_ms: 5000 }];
-    RankLook { rank: 3, state: RankState::Sleeps, still_ms: 4000, waits }
+    RankSample { rank: 3, state: RankState::Sleeps, idle_ms: 4000, waits }
 }
 
 fn to_node() -> Vec<Vec<u8>> {
@@ -57,7 +57,7 @@ fn to_node() -> Vec<Vec<u8>> {
         ToNode::Unread { sink: Sink::Stderr },
         ToNode::Input { bytes: word("typed") },
         ToNode::BootConsumed { rank: 3, bytes: 16 << 10 },
-        ToNode::Look { serial: 3 },
+        ToNode::SampleRanks { serial: 3 },
     ];
     messages.iter().map(framed).collect()
 }
@@ -75,7 +75,7 @@ fn to_root() -> Vec<Vec<u8>> {
         ToRoot::Ended { rank: 3, how: WireEnd::Killed(9) },
         ToRoot::Bye,
         ToRoot::BootTaken { rank: 3, bytes: 16 << 10 },
-        ToRoot::Looked { serial: 3, looks: vec![looked()], last: true },
+        ToRoot::RankStates { serial: 3, samples: vec![sampled()], last: true },
     ];
     messages.iter().map(framed).collect()
 }

@@ -1,4 +1,4 @@
-//! Mail of the root's other threads for the nodes. An eventfd wakes the thread that sends it.
+//! Commands from the root's other threads to the nodes. An eventfd wakes the thread that sends them.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use udeck_sys::EventFd;
 use crate::control::wire::Sink;
 
 #[derive(Debug)]
-pub(crate) enum Mail {
+pub(crate) enum NodeCommand {
     /// A piece of the name service's stream to a rank.
     Boot { rank: u32, bytes: Vec<u8> },
     /// The name service has dealt with `bytes` from this rank.
@@ -28,56 +28,59 @@ pub(crate) enum Mail {
     Unread { sink: Sink },
 }
 
-/// The sending side of the mail. Cheap to clone.
+/// Sender of commands to the nodes. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Mailbox {
-    mail: Sender<Mail>,
+pub(crate) struct NodeSender {
+    commands: Sender<NodeCommand>,
     wakeup: Arc<EventFd>,
 }
 
-/// The receiving side of the mail.
-pub(crate) struct Collector {
-    mail: Receiver<Mail>,
+/// Receiver of commands to the nodes.
+pub(crate) struct NodeReceiver {
+    commands: Receiver<NodeCommand>,
     wakeup: Arc<EventFd>,
 }
 
-pub(crate) fn mailbox() -> io::Result<(Mailbox, Collector)> {
+pub(crate) fn channel() -> io::Result<(NodeSender, NodeReceiver)> {
     let wakeup = Arc::new(EventFd::new()?);
     let (sender, receiver) = mpsc::channel();
-    Ok((Mailbox { mail: sender, wakeup: Arc::clone(&wakeup) }, Collector { mail: receiver, wakeup }))
+    Ok((
+        NodeSender { commands: sender, wakeup: Arc::clone(&wakeup) },
+        NodeReceiver { commands: receiver, wakeup },
+    ))
 }
 
-impl Mailbox {
-    pub(crate) fn post(&self, mail: Mail) {
+impl NodeSender {
+    pub(crate) fn post(&self, command: NodeCommand) {
         // If the receiver is gone, so are the nodes.
-        let _ = self.mail.send(mail);
+        let _ = self.commands.send(command);
         self.wakeup.signal();
     }
 }
 
-impl Collector {
-    /// Readable when there is mail.
+impl NodeReceiver {
+    /// Readable when a command has come.
     pub(crate) fn wakeup(&self) -> BorrowedFd<'_> {
         self.wakeup.as_fd()
     }
 
-    pub(crate) fn take(&self) -> Vec<Mail> {
-        // Reset first: mail that comes in between signals again.
+    pub(crate) fn take(&self) -> Vec<NodeCommand> {
+        // Reset first: a command that comes in between signals again.
         self.wakeup.reset();
-        self.mail.try_iter().collect()
+        self.commands.try_iter().collect()
     }
 }
 
-impl Outlet for Mailbox {
+impl Outlet for NodeSender {
     fn send(&mut self, rank: u32, bytes: Vec<u8>) {
-        self.post(Mail::Boot { rank, bytes });
+        self.post(NodeCommand::Boot { rank, bytes });
     }
 
     fn consumed(&mut self, rank: u32, bytes: usize) {
-        self.post(Mail::BootConsumed { rank, bytes });
+        self.post(NodeCommand::BootConsumed { rank, bytes });
     }
 
     fn close(&mut self, rank: u32) {
-        self.post(Mail::BootEnd { rank });
+        self.post(NodeCommand::BootEnd { rank });
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     registry::{NicOptions, TRANSPORTS},
 };
 
-pub(super) struct Ways {
+pub(super) struct Transports {
     pub findings: Vec<Finding>,
     pub can_run: bool,
 }
@@ -30,29 +30,34 @@ pub(super) fn sections(tree: &Tree) -> Vec<Section> {
         .collect()
 }
 
-pub(super) fn find(question: &Question) -> Ways {
+pub(super) fn find(question: &Question) -> Transports {
     let config = match Config::from_env() {
         Ok(config) => config,
         Err(error) => {
             let finding = Finding::problem("settings", error.to_string(), "correct or unset that variable");
-            return Ways { findings: vec![finding], can_run: false };
+            return Transports { findings: vec![finding], can_run: false };
         }
     };
     let transports = question.transports.as_deref().or(config.transport.as_deref());
     let wanted = Wanted { transports, encrypt: question.encrypt || config.encrypt };
     let mut options = NicOptions::new([0; 32]);
     (options.arena, options.trusting, options.detect) = (config.arena, config.trusting, config.detect);
-    let (within, within_works) = way(Relation::SameHost, question, wanted, &options);
-    let (beyond, beyond_works) = way(Relation::OtherHost, question, wanted, &options);
+    let (within, within_works) = transport_for(Relation::SameHost, question, wanted, &options);
+    let (beyond, beyond_works) = transport_for(Relation::OtherHost, question, wanted, &options);
     let mut findings = vec![within, beyond];
     if let Some(wanted) = wanted.transports {
         findings.insert(0, Finding::ok("asked for", format!("{wanted} only (--transport, DECK_TRANSPORT)")));
     }
-    Ways { findings, can_run: within_works && (beyond_works || !question.several_hosts) }
+    Transports { findings, can_run: within_works && (beyond_works || !question.several_hosts) }
 }
 
 /// Returns the finding on the transport between two ranks in this relation, and whether one leads there.
-fn way(relation: Relation, question: &Question, wanted: Wanted<'_>, options: &NicOptions) -> (Finding, bool) {
+fn transport_for(
+    relation: Relation,
+    question: &Question,
+    wanted: Wanted<'_>,
+    options: &NicOptions,
+) -> (Finding, bool) {
     let (subject, hosts): (_, &[u32]) = match relation {
         Relation::SameHost => ("same host", &[0, 0]),
         Relation::OtherHost => ("other hosts", &[0, 1]),
@@ -135,7 +140,7 @@ mod tests {
     use super::*;
     use crate::doctor::Mark;
 
-    fn of(transports: Option<&str>) -> Ways {
+    fn of(transports: Option<&str>) -> Transports {
         find(&beyond(transports))
     }
 
@@ -149,47 +154,47 @@ mod tests {
     #[test]
     fn what_is_to_be_encrypted_is_looked_for_among_what_encrypts() {
         let encrypted = |transports| find(&Question { encrypt: true, ..beyond(transports) });
-        let text = |ways: &Ways| format!("{:?}", ways.findings);
-        let ways = encrypted(None);
-        assert!(ways.can_run && text(&ways).contains("not encrypted"), "{}", text(&ways));
+        let text = |found: &Transports| format!("{:?}", found.findings);
+        let found = encrypted(None);
+        assert!(found.can_run && text(&found).contains("not encrypted"), "{}", text(&found));
         assert!(!text(&of(None)).contains("not encrypted"));
         assert!(!encrypted(Some("tcp")).can_run && of(Some("tcp")).can_run);
     }
 
     #[test]
     fn a_job_would_take_what_ranks_take() {
-        let Ways { findings, can_run } = of(None);
+        let Transports { findings, can_run } = of(None);
         assert!(can_run);
-        let seen: Vec<_> = findings.iter().map(|one| (one.mark, &one.subject[..], &one.seen[..])).collect();
-        assert_eq!(seen[0], (Mark::Ok, "same host", "shm"));
-        let (mark, subject, beyond) = seen[1];
+        let state: Vec<_> = findings.iter().map(|one| (one.mark, &one.subject[..], &one.state[..])).collect();
+        assert_eq!(state[0], (Mark::Ok, "same host", "shm"));
+        let (mark, subject, beyond) = state[1];
         assert_eq!((mark, subject), (Mark::Ok, "other hosts"));
         // A host without an RDMA device reports why verbs is not taken; a host with one takes it.
-        let ways =
+        let found =
             ["tcp at 127.0.0.1 (shm: it reaches ranks of its own host only; verbs: ", "verbs at 127.0.0.1: "];
-        assert!(ways.iter().any(|way| beyond.starts_with(way)), "{beyond}");
+        assert!(found.iter().any(|way| beyond.starts_with(way)), "{beyond}");
     }
 
     #[test]
     fn what_was_asked_for_is_what_counts() {
-        let Ways { findings, can_run } = of(Some("udp"));
-        assert!(can_run && findings[1].seen == "udp at 127.0.0.1" && findings[2].seen == findings[1].seen);
-        let Ways { findings, can_run } = of(Some("shm"));
+        let Transports { findings, can_run } = of(Some("udp"));
+        assert!(can_run && findings[1].state == "udp at 127.0.0.1" && findings[2].state == findings[1].state);
+        let Transports { findings, can_run } = of(Some("shm"));
         assert!(
             !can_run && findings[1].mark == Mark::Ok && findings[2].mark == Mark::Problem,
             "{findings:?}"
         );
-        let Ways { findings, can_run } = of(Some("pigeon"));
-        assert!(!can_run && findings[1].seen.contains("there are: shm, verbs, tcp, udp"), "{findings:?}");
+        let Transports { findings, can_run } = of(Some("pigeon"));
+        assert!(!can_run && findings[1].state.contains("there are: shm, verbs, tcp, udp"), "{findings:?}");
     }
 
     #[test]
     fn an_address_that_is_not_ours_is_a_problem() {
         let interface = Some(Ok(IpAddr::from([203, 0, 113, 1])));
         let question = Question { interface, ..Question::default() };
-        let ways = find(&question);
-        assert_eq!(ways.findings.iter().map(|one| one.mark).collect::<Vec<_>>(), [Mark::Ok, Mark::Problem]);
-        assert!(ways.can_run, "on this host");
+        let found = find(&question);
+        assert_eq!(found.findings.iter().map(|one| one.mark).collect::<Vec<_>>(), [Mark::Ok, Mark::Problem]);
+        assert!(found.can_run, "on this host");
         assert!(!find(&Question { several_hosts: true, ..question }).can_run);
     }
 

@@ -10,7 +10,7 @@ use rustix::process::Pid;
 use udeck_boot::waits::Published;
 
 use crate::{
-    control::wire::{RankLook, RankState},
+    control::wire::{RankSample, RankState},
     ranks::Ranks,
 };
 
@@ -23,7 +23,7 @@ const OWN_THREADS: &str = "deck-";
 
 /// Checks the ranks of this host, and remembers their state.
 #[derive(Default)]
-pub(crate) struct Lookout(HashMap<u32, Seen>);
+pub(crate) struct WaitSampler(HashMap<u32, Seen>);
 
 /// State of a rank at the last check.
 struct Seen {
@@ -43,10 +43,10 @@ struct Work {
     turns: u64,
 }
 
-impl Lookout {
+impl WaitSampler {
     /// Returns the state of each rank. Does not block; reads some small files for each rank.
-    pub(crate) fn look(&mut self, ranks: &Ranks) -> Vec<RankLook> {
-        let looks: Vec<_> = ranks
+    pub(crate) fn sample(&mut self, ranks: &Ranks) -> Vec<RankSample> {
+        let samples: Vec<_> = ranks
             .pages()
             .map(|(rank, pid, page)| {
                 let (joined, waits) = page.read();
@@ -57,12 +57,12 @@ impl Lookout {
                     seen = Duration::ZERO;
                 }
                 let still = waits.iter().map(|wait| wait.for_ms).min().unwrap_or(u64::MAX);
-                let still_ms = still.min(seen.as_millis() as u64);
-                RankLook { rank, state: state(worker.unwrap_or(pid), joined.is_some()), still_ms, waits }
+                let idle_ms = still.min(seen.as_millis() as u64);
+                RankSample { rank, state: state(worker.unwrap_or(pid), joined.is_some()), idle_ms, waits }
             })
             .collect();
-        self.0.retain(|rank, _| looks.iter().any(|look| look.rank == *rank));
-        looks
+        self.0.retain(|rank, _| samples.iter().any(|sample| sample.rank == *rank));
+        samples
     }
 
     /// Returns for how long the rank has made no progress, as far as the checks have seen.
@@ -152,10 +152,10 @@ mod tests {
     /// Returns the time without progress, seen one second after the first check, if the rank has done `more` in
     /// between.
     fn after_a_second(waits: [&[Published]; 2], more: Work) -> Duration {
-        let (mut lookout, start) = (Lookout::default(), Instant::now());
-        assert_eq!(lookout.note(0, start, work(500, 7), waits[0]), Duration::ZERO);
+        let (mut sampler, start) = (WaitSampler::default(), Instant::now());
+        assert_eq!(sampler.note(0, start, work(500, 7), waits[0]), Duration::ZERO);
         let then = Work { time: Duration::from_millis(500) + more.time, turns: 7 + more.turns };
-        lookout.note(0, start + Duration::from_secs(1), then, waits[1])
+        sampler.note(0, start + Duration::from_secs(1), then, waits[1])
     }
 
     #[test]
