@@ -6,12 +6,14 @@
 //! | file | what it is |
 //! |---|---|
 //! | `frame.rs` | what the two ends of a connection say to each other |
+//! | `memory.rs` | registered memory, by keys |
 //! | `progress.rs`, `bell.rs` | who moves the end points of a NIC on, and how threads wait together |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 mod bell;
 pub mod frame;
+pub mod memory;
 mod progress;
 
 pub use bell::Bell;

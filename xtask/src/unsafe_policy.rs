@@ -50,7 +50,7 @@ const UNSAFE_PLACES: &[Place] = &[
     Place { at: "bindings/dat/ffi", what: What::Anything },
     Place { at: "bindings/dat/paths/", what: What::Anything },
     Place { at: "bindings/dat/api/memory.rs", what: What::Anything },
-    Place { at: "bindings/dat/core/memory.rs", what: What::Anything },
+    Place { at: "bindings/rdma/memory.rs", what: What::Anything },
     Place { at: "bindings/dat/core/slot.rs", what: What::Anything },
     // The C library's `atexit`.
     Place { at: "crates/directory/names/job.rs", what: What::Anything },

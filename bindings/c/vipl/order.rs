@@ -3,8 +3,8 @@
 
 use smallvec::SmallVec;
 use udeck::via::Ptag;
+use udeck_rdma::memory::{Refusal, Right, Segment, gather_located, locate, scatter_located};
 
-use super::memory::{self, Right};
 use super::types::{ALIGNMENT, ControlSegment, Descriptor, DescriptorSegment, control, status};
 
 /// Data segments of a descriptor, at most.
@@ -19,7 +19,7 @@ pub(super) struct Place {
     pub handle: u32,
 }
 
-// SAFETY: an address, which is followed through `memory::access` only.
+// SAFETY: an address, which is followed through `locate` only.
 unsafe impl Send for Place {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub(super) struct Order {
     pub operation: Operation,
     pub immediate: Option<u32>,
     pub fenced: bool,
-    pub segments: SmallVec<[DescriptorSegment; 1]>,
+    pub segments: SmallVec<[Segment; 1]>,
     /// Bytes of all segments.
     pub total: usize,
     /// What is wrong with it, as bits of its status.
@@ -66,7 +66,7 @@ impl Short {
         if !address.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let at = memory::find(place.handle, ptag, address as u64, LEAST, Right::Local)?;
+        let at = locate(address as u64, LEAST as u64, place.handle, ptag.0, Right::LocalWrite)?;
         // SAFETY: registered for `LEAST` bytes, which has the control segment and two more, and aligned. The caller keeps his lock.
         let (head, segment) = unsafe {
             (&raw const *at.cast::<ControlSegment>(), at.add(32).cast::<DescriptorSegment>().read())
@@ -128,7 +128,7 @@ impl Receive {
                 operation: Operation::Send,
                 immediate: None,
                 fenced: false,
-                segments: SmallVec::from_buf([self.segment]),
+                segments: SmallVec::from_buf([self.segment.into()]),
                 total: self.segment.last as usize,
                 error: 0,
             },
@@ -143,15 +143,14 @@ impl Order {
         if !address.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let (head, first) = memory::access(place.handle, ptag, address as u64, LEAST, Right::Local, |at| {
-            // SAFETY: registered for `LEAST` bytes, and aligned.
-            unsafe {
-                let head = at.cast::<ControlSegment>().read();
-                // Neither done nor failed, whatever it was the last time.
-                (&raw mut (*at.cast::<ControlSegment>()).status).write(0);
-                (head, at.add(32).cast::<[DescriptorSegment; 2]>().read())
-            }
-        })?;
+        let at = locate(address as u64, LEAST as u64, place.handle, ptag.0, Right::LocalWrite)?;
+        // SAFETY: registered for `LEAST` bytes, and aligned. The caller keeps its VI's lock.
+        let (head, first) = unsafe {
+            let head = at.cast::<ControlSegment>().read();
+            // Neither done nor failed, whatever it was the last time.
+            (&raw mut (*at.cast::<ControlSegment>()).status).write(0);
+            (head, at.add(32).cast::<[DescriptorSegment; 2]>().read())
+        };
         let mut order = Order {
             place,
             operation: Operation::Send,
@@ -168,12 +167,12 @@ impl Order {
         }
         match count {
             0 => {}
-            1 => order.segments.push(first[0]),
-            2 => order.segments.extend_from_slice(&first),
+            1 => order.segments.push(first[0].into()),
+            2 => order.segments.extend(first.map(Segment::from)),
             _ => order.segments = read_all(place, ptag, count)?,
         }
         order.take_operation(head.control & control::OP_MASK, queue);
-        order.total = order.segments.iter().map(|segment| segment.last as usize).sum();
+        order.total = order.segments.iter().map(|segment| segment.len as usize).sum();
         if order.error == 0 && order.segments.len() > MAX_SEGMENTS {
             order.error = status::FORMAT_ERROR;
         }
@@ -191,10 +190,10 @@ impl Order {
         let may = queue == Queue::Send && !self.segments.is_empty();
         let remote = if may { Some(self.segments.remove(0)) } else { None };
         self.operation = match (operation, remote) {
-            (control::OP_RDMAWRITE, Some(to)) => Operation::Write(to.data, to.handle),
+            (control::OP_RDMAWRITE, Some(to)) => Operation::Write(to.address, to.key),
             // A read carries no immediate data: the peer learns nothing of it.
             (control::OP_RDMAREAD, Some(from)) if self.immediate.is_none() => {
-                Operation::Read(from.data, from.handle)
+                Operation::Read(from.address, from.key)
             }
             _ => {
                 self.error = status::FORMAT_ERROR;
@@ -215,104 +214,42 @@ impl Order {
     /// Whether all segments are registered with this tag.
     pub fn is_registered(&self, ptag: Ptag) -> bool {
         self.segments.iter().all(|segment| {
-            segment.last == 0
-                || memory::access(
-                    segment.handle,
-                    ptag,
-                    segment.data,
-                    segment.last as usize,
-                    Right::Local,
-                    |_| (),
-                )
-                .is_some()
+            segment.len == 0
+                || locate(segment.address, segment.len.into(), segment.key, ptag.0, Right::LocalRead)
+                    .is_some()
         })
     }
 
     /// Copies the segments' bytes to `to`, which has room for all. `false`: not all are registered with this tag any more.
-    pub fn gather(&self, ptag: Ptag, mut to: &mut [u8]) -> bool {
-        for segment in &self.segments {
-            let Some((now, later)) = to.split_at_mut_checked(segment.last as usize) else { return false };
-            to = later;
-            let copied = now.is_empty()
-                || memory::access(segment.handle, ptag, segment.data, now.len(), Right::Local, |at| {
-                    // SAFETY: registered for so many bytes; `now` is memory of ours. (What another thread of the program writes
-                    // there meanwhile, C has to answer for: bytes are copied, whatever they are.)
-                    unsafe { copy(at, now.as_mut_ptr(), now.len()) }
-                })
-                .is_some();
-            if !copied {
-                return false;
-            }
-        }
-        true
+    pub fn gather(&self, ptag: Ptag, to: &mut [u8]) -> bool {
+        // SAFETY: the caller keeps its VI's lock.
+        unsafe { gather_located(&self.segments, ptag.0, Right::LocalRead, to) }.is_ok()
     }
 
-    /// Copies pieces to the segments, as far as they reach.
-    pub fn scatter<'a>(&self, ptag: Ptag, from: impl Iterator<Item = &'a [u8]>) -> Scattered {
-        let mut room = self.segments.iter().copied();
-        let mut current = room.next();
-        let mut left_over = 0;
-        for mut piece in from {
-            while !piece.is_empty() {
-                let Some(segment) = &mut current else {
-                    left_over += piece.len();
-                    break;
-                };
-                let now = piece.len().min(segment.last as usize);
-                if now > 0 {
-                    let copied =
-                        memory::access(segment.handle, ptag, segment.data, now, Right::Local, |at| {
-                            // SAFETY: registered for so many bytes; the piece is not the program's memory.
-                            unsafe { copy(piece.as_ptr(), at, now) }
-                        });
-                    if copied.is_none() {
-                        return Scattered::Forbidden;
-                    }
-                }
-                segment.data += now as u64;
-                segment.last -= now as u32;
-                piece = &piece[now..];
-                if segment.last == 0 {
-                    current = room.next();
-                }
-            }
-        }
-        if left_over == 0 { Scattered::All } else { Scattered::TooLong(left_over) }
-    }
-}
-
-/// What became of bytes that came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scattered {
-    All,
-    /// So many did not fit.
-    TooLong(usize),
+    /// Copies pieces to the segments, as far as they reach. Returns how many bytes did not fit.
+    ///
+    /// # Errors
     /// A segment is not registered any more.
-    Forbidden,
-}
-
-/// # Safety
-/// As of `copy_nonoverlapping`, but for bytes that others write meanwhile.
-#[inline]
-unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: as the caller promises.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+    pub fn scatter<'a>(&self, ptag: Ptag, from: impl Iterator<Item = &'a [u8]>) -> Result<usize, Refusal> {
+        // SAFETY: the caller keeps its VI's lock.
+        unsafe { scatter_located(&self.segments, ptag.0, Right::LocalWrite, from) }
+    }
 }
 
 #[cold]
-fn read_all(place: Place, ptag: Ptag, count: usize) -> Option<SmallVec<[DescriptorSegment; 1]>> {
+fn read_all(place: Place, ptag: Ptag, count: usize) -> Option<SmallVec<[Segment; 1]>> {
     let len = 32 + 16 * count;
-    memory::access(place.handle, ptag, place.descriptor as u64, len, Right::Local, |at| {
-        // SAFETY: registered for so many bytes, and aligned.
-        (0..count).map(|nth| unsafe { at.add(32 + 16 * nth).cast::<DescriptorSegment>().read() }).collect()
-    })
+    let at = locate(place.descriptor as u64, len as u64, place.handle, ptag.0, Right::LocalRead)?;
+    // SAFETY: registered for so many bytes, and aligned. The caller keeps its VI's lock.
+    let segment = |nth| unsafe { at.add(32 + 16 * nth).cast::<DescriptorSegment>().read() };
+    Some((0..count).map(|nth| segment(nth).into()).collect())
 }
 
 impl Place {
     /// Says in the descriptor how it ended. Nothing, if its memory is not registered any more.
     #[inline(always)]
     pub fn write(self, ptag: Ptag, bits: u32, length: usize, immediate: Option<u32>) {
-        if let Some(at) = memory::find(self.handle, ptag, self.descriptor as u64, 32, Right::Local) {
+        if let Some(at) = locate(self.descriptor as u64, 32, self.handle, ptag.0, Right::LocalWrite) {
             // SAFETY: registered for so many bytes, and aligned, as was checked when it was posted.
             unsafe { finish(at, bits, length, immediate) }
         }

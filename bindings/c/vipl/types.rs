@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_ushort, c_void};
 
+use udeck_rdma::memory::Segment;
+
 use super::handle::Handle;
 
 pub(super) type Ulong = c_ulong;
@@ -58,6 +60,12 @@ pub(super) struct DescriptorSegment {
     pub data: u64,
     pub handle: u32,
     pub last: u32,
+}
+
+impl From<DescriptorSegment> for Segment {
+    fn from(segment: DescriptorSegment) -> Segment {
+        Segment { address: segment.data, len: segment.last, key: segment.handle }
+    }
 }
 
 /// `VIP_DESCRIPTOR`, up to its segments.

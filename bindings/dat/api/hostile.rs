@@ -71,7 +71,7 @@ impl Memory {
                 _ => ALL_RIGHTS,
             };
             let pz = if let Target::OtherZone = REGIONS[nth] { other.id() } else { pz.id() };
-            let piece = Piece { named: start as u64, start, len: REGION, pz, rights, of: 0 };
+            let piece = Piece { named: start as u64, start, len: REGION, zone: pz, rights, of: 0 };
             table::add(piece).unwrap()
         });
         table::remove(contexts[4]);

@@ -51,7 +51,7 @@ impl Bytes {
     /// Registers it.
     fn register(&self, pz: &Pz, rights: u32) -> Result<u32> {
         let start = self.at.as_ptr().expose_provenance();
-        let piece = Piece { named: start as u64, start, len: self.len, pz: pz.id(), rights, of: 0 };
+        let piece = Piece { named: start as u64, start, len: self.len, zone: pz.id(), rights, of: 0 };
         table::add(piece).map_err(|_| Error::Full { call: CREATE, what: "the table of memory regions" })
     }
 }
@@ -110,7 +110,7 @@ impl Lmr {
         let len = length(bytes.len())?;
         let bytes = Bytes::new(bytes);
         let context = bytes.register(pz, Right::LocalRead as u32 | Right::LocalWrite as u32)?;
-        let triplet = Triplet { address: bytes.at.as_ptr().addr() as u64, len, context };
+        let triplet = Triplet { address: bytes.at.as_ptr().addr() as u64, len, key: context };
         Ok(Lmr(Box::new(Held {
             triplet,
             cookie: 0,
@@ -428,7 +428,7 @@ impl SharedLmr {
 
     /// What a peer needs to reach it.
     pub fn remote(&self) -> RemoteMemory {
-        let Triplet { address, len, context } = self.triplet();
+        let Triplet { address, len, key: context } = self.triplet();
         RemoteMemory { address, len, context }
     }
 
@@ -439,13 +439,13 @@ impl SharedLmr {
             return Err(Error::parameter(call, what));
         }
         let start = self.0.bytes.at.as_ptr().expose_provenance() + part.start;
-        let (pz, rights, of) = (self.0.pz.id(), rights.bits(), self.0.context);
-        Ok(Piece { named: start as u64, start, len: part.len(), pz, rights, of })
+        let (zone, rights, of) = (self.0.pz.id(), rights.bits(), self.0.context);
+        Ok(Piece { named: start as u64, start, len: part.len(), zone, rights, of })
     }
 
     pub(super) fn triplet(&self) -> Triplet {
         let bytes = &self.0.bytes;
-        Triplet { address: bytes.at.as_ptr().addr() as u64, len: bytes.len as u32, context: self.0.context }
+        Triplet { address: bytes.at.as_ptr().addr() as u64, len: bytes.len as u32, key: self.0.context }
     }
 
     fn check(&self, call: &'static str, offset: usize, len: usize) -> Result {

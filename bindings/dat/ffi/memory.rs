@@ -161,7 +161,7 @@ pub unsafe extern "C" fn lmr_create(
             1 => 0,
             _ => return Err(Code::argument(7)),
         };
-        let piece = Piece { named, start, len, pz: pz.pz.id, rights, of: 0 };
+        let piece = Piece { named, start, len, zone: pz.pz.id, rights, of: 0 };
         let context = memory::add(piece)?;
         let slot = LMRS.insert(ia.provider, |_| Lmr { pz, piece, mem_type, region, context });
         ia.objects.lock().insert(slot.handle());
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn lmr_free(handle: Handle) -> Code {
         // SAFETY: as above.
         let slot = unsafe { LMRS.find(handle) }.ok_or(gone)?;
         let freed = LMRS.remove(slot, gone, |lmr| {
-            if !memory::remove_unbound(lmr.context) {
+            if !memory::remove_without_parts(lmr.context) {
                 return Err(Code::INVALID_STATE.of(Sub::LmrInUse));
             }
             lmr.pz.ia.forget(handle);
@@ -353,7 +353,7 @@ fn part(lmr: &Lmr, triplet: Triplet, rights: u32, va_type: u32) -> Result<Piece>
     let whole = lmr.piece;
     let offset = triplet.address.wrapping_sub(whole.named);
     let fits = offset <= whole.len as u64 && u64::from(triplet.len) <= whole.len as u64 - offset;
-    if !fits || triplet.context != lmr.context {
+    if !fits || triplet.key != lmr.context {
         return Err(Code::argument(3));
     }
     // Peers write and read it; that needs the LMR to be written and read here.
@@ -367,7 +367,7 @@ fn part(lmr: &Lmr, triplet: Triplet, rights: u32, va_type: u32) -> Result<Piece>
         1 => 0,
         _ => return Err(Code::argument(5)),
     };
-    Ok(Piece { named, start, len: triplet.len as usize, pz: whole.pz, rights, of: lmr.context })
+    Ok(Piece { named, start, len: triplet.len as usize, zone: whole.zone, rights, of: lmr.context })
 }
 
 /// `dat_rmr_free`.

@@ -167,7 +167,7 @@ pub unsafe extern "C" fn post_rdma_read(
         }
         // SAFETY: NULL or a handle.
         unsafe {
-            with(ep, |ep| ep.post_request(Operation::Read(from.address, from.context), &cut, cookie, flags))
+            with(ep, |ep| ep.post_request(Operation::Read(from.address, from.key), &cut, cookie, flags))
         }
     })
 }
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn post_rdma_write(
         let to = unsafe { remote(to, crate::core::event::total(segments)) }?;
         // SAFETY: NULL or a handle.
         unsafe {
-            with(ep, |ep| ep.post_request(Operation::Write(to.address, to.context), segments, cookie, flags))
+            with(ep, |ep| ep.post_request(Operation::Write(to.address, to.key), segments, cookie, flags))
         }
     })
 }

@@ -116,7 +116,7 @@ fn describe(nic: &NicState) -> NicAttributes {
         thread_safe: 1,
         max_discriminator_len: MAX_DISCRIMINATOR as u16,
         max_register_bytes: below.max_registered_bytes as Ulong,
-        max_register_regions: below.max_registrations.min(memory::MOST) as Ulong,
+        max_register_regions: below.max_registrations.min(memory::MAX) as Ulong,
         max_register_block_bytes: below.max_registered_bytes as Ulong,
         max_vi: vis::most(nic) as Ulong,
         max_descriptors_per_queue: MAX_DESCRIPTORS as Ulong,

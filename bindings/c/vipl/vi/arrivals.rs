@@ -3,11 +3,10 @@
 use udeck::via::transport::{Body, Found, Inline};
 use udeck::via::{Arrival, Error, Lent, Reliability};
 use udeck_rdma::frame::{self, Head, IMMEDIATE, Reason};
+use udeck_rdma::memory::{Right, Segment, locate, scatter_located};
 
 use super::sends::Answer;
 use super::{Until, ViObject};
-use crate::vipl::memory::{self, Right};
-use crate::vipl::order::Scattered;
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
 
 /// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
@@ -48,7 +47,7 @@ impl ViObject {
         if head.kind != frame::SEND || receive.other.is_some() || body.len() > segment.last as usize {
             return None;
         }
-        let to = memory::find(segment.handle, self.ptag, segment.data, body.len(), Right::Local)?;
+        let to = locate(segment.data, body.len() as u64, segment.handle, self.ptag.0, Right::LocalWrite)?;
         // SAFETY: registered for so many bytes, and we have the VI's lock; `body` is memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
         let immediate = head.immediate();
@@ -144,12 +143,9 @@ impl ViObject {
         let mut placed = length;
         if order.error == 0 {
             match order.scatter(self.ptag, pieces) {
-                Scattered::All => {}
-                Scattered::TooLong(left_over) => {
-                    bits |= status::LENGTH_ERROR;
-                    placed -= left_over;
-                }
-                Scattered::Forbidden => (bits, placed) = (bits | status::PROTECTION_ERROR, 0),
+                Ok(0) => {}
+                Ok(left_over) => (bits, placed) = (bits | status::LENGTH_ERROR, placed - left_over),
+                Err(_) => (bits, placed) = (bits | status::PROTECTION_ERROR, 0),
             }
         } else {
             placed = 0;
@@ -224,11 +220,12 @@ impl ViObject {
     fn take_write(&mut self, immediate: Option<u32>, body: &[u8]) -> bool {
         let Some((address, handle, data)) = frame::read_write(body) else { return false };
         let written = self.attributes.rdma_write != 0
-            && memory::access(handle, self.ptag, address, data.len(), Right::RemoteWrite, |at| {
-                // SAFETY: registered for so many bytes, and to be written by peers; `data` is not the program's memory.
-                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) }
-            })
-            .is_some();
+            && u32::try_from(data.len()).is_ok_and(|len| {
+                let to = [Segment { address, len, key: handle }];
+                // SAFETY: the caller keeps its VI's lock.
+                unsafe { scatter_located(&to, self.ptag.0, Right::RemoteWrite, std::iter::once(data)) }
+                    .is_ok()
+            });
         if !written {
             let why = "the peer's RDMA write names memory that it may not write";
             if self.level == Reliability::Unreliable {
@@ -264,7 +261,7 @@ impl ViObject {
         let is_allowed = self.attributes.rdma_read != 0
             && usize::try_from(len).is_ok_and(|len| {
                 len <= self.nic.max_transfer()
-                    && memory::access(handle, self.ptag, address, len, Right::RemoteRead, |_| ()).is_some()
+                    && locate(address, len as u64, handle, self.ptag.0, Right::RemoteRead).is_some()
             });
         // Bounded by what the peer's send queue holds.
         if self.answers.len() > super::MAX_DESCRIPTORS {
@@ -299,9 +296,9 @@ impl ViObject {
         };
         let (mut error, mut length) = (0, data.len());
         match self.scatter_read(read, data) {
-            Scattered::All => {}
-            Scattered::TooLong(_) => return false,
-            Scattered::Forbidden => (error, length) = (status::PROTECTION_ERROR, 0),
+            Some(Ok(_)) => {}
+            Some(Err(_)) => (error, length) = (status::PROTECTION_ERROR, 0),
+            None => return false,
         }
         self.read_over(read, error, length);
         if error != 0 {

@@ -4,10 +4,10 @@ use udeck::via::mem::Fill;
 use udeck::via::transport::Inline;
 use udeck::via::{Block, Error, Reliability};
 use udeck_rdma::frame::{self, Head, Reason};
+use udeck_rdma::memory::{Refusal, Right, Segment, gather_located, locate};
 
 use super::{MAX_DESCRIPTORS, ViObject};
-use crate::vipl::memory::{self, Right};
-use crate::vipl::order::{Operation, Order, Place, Queue, Scattered, Short};
+use crate::vipl::order::{Operation, Order, Place, Queue, Short};
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, VipReturn, status};
 
 /// What fits into a message of the interface below beside the head.
@@ -85,7 +85,7 @@ impl ViObject {
         if len > INLINE || len > self.max_transfer() {
             return false;
         }
-        let found = memory::find(segment.handle, self.ptag, segment.data, len, Right::Local);
+        let found = locate(segment.data, len as u64, segment.handle, self.ptag.0, Right::LocalRead);
         let (Some(at), Some(below)) = (found, &mut self.below) else { return false };
         // SAFETY: registered for so many bytes, which are copied before this VI's lock is released.
         let body = unsafe { std::slice::from_raw_parts(at, len) };
@@ -281,13 +281,11 @@ impl ViObject {
         let mut block = self.block(frame::DATA_HEAD + len)?;
         let (head, data) = block.bytes_mut().split_at_mut(frame::DATA_HEAD);
         head.copy_from_slice(&frame::data_head(false));
-        let copied = memory::access(handle, self.ptag, address, len, Right::RemoteRead, |at| {
-            // SAFETY: registered for so many bytes, and to be read by peers; `data` is memory of ours.
-            unsafe { std::ptr::copy_nonoverlapping(at, data.as_mut_ptr(), len) }
-        });
-        match copied {
-            Some(()) => self.hand_off(Head::plain(frame::DATA), block),
-            None => self.send_small(Head::plain(frame::DATA), &refusal),
+        let from = [Segment { address, len: len as u32, key: handle }];
+        // SAFETY: the caller keeps its VI's lock.
+        match unsafe { gather_located(&from, self.ptag.0, Right::RemoteRead, data) } {
+            Ok(()) => self.hand_off(Head::plain(frame::DATA), block),
+            Err(_) => self.send_small(Head::plain(frame::DATA), &refusal),
         }
     }
 
@@ -351,13 +349,13 @@ impl ViObject {
         self.oldest(|stage| matches!(stage, Stage::Reading(_)))
     }
 
-    /// What the read at this place asked for goes to its segments.
-    pub(super) fn scatter_read(&self, at: usize, data: &[u8]) -> Scattered {
+    /// What the read at this place asked for goes to its segments. `None`: it asked for something else.
+    pub(super) fn scatter_read(&self, at: usize, data: &[u8]) -> Option<Result<usize, Refusal>> {
         match &self.sends[at].stage {
             Stage::Reading(order) if order.total == data.len() => {
-                order.scatter(self.ptag, std::iter::once(data))
+                Some(order.scatter(self.ptag, std::iter::once(data)))
             }
-            _ => Scattered::TooLong(0),
+            _ => None,
         }
     }
 

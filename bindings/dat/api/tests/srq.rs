@@ -146,7 +146,7 @@ fn what_a_shared_queue_refuses_comes_back() {
 fn memory_of_a_shared_queue_goes_with_its_last_end_point() {
     let (server, _) = served("shm", None);
     let lmr = Iov::from(server.lmr(4));
-    let context = lmr.triplets()[0].context;
+    let context = lmr.triplets()[0].key;
     server.srq.post_receive(lmr, 1).unwrap();
     let Served { srq, eps: [one, two], .. } = server;
     drop(srq);

@@ -252,7 +252,7 @@ impl Ep {
     fn take_write(&mut self, body: &[u8]) -> bool {
         let Some((address, context, data)) = frame::read_write(body) else { return false };
         let Ok(len) = u32::try_from(data.len()) else { return false };
-        if memory::write(Triplet { address, len, context }, self.pz, Right::RemoteWrite, data).is_err() {
+        if memory::write(Triplet { address, len, key: context }, self.pz, Right::RemoteWrite, data).is_err() {
             self.break_connection(Reason::BadKey);
         }
         true
@@ -262,7 +262,7 @@ impl Ep {
     fn take_read(&mut self, body: &[u8]) -> bool {
         let Some((address, context, len)) = frame::read_read(body) else { return false };
         let len = u32::try_from(len).ok().filter(|len| *len as usize <= self.ia.max_transfer());
-        self.answer_read(len.map(|len| Triplet { address, len, context }))
+        self.answer_read(len.map(|len| Triplet { address, len, key: context }))
     }
 
     /// The interface below says that the connection is over.

@@ -382,7 +382,7 @@ impl Ep {
     }
 }
 
-fn protection(_: Code) -> Stop {
+fn protection(_: memory::Refusal) -> Stop {
     Stop::Bad(Status::LocalProtection)
 }
 
