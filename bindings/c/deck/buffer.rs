@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
 use udeck::{Buf, Received};
 
-use super::error::{Failure, Result, call};
-use super::mailbox::{Box_, Wait, post_buf, retrieve_view};
+use super::error::{CallError, Result, call};
+use super::mailbox::{MailboxStructure, Wait, post_buf, retrieve_view};
 use super::pointer::{self, Number, Structure};
 use super::stage::{limit, world};
 use super::table::Table;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn deck_buf_alloc(buffer: *mut Buffer, size: c_ulong) -> c
     call("deck_buf_alloc", || {
         let world = world()?;
         // SAFETY: our contract.
-        unsafe { pointer::check_unmade(buffer) }?;
+        unsafe { pointer::check_not_created(buffer) }?;
         // SAFETY: our contract.
         unsafe { keep(buffer, world.buf::<u8>(size as usize)?) }
     })
@@ -112,7 +112,7 @@ unsafe fn taken(buffer: *mut Buffer) -> Result<Buf<u8>> {
 
 /// # Safety
 /// `mailbox` and `buffer` are NULL or point to structures.
-unsafe fn post(mailbox: *mut Box_, buffer: *mut Buffer, wait: Wait) -> Result {
+unsafe fn post(mailbox: *mut MailboxStructure, buffer: *mut Buffer, wait: Wait) -> Result {
     // SAFETY: our contract.
     unsafe { pointer::number(buffer) }?;
     // SAFETY: our contract; it has just been read.
@@ -133,7 +133,7 @@ unsafe fn post(mailbox: *mut Box_, buffer: *mut Buffer, wait: Wait) -> Result {
 }
 
 #[cold]
-fn lost(failure: Failure) -> Failure {
+fn lost(failure: CallError) -> CallError {
     failure.with_words(|words| format!("{words}; the buffer is gone"))
 }
 
@@ -142,7 +142,7 @@ fn lost(failure: Failure) -> Failure {
 /// # Safety
 /// `mailbox` and `buffer` are NULL or point to structures.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_post_buf(mailbox: *mut Box_, buffer: *mut Buffer) -> c_int {
+pub unsafe extern "C" fn deck_mbox_post_buf(mailbox: *mut MailboxStructure, buffer: *mut Buffer) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_post_buf", || unsafe { post(mailbox, buffer, Wait::Usual) })
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn deck_mbox_post_buf(mailbox: *mut Box_, buffer: *mut Buf
 /// Same as for [`deck_mbox_post_buf`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_post_buf_timeout(
-    mailbox: *mut Box_,
+    mailbox: *mut MailboxStructure,
     buffer: *mut Buffer,
     microseconds: c_ulong,
 ) -> c_int {
@@ -164,9 +164,9 @@ pub unsafe extern "C" fn deck_mbox_post_buf_timeout(
 
 /// # Safety
 /// `mailbox` and `view` are NULL or point to structures.
-unsafe fn retrieve(mailbox: *mut Box_, view: *mut View, wait: Wait) -> Result {
+unsafe fn retrieve(mailbox: *mut MailboxStructure, view: *mut View, wait: Wait) -> Result {
     // SAFETY: our contract.
-    unsafe { pointer::check_unmade(view) }?;
+    unsafe { pointer::check_not_created(view) }?;
     // SAFETY: our contract.
     let received = Box::new(unsafe { retrieve_view(mailbox, wait) }?);
     let (data, size) = (received.as_ptr().cast(), received.len() as c_ulong);
@@ -182,7 +182,7 @@ unsafe fn retrieve(mailbox: *mut Box_, view: *mut View, wait: Wait) -> Result {
 /// # Safety
 /// `mailbox` and `view` are NULL or point to structures.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_retrv_view(mailbox: *mut Box_, view: *mut View) -> c_int {
+pub unsafe extern "C" fn deck_mbox_retrv_view(mailbox: *mut MailboxStructure, view: *mut View) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_retrv_view", || unsafe { retrieve(mailbox, view, Wait::Usual) })
 }
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn deck_mbox_retrv_view(mailbox: *mut Box_, view: *mut Vie
 /// Same as for [`deck_mbox_retrv_view`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_retrv_view_timeout(
-    mailbox: *mut Box_,
+    mailbox: *mut MailboxStructure,
     view: *mut View,
     microseconds: c_ulong,
 ) -> c_int {

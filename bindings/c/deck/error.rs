@@ -28,24 +28,24 @@ codes! {
     OK = 0, c"no error";
     INVALID = -1, c"an argument is wrong, or its structure was not created, was destroyed, or is too small";
     NO_MEMORY = -2, c"no memory is left";
-    TIMED_OUT = -3, c"nothing came within the time";
-    AGAIN = -4, c"nothing is there now, or the call would have to wait";
+    TIMED_OUT = -3, c"the time limit ended";
+    AGAIN = -4, c"nothing is available now, or the call would have to wait";
     PEER_LOST = -5, c"another rank is lost";
-    GONE = -6, c"the mailbox is gone, or nobody is left who could answer";
-    NO_ENTRY = -7, c"there is nothing of that name";
+    GONE = -6, c"the mailbox was destroyed, or no rank is left that could answer";
+    NO_ENTRY = -7, c"no such name";
     EXISTS = -8, c"the name is taken";
-    STATE = -9, c"deck_init has not been called, or was called already, or deck_done was";
-    UNSUPPORTED = -10, c"this cannot be done here, or there is no way to that rank";
-    MISMATCH = -11, c"two ranks do not agree on what they do together";
-    OWNER_DEAD = -12, c"whoever held the lock died: the data may be half written";
+    STATE = -9, c"called before deck_init or after deck_done, or one of these two was called twice";
+    UNSUPPORTED = -10, c"not possible here, or no transport reaches that rank";
+    MISMATCH = -11, c"ranks disagree on a mailbox's type or on a collective call";
+    OWNER_DEAD = -12, c"the lock's holder died: the data may be half written";
     UNDELIVERED = -13, c"messages that were posted earlier were not delivered";
     FAILED = -14, c"the launcher, the network or the system failed";
-    INTERNAL = -15, c"an error inside the library: please report it, with the words of deck_errmsg";
+    INTERNAL = -15, c"a defect of the library: please report it, with the text of deck_errmsg()";
 }
 
-/// Why a call fails. The failure is boxed, so that the result of a successful call stays small.
+/// Error of a call. It is boxed, so that the result of a successful call stays small.
 #[derive(Debug)]
-pub(super) struct Failure(Box<Why>);
+pub(super) struct CallError(Box<Why>);
 
 #[derive(Debug)]
 struct Why {
@@ -53,14 +53,14 @@ struct Why {
     words: String,
 }
 
-pub(super) type Result<T = ()> = std::result::Result<T, Failure>;
+pub(super) type Result<T = ()> = std::result::Result<T, CallError>;
 
 #[cold]
-pub(super) fn failure(code: c_int, words: impl Display) -> Failure {
-    Failure(Box::new(Why { code, words: words.to_string() }))
+pub(super) fn failure(code: c_int, words: impl Display) -> CallError {
+    CallError(Box::new(Why { code, words: words.to_string() }))
 }
 
-impl Failure {
+impl CallError {
     pub fn code(&self) -> c_int {
         self.0.code
     }
@@ -80,18 +80,18 @@ impl Failure {
 
 /// The failure for an invalid argument.
 #[cold]
-pub(super) fn invalid(words: impl Display) -> Failure {
+pub(super) fn invalid(words: impl Display) -> CallError {
     failure(INVALID, words)
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallError {
     #[cold]
     fn from(error: Error) -> Self {
         failure(code_of(&error), error)
     }
 }
 
-impl From<BootError> for Failure {
+impl From<BootError> for CallError {
     #[cold]
     fn from(error: BootError) -> Self {
         Error::from(error).into()
@@ -100,7 +100,7 @@ impl From<BootError> for Failure {
 
 /// The failure of a barrier. DECK_ETIMEDOUT means that the same barrier can be waited for again, which holds for no group that
 /// has failed.
-pub fn of_barrier(error: Error) -> Failure {
+pub fn of_barrier(error: Error) -> CallError {
     match error {
         Error::GroupFailed { cause: FailureCause::Deadline, .. } => failure(FAILED, error),
         error => error.into(),
@@ -168,13 +168,13 @@ pub(super) fn call(name: &'static str, body: impl FnOnce() -> Result) -> c_int {
         Ok(()) => OK,
         Err(failure) => ended_by(name, failure),
     };
-    caught(coded, |panic| ended_by(name, failure(INTERNAL, format!("it panicked: {panic}"))))
+    caught(coded, |panic| ended_by(name, failure(INTERNAL, format!("the library panicked: {panic}"))))
 }
 
 /// Stores the text for [`deck_errmsg`].
 #[cold]
 #[inline(never)]
-pub(super) fn ended_by(name: &str, failure: Failure) -> c_int {
+pub(super) fn ended_by(name: &str, failure: CallError) -> c_int {
     let Why { code, words } = *failure.0;
     let line = format!("{name}: {words}").replace('\0', "?");
     // A thread that is ending has no place for the text any more.
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_panic_is_a_code_with_words() {
         assert_eq!(call("deck_x", || panic!("seven")), INTERNAL);
-        assert_eq!(message(), "deck_x: it panicked: seven");
+        assert_eq!(message(), "deck_x: the library panicked: seven");
     }
 
     #[test]
@@ -227,6 +227,6 @@ mod tests {
     fn the_first_of_several_errors_gives_the_code() {
         let lost = Error::PeerLost { rank: 1, how: "killed".into() };
         let gone = Error::MailboxGone { name: "m".into(), rank: 1 };
-        assert_eq!(Failure::from(Error::Multiple(vec![lost, gone])).code(), PEER_LOST);
+        assert_eq!(CallError::from(Error::Multiple(vec![lost, gone])).code(), PEER_LOST);
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use udeck::op::{ByType, ElementType, Named, WithElements};
 use udeck::{Group, Pod};
 
-use super::error::{Failure, Result, call, invalid, of_barrier};
+use super::error::{CallError, Result, call, invalid, of_barrier};
 use super::message::size_of_type;
-use super::pointer::{self, Number, Structure, check_unmade, slice, slice_mut};
+use super::pointer::{self, Number, Structure, check_not_created, slice, slice_mut};
 use super::stage::{limit, world};
 use super::table::Table;
 
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn deck_group_all(structure: *mut GroupStructure) -> c_int
         let world = world()?;
         // SAFETY: our contract, twice.
         unsafe {
-            check_unmade(structure)?;
+            check_not_created(structure)?;
             keep(structure, world.all()?.within(world.config().deadline))
         }
     })
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn deck_group_create(
         }
         // SAFETY: our contract, for all three.
         let (name, ranks) = unsafe {
-            check_unmade(structure)?;
+            check_not_created(structure)?;
             (pointer::name("name", name)?, slice("ranks", ranks, n as usize)?)
         };
         let ranks: Vec<usize> = ranks.iter().map(|rank| *rank as usize).collect();
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn deck_group_split(
     call("deck_group_split", || {
         // SAFETY: our contract, for both.
         let group = unsafe {
-            check_unmade(part)?;
+            check_not_created(part)?;
             group(structure)?
         };
         match group.split(usize::try_from(colour).ok(), key)? {
@@ -196,15 +196,15 @@ fn bytes(code: c_int, n: c_ulong, members: usize) -> Result<usize> {
 }
 
 /// Memory of the program: the name of its argument, its address, and its length in bytes.
-type Place<P> = (&'static str, P, usize);
+type Argument<P> = (&'static str, P, usize);
 
 /// Memory that is read and memory that is written, which must not overlap.
 ///
 /// # Safety
 /// Each is NULL or has as many bytes as given.
 unsafe fn apart<'a>(
-    read: Place<*const c_void>,
-    written: Place<*mut c_void>,
+    read: Argument<*const c_void>,
+    written: Argument<*mut c_void>,
 ) -> Result<(&'a [u8], &'a mut [u8])> {
     let ends = |first: usize, bytes: usize| (first, first.saturating_add(bytes));
     let (from, to) = (ends(read.1.addr(), read.2), ends(written.1.addr(), written.2));
@@ -381,11 +381,11 @@ struct InPlace {
     group: Arc<Group>,
     data: *mut c_void,
     n: c_ulong,
-    which: Which,
+    which: Reduction,
 }
 
 /// Reductions that combine in place.
-enum Which {
+enum Reduction {
     Reduce(usize),
     AllReduce,
     Scan,
@@ -398,11 +398,11 @@ impl WithElements for InPlace {
         // SAFETY: the call that made this promises so many elements of this width.
         let data = unsafe { slice_mut("data", self.data.cast::<T>(), self.n as usize) }?;
         let done = match self.which {
-            Which::Reduce(root) => self.group.reduce(root, data, op),
-            Which::AllReduce => self.group.all_reduce(data, op),
-            Which::Scan => self.group.scan(data, op),
+            Reduction::Reduce(root) => self.group.reduce(root, data, op),
+            Reduction::AllReduce => self.group.all_reduce(data, op),
+            Reduction::Scan => self.group.scan(data, op),
         };
-        done.map_err(Failure::from)
+        done.map_err(CallError::from)
     }
 }
 
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn deck_group_reduce(
     call("deck_group_reduce", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        operator(code, op)?.for_elements(InPlace { group, data, n, which: Which::Reduce(root as usize) })
+        operator(code, op)?.for_elements(InPlace { group, data, n, which: Reduction::Reduce(root as usize) })
     })
 }
 
@@ -441,7 +441,7 @@ pub unsafe extern "C" fn deck_group_allreduce(
     call("deck_group_allreduce", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        operator(code, op)?.for_elements(InPlace { group, data, n, which: Which::AllReduce })
+        operator(code, op)?.for_elements(InPlace { group, data, n, which: Reduction::AllReduce })
     })
 }
 
@@ -460,7 +460,7 @@ pub unsafe extern "C" fn deck_group_scan(
     call("deck_group_scan", || {
         // SAFETY: our contract.
         let group = unsafe { group(structure) }?;
-        operator(code, op)?.for_elements(InPlace { group, data, n, which: Which::Scan })
+        operator(code, op)?.for_elements(InPlace { group, data, n, which: Reduction::Scan })
     })
 }
 

@@ -10,21 +10,21 @@ use parking_lot::Mutex;
 use udeck::via::Deadline;
 use udeck::{Error, Mailbox, Match, PostError, Postbox, Received, Tagged as WithTag, Turns, World, in_turn};
 
-use super::error::{AGAIN, Failure, Result, TIMED_OUT, call, failure, invalid};
+use super::error::{AGAIN, CallError, Result, TIMED_OUT, call, failure, invalid};
 use super::message::{Checked, Message, checked};
 use super::pointer::{self, Number, Structure};
 use super::stage::{limit, world};
-use super::table::{BUSY, Table, Used, check};
+use super::table::{BUSY, Locked, Table, check};
 
 /// `deck_mbox_t`, as `deck.h` has it.
 #[repr(C)]
-pub struct Box_ {
+pub struct MailboxStructure {
     number: Number,
 }
 
-impl Structure for Box_ {
-    type Object = End;
-    const TABLE: &'static Table<End> = &MAILBOXES;
+impl Structure for MailboxStructure {
+    type Object = MailboxOrClone;
+    const TABLE: &'static Table<MailboxOrClone> = &MAILBOXES;
 
     #[inline(always)]
     fn number_in(structure: *mut Self) -> *mut Number {
@@ -34,7 +34,7 @@ impl Structure for Box_ {
 
 /// The object behind a `deck_mbox_t`.
 #[expect(clippy::large_enum_variant, reason = "posts are frequent: their postbox lies in the table itself")]
-pub enum End {
+pub enum MailboxOrClone {
     /// This rank retrieves from it.
     Owned(Box<Owned>),
     /// This rank posts through it.
@@ -48,7 +48,7 @@ pub struct Owned {
     kept: Option<Received<u8>>,
 }
 
-static MAILBOXES: Table<End> = Table::new("deck_mbox_t", 0x786f_0000);
+static MAILBOXES: Table<MailboxOrClone> = Table::new("deck_mbox_t", 0x786f_0000);
 
 /// Turns of each owned mailbox, by its number: threads that wait there hear of other threads by them.
 static TURNS: Mutex<BTreeMap<Number, Arc<Turns>>> = Mutex::new(BTreeMap::new());
@@ -90,12 +90,12 @@ pub(super) fn clear() {
 /// # Safety
 /// A pointer that is not NULL points to a structure.
 #[inline(always)]
-unsafe fn end<'a>(mailbox: *mut Box_, wait: Wait) -> Result<(Used<'a, End>, Wait)> {
+unsafe fn lock<'a>(mailbox: *mut MailboxStructure, wait: Wait) -> Result<(Locked<'a, MailboxOrClone>, Wait)> {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;
     match MAILBOXES.lock(number, Some(Duration::ZERO)) {
         Ok(end) => Ok((end, wait)),
-        Err(failure) => end_in_use(number, failure, wait).map(|(end, left)| (end, Wait::Until(left))),
+        Err(failure) => lock_in_use(number, failure, wait).map(|(end, left)| (end, Wait::Until(left))),
     }
 }
 
@@ -103,7 +103,11 @@ unsafe fn end<'a>(mailbox: *mut Box_, wait: Wait) -> Result<(Used<'a, End>, Wait
 /// way.
 #[cold]
 #[inline(never)]
-fn end_in_use<'a>(number: Number, failure: Failure, wait: Wait) -> Result<(Used<'a, End>, Duration)> {
+fn lock_in_use<'a>(
+    number: Number,
+    failure: CallError,
+    wait: Wait,
+) -> Result<(Locked<'a, MailboxOrClone>, Duration)> {
     if failure.code() != TIMED_OUT {
         return Err(failure);
     }
@@ -116,7 +120,7 @@ fn end_in_use<'a>(number: Number, failure: Failure, wait: Wait) -> Result<(Used<
 }
 
 /// Waits as [`Table::lock`] does. `None`: another thread holds the end for longer.
-fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Used<'a, End>>> {
+fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Locked<'a, MailboxOrClone>>> {
     match MAILBOXES.lock(number, Some(limit)) {
         Err(failure) if failure.code() == TIMED_OUT => Ok(None),
         end => end.map(Some),
@@ -125,39 +129,39 @@ fn lock_within<'a>(number: Number, limit: Duration) -> Result<Option<Used<'a, En
 
 /// The end as a mailbox to retrieve from.
 #[inline(always)]
-fn owned<'a>(end: &'a mut Used<'_, End>) -> Result<&'a mut Owned> {
+fn owned<'a>(end: &'a mut Locked<'_, MailboxOrClone>) -> Result<&'a mut Owned> {
     match end.get() {
-        Some(End::Owned(owned)) => Ok(owned),
-        other => Err(wrong_end(other)),
+        Some(MailboxOrClone::Owned(owned)) => Ok(owned),
+        other => Err(wrong_kind(other)),
     }
 }
 
 /// The end as a clone to post through.
 #[inline(always)]
-fn postbox<'a>(end: &'a mut Used<'_, End>) -> Result<&'a Postbox<u8>> {
+fn postbox<'a>(end: &'a mut Locked<'_, MailboxOrClone>) -> Result<&'a Postbox<u8>> {
     match end.get() {
-        Some(End::Clone(postbox)) => Ok(postbox),
-        other => Err(wrong_end(other)),
+        Some(MailboxOrClone::Clone(postbox)) => Ok(postbox),
+        other => Err(wrong_kind(other)),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn wrong_end(end: Option<&mut End>) -> Failure {
+fn wrong_kind(end: Option<&mut MailboxOrClone>) -> CallError {
     match end {
-        Some(End::Owned(owned)) => not_cloned(owned.mailbox.name()),
-        Some(End::Clone(postbox)) => not_owned(postbox.name()),
+        Some(MailboxOrClone::Owned(owned)) => not_cloned(owned.mailbox.name()),
+        Some(MailboxOrClone::Clone(postbox)) => not_owned(postbox.name()),
         None => MAILBOXES.missing(),
     }
 }
 
-fn not_owned(name: &str) -> Failure {
+fn not_owned(name: &str) -> CallError {
     invalid(format!(
         "only the owner of mailbox {name:?} retrieves from it, and this deck_mbox_t is a clone: use the one of deck_mbox_create"
     ))
 }
 
-fn not_cloned(name: &str) -> Failure {
+fn not_cloned(name: &str) -> CallError {
     invalid(format!("mailbox {name:?} is posted to through a clone of it: make one by deck_mbox_clone"))
 }
 
@@ -166,22 +170,22 @@ fn not_cloned(name: &str) -> Failure {
 /// # Safety
 /// `structure` is NULL or points to a structure; `name` is NULL or a string.
 unsafe fn make(
-    structure: *mut Box_,
+    structure: *mut MailboxStructure,
     name: *const c_char,
-    make: impl FnOnce(&World, &str) -> udeck::Result<End>,
+    make: impl FnOnce(&World, &str) -> udeck::Result<MailboxOrClone>,
 ) -> Result {
     let world = world()?;
     // SAFETY: our contract, for both.
     let name = unsafe {
-        pointer::check_unmade(structure)?;
+        pointer::check_not_created(structure)?;
         pointer::name("name", name)?
     };
     let end = make(&world, name)?;
-    let turns = if let End::Owned(owned) = &end { Some(owned.mailbox.turns()) } else { None };
+    let turns = if let MailboxOrClone::Owned(owned) = &end { Some(owned.mailbox.turns()) } else { None };
     let number = pointer::insert(end, structure)?;
     TURNS.lock().extend(turns.map(|turns| (number, turns)));
     // SAFETY: our contract; it may be uninitialised.
-    unsafe { structure.write(Box_ { number }) };
+    unsafe { structure.write(MailboxStructure { number }) };
     Ok(())
 }
 
@@ -190,9 +194,9 @@ unsafe fn make(
 /// # Safety
 /// `mailbox` is NULL or points to a structure; `name` is NULL or a string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_create(mailbox: *mut Box_, name: *const c_char) -> c_int {
+pub unsafe extern "C" fn deck_mbox_create(mailbox: *mut MailboxStructure, name: *const c_char) -> c_int {
     let create = |world: &World, name: &str| {
-        Ok(End::Owned(Box::new(Owned { mailbox: world.mailbox::<u8>(name)?, kept: None })))
+        Ok(MailboxOrClone::Owned(Box::new(Owned { mailbox: world.mailbox::<u8>(name)?, kept: None })))
     };
     // SAFETY: our contract.
     call("deck_mbox_create", || unsafe { make(mailbox, name, create) })
@@ -203,8 +207,8 @@ pub unsafe extern "C" fn deck_mbox_create(mailbox: *mut Box_, name: *const c_cha
 /// # Safety
 /// Same as for [`deck_mbox_create`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_clone(mailbox: *mut Box_, name: *const c_char) -> c_int {
-    let clone = |world: &World, name: &str| world.postbox(name).map(End::Clone);
+pub unsafe extern "C" fn deck_mbox_clone(mailbox: *mut MailboxStructure, name: *const c_char) -> c_int {
+    let clone = |world: &World, name: &str| world.postbox(name).map(MailboxOrClone::Clone);
     // SAFETY: our contract.
     call("deck_mbox_clone", || unsafe { make(mailbox, name, clone) })
 }
@@ -215,11 +219,13 @@ pub unsafe extern "C" fn deck_mbox_clone(mailbox: *mut Box_, name: *const c_char
 /// Same as for [`deck_mbox_create`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_clone_timeout(
-    mailbox: *mut Box_,
+    mailbox: *mut MailboxStructure,
     name: *const c_char,
     microseconds: c_ulong,
 ) -> c_int {
-    let clone = |world: &World, name: &str| world.postbox_timeout(name, limit(microseconds)).map(End::Clone);
+    let clone = |world: &World, name: &str| {
+        world.postbox_timeout(name, limit(microseconds)).map(MailboxOrClone::Clone)
+    };
     // SAFETY: our contract.
     call("deck_mbox_clone_timeout", || unsafe { make(mailbox, name, clone) })
 }
@@ -229,14 +235,14 @@ pub unsafe extern "C" fn deck_mbox_clone_timeout(
 /// # Safety
 /// `mailbox` is NULL or points to a structure.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_destroy(mailbox: *mut Box_) -> c_int {
+pub unsafe extern "C" fn deck_mbox_destroy(mailbox: *mut MailboxStructure) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_destroy", || unsafe { destroy(mailbox) })
 }
 
 /// # Safety
 /// Same as for [`deck_mbox_destroy`].
-unsafe fn destroy(mailbox: *mut Box_) -> Result {
+unsafe fn destroy(mailbox: *mut MailboxStructure) -> Result {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;
     check()?;
@@ -257,12 +263,12 @@ unsafe fn destroy(mailbox: *mut Box_) -> Result {
 /// # Safety
 /// `mailbox` and `message` are NULL or point to structures; no other thread uses the message during the call.
 #[inline(always)]
-unsafe fn post(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Result {
+unsafe fn post(mailbox: *mut MailboxStructure, message: *mut Message, wait: Wait) -> Result {
     // SAFETY: our contract, for all three.
     unsafe {
         let message = checked(message)?;
         let used = message.used()?;
-        let (mut end, wait) = end(mailbox, wait)?;
+        let (mut end, wait) = lock(mailbox, wait)?;
         let postbox = postbox(&mut end)?;
         let (data, tag) = message.contents(used);
         posted(post_by(postbox, WithTag(data, tag), wait))
@@ -292,7 +298,7 @@ fn posted(posted: std::result::Result<(), PostError<()>>) -> Result {
 /// # Safety
 /// As of the other posts: `mailbox` and `message` are NULL or point to structures, and no other thread uses the message meanwhile.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_post(mailbox: *mut Box_, message: *mut Message) -> c_int {
+pub unsafe extern "C" fn deck_mbox_post(mailbox: *mut MailboxStructure, message: *mut Message) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_post", || unsafe { post(mailbox, message, Wait::Usual) })
 }
@@ -302,7 +308,7 @@ pub unsafe extern "C" fn deck_mbox_post(mailbox: *mut Box_, message: *mut Messag
 /// # Safety
 /// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_trypost(mailbox: *mut Box_, message: *mut Message) -> c_int {
+pub unsafe extern "C" fn deck_mbox_trypost(mailbox: *mut MailboxStructure, message: *mut Message) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_trypost", || unsafe { post(mailbox, message, Wait::None) })
 }
@@ -313,7 +319,7 @@ pub unsafe extern "C" fn deck_mbox_trypost(mailbox: *mut Box_, message: *mut Mes
 /// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_post_timeout(
-    mailbox: *mut Box_,
+    mailbox: *mut MailboxStructure,
     message: *mut Message,
     microseconds: c_ulong,
 ) -> c_int {
@@ -327,9 +333,9 @@ pub unsafe extern "C" fn deck_mbox_post_timeout(
 /// # Safety
 /// Same as for [`deck_mbox_destroy`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut Box_) -> c_int {
+pub unsafe extern "C" fn deck_mbox_flush(mailbox: *mut MailboxStructure) -> c_int {
     // SAFETY: our contract.
-    call("deck_mbox_flush", || Ok(postbox(&mut unsafe { end(mailbox, Wait::Usual) }?.0)?.flush()?))
+    call("deck_mbox_flush", || Ok(postbox(&mut unsafe { lock(mailbox, Wait::Usual) }?.0)?.flush()?))
 }
 
 impl Owned {
@@ -348,7 +354,7 @@ impl Owned {
     /// Why the program does not get the next message.
     #[cold]
     #[inline(never)]
-    fn not_taken(&mut self, retrieved: udeck::Result<Received<u8>>, room: usize) -> Failure {
+    fn not_taken(&mut self, retrieved: udeck::Result<Received<u8>>, room: usize) -> CallError {
         match retrieved {
             Ok(received) => self.keep(received, room),
             Err(error) => error.into(),
@@ -358,7 +364,7 @@ impl Owned {
     /// Keeps a message that does not fit as the next one.
     #[cold]
     #[inline(never)]
-    fn keep(&mut self, received: Received<u8>, room: usize) -> Failure {
+    fn keep(&mut self, received: Received<u8>, room: usize) -> CallError {
         let (len, source) = (received.len(), received.source());
         self.kept = Some(received);
         invalid(format!(
@@ -371,7 +377,7 @@ impl Owned {
 #[inline(never)]
 fn next<R>(
     number: Number,
-    end: Result<Used<'_, End>>,
+    end: Result<Locked<'_, MailboxOrClone>>,
     wait: Wait,
     take: impl Fn(&mut Owned, Received<u8>) -> Result<R>,
 ) -> Result<R> {
@@ -408,25 +414,25 @@ fn next_in_turn<R>(
         world()?;
         lock_within(number, limit)
     };
-    let attempt = |end: &mut Used<'_, End>, limit| match owned(end) {
+    let attempt = |end: &mut Locked<'_, MailboxOrClone>, limit| match owned(end) {
         Ok(owned) => match owned.next(Wait::Until(limit))? {
             Some(received) => Ok(take(owned, received)),
             None => Ok(Err(nothing(owned.mailbox.name()))),
         },
         Err(failure) => Ok(Err(failure)),
     };
-    in_turn::<_, _, Failure>(turns.as_slice(), Match::ANY, limit, lock, attempt)?
+    in_turn::<_, _, CallError>(turns.as_slice(), Match::ANY, limit, lock, attempt)?
 }
 
 #[cold]
-fn nothing(name: &str) -> Failure {
+fn nothing(name: &str) -> CallError {
     failure(AGAIN, format!("no message is in mailbox {name:?} now"))
 }
 
 /// # Safety
 /// Same as for [`post`].
 #[inline(always)]
-unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Result {
+unsafe fn retrieve(mailbox: *mut MailboxStructure, message: *mut Message, wait: Wait) -> Result {
     // SAFETY: our contract, for both.
     let (to, number) = unsafe { (checked(message)?, pointer::number(mailbox)?) };
     let mut end = match MAILBOXES.lock(number, Some(Duration::ZERO)) {
@@ -464,7 +470,12 @@ unsafe fn retrieve(mailbox: *mut Box_, message: *mut Message, wait: Wait) -> Res
 /// # Safety
 /// Same as for [`Checked::fill`].
 #[inline(never)]
-unsafe fn retrieve_into(number: Number, end: Result<Used<'_, End>>, to: Checked, wait: Wait) -> Result {
+unsafe fn retrieve_into(
+    number: Number,
+    end: Result<Locked<'_, MailboxOrClone>>,
+    to: Checked,
+    wait: Wait,
+) -> Result {
     let take = |owned: &mut Owned, received: Received<u8>| {
         if received.len() > to.size {
             return Err(owned.keep(received, to.size));
@@ -481,7 +492,7 @@ unsafe fn retrieve_into(number: Number, end: Result<Used<'_, End>>, to: Checked,
 /// # Safety
 /// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_retrv(mailbox: *mut Box_, message: *mut Message) -> c_int {
+pub unsafe extern "C" fn deck_mbox_retrv(mailbox: *mut MailboxStructure, message: *mut Message) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_retrv", || unsafe { retrieve(mailbox, message, Wait::Usual) })
 }
@@ -491,7 +502,7 @@ pub unsafe extern "C" fn deck_mbox_retrv(mailbox: *mut Box_, message: *mut Messa
 /// # Safety
 /// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_tryretrv(mailbox: *mut Box_, message: *mut Message) -> c_int {
+pub unsafe extern "C" fn deck_mbox_tryretrv(mailbox: *mut MailboxStructure, message: *mut Message) -> c_int {
     // SAFETY: our contract.
     call("deck_mbox_tryretrv", || unsafe { retrieve(mailbox, message, Wait::None) })
 }
@@ -502,7 +513,7 @@ pub unsafe extern "C" fn deck_mbox_tryretrv(mailbox: *mut Box_, message: *mut Me
 /// Same as for [`deck_mbox_post`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn deck_mbox_retrv_timeout(
-    mailbox: *mut Box_,
+    mailbox: *mut MailboxStructure,
     message: *mut Message,
     microseconds: c_ulong,
 ) -> c_int {
@@ -516,11 +527,11 @@ pub unsafe extern "C" fn deck_mbox_retrv_timeout(
 /// # Safety
 /// `mailbox` is NULL or points to a structure; `len` is NULL or points to a number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong) -> c_int {
+pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut MailboxStructure, len: *mut c_ulong) -> c_int {
     call("deck_mbox_length", || {
         pointer::check("len", len, 1)?;
         // SAFETY: our contract.
-        let (mut end, _) = unsafe { end(mailbox, Wait::None) }?;
+        let (mut end, _) = unsafe { lock(mailbox, Wait::None) }?;
         let owned = owned(&mut end)?;
         let next = owned.next(Wait::None)?.ok_or_else(|| nothing(owned.mailbox.name()))?;
         let bytes = owned.kept.insert(next).len() as c_ulong;
@@ -534,12 +545,12 @@ pub unsafe extern "C" fn deck_mbox_length(mailbox: *mut Box_, len: *mut c_ulong)
 /// # Safety
 /// `mailbox` is NULL or points to a structure.
 pub(super) unsafe fn post_buf(
-    mailbox: *mut Box_,
+    mailbox: *mut MailboxStructure,
     buf: udeck::Buf<u8>,
     wait: Wait,
-) -> std::result::Result<(), (Failure, Option<udeck::Buf<u8>>)> {
+) -> std::result::Result<(), (CallError, Option<udeck::Buf<u8>>)> {
     // SAFETY: our contract.
-    let (mut end, wait) = match unsafe { end(mailbox, wait) } {
+    let (mut end, wait) = match unsafe { lock(mailbox, wait) } {
         Ok(end) => end,
         Err(failure) => return Err((failure, Some(buf))),
     };
@@ -553,7 +564,7 @@ pub(super) unsafe fn post_buf(
 ///
 /// # Safety
 /// Same as for [`post_buf`].
-pub(super) unsafe fn retrieve_view(mailbox: *mut Box_, wait: Wait) -> Result<Received<u8>> {
+pub(super) unsafe fn retrieve_view(mailbox: *mut MailboxStructure, wait: Wait) -> Result<Received<u8>> {
     // SAFETY: our contract.
     let number = unsafe { pointer::number(mailbox) }?;
     next(number, MAILBOXES.lock(number, Some(Duration::ZERO)), wait, |_, received| Ok(received))

@@ -12,7 +12,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr::copy_nonoverlapping;
 
-use super::error::{Failure, NO_MEMORY, Result, call, failure, invalid};
+use super::error::{CallError, NO_MEMORY, Result, call, failure, invalid};
 use super::pointer::{self, Number, Structure};
 use super::stage::world;
 use super::table::Table;
@@ -94,7 +94,7 @@ pub(super) unsafe fn checked(message: *mut Message) -> Result<Checked> {
 
 #[cold]
 #[inline(never)]
-fn not_sealed(number: Number) -> Failure {
+fn not_sealed(number: Number) -> CallError {
     match MESSAGES.lock(number, None) {
         Ok(_) => invalid(
             "buf or size of the deck_msg_t was changed, or it lies at an odd address: both are the library's",
@@ -187,7 +187,7 @@ impl Checked {
 
 #[cold]
 #[inline(never)]
-fn too_long(len: usize, size: usize) -> Failure {
+fn too_long(len: usize, size: usize) -> CallError {
     invalid(format!("datalen is {len}, and the deck_msg_t has {size} bytes"))
 }
 
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn deck_msg_create(message: *mut Message, size: c_ulong) -
     call("deck_msg_create", || {
         world()?;
         // SAFETY: our contract.
-        unsafe { pointer::check_unmade(message) }?;
+        unsafe { pointer::check_not_created(message) }?;
         let (memory, buf) = zeroed(size as usize)?;
         let number = pointer::insert(memory, message)?;
         MESSAGES.seal(number, seal_of(buf, size, number));
@@ -389,7 +389,8 @@ unsafe fn unpacked(from: Checked) -> Result<(usize, usize)> {
     // SAFETY: our contract.
     let at = cursor.addr().wrapping_sub(unsafe { from.buf() }.addr());
     let left = used.checked_sub(at);
-    let left = left.ok_or_else(|| invalid("cursor of the deck_msg_t lies outside of what it holds"))?;
+    let left =
+        left.ok_or_else(|| invalid("cursor of the deck_msg_t lies outside of its used bytes (datalen)"))?;
     Ok((at, left))
 }
 

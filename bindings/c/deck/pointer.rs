@@ -6,8 +6,8 @@
 
 use std::ffi::{CStr, c_char, c_ulong};
 
-use super::error::{Failure, Result, invalid};
-use super::table::{Table, Used};
+use super::error::{CallError, Result, invalid};
+use super::table::{Locked, Table};
 
 const _: () = assert!(size_of::<c_ulong>() == 8, "the structures of deck.h are those of 64-bit systems");
 
@@ -41,7 +41,7 @@ pub(super) unsafe fn number<S: Structure>(structure: *mut S) -> Result<Number> {
 ///
 /// # Safety
 /// Same as for [`number`].
-pub(super) unsafe fn check_unmade<S: Structure>(structure: *mut S) -> Result {
+pub(super) unsafe fn check_not_created<S: Structure>(structure: *mut S) -> Result {
     if structure.is_null() {
         return Err(no_pointer(S::TABLE.what));
     }
@@ -79,7 +79,7 @@ pub(super) unsafe fn remove<S: Structure>(structure: *mut S) -> Result<S::Object
 /// Same as for [`number`].
 pub(super) unsafe fn take_out<S: Structure>(
     structure: *mut S,
-    used: Used<'_, S::Object>,
+    used: Locked<'_, S::Object>,
 ) -> Result<S::Object> {
     // SAFETY: our contract.
     let object = S::TABLE.take_out(used, unsafe { number(structure) }?, structure.addr())?;
@@ -103,7 +103,7 @@ where
 
 #[cold]
 #[inline(never)]
-fn no_pointer(what: &str) -> Failure {
+fn no_pointer(what: &str) -> CallError {
     invalid(format!("the pointer to the {what} is NULL"))
 }
 

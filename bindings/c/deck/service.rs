@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use udeck::{Permit, Semaphore, SharedMutex, SharedMutexGuard, World};
 
-use super::error::{Failure, Result, call, invalid};
+use super::error::{CallError, Result, call, invalid};
 use super::pointer::{self, Number, Structure};
 use super::stage::{limit, world};
 use super::table::Table;
@@ -85,11 +85,11 @@ pub unsafe extern "C" fn deck_semaph_create(
         let world = world()?;
         // SAFETY: our contract, for both.
         let name = unsafe {
-            pointer::check_unmade(structure)?;
+            pointer::check_not_created(structure)?;
             pointer::name("name", name)?
         };
-        let permits =
-            u32::try_from(value).map_err(|_| invalid(format!("{value} is too much for a semaphore")))?;
+        let permits = u32::try_from(value)
+            .map_err(|_| invalid(format!("value={value}: a semaphore starts with at most 1048576")))?;
         let semaphore = world.semaphore_of(&host(&world), name, permits)?;
         let number = pointer::insert(Arc::new(semaphore), structure)?;
         // SAFETY: our contract; it may be uninitialised.
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn deck_shmem_create(
         let world = world()?;
         // SAFETY: our contract, for both.
         let name = unsafe {
-            pointer::check_unmade(structure)?;
+            pointer::check_not_created(structure)?;
             pointer::name("name", name)?
         };
         // The size is counted in words, so that the memory is aligned for every type of C.
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn deck_shmem_unlock(structure: *mut MemoryStructure) -> c
 }
 
 #[cold]
-fn not_locked() -> Failure {
+fn not_locked() -> CallError {
     invalid("no thread of this rank has locked the deck_shmem_t")
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use udeck::World;
 
-use super::error::{Failure, Result, STATE, failure};
+use super::error::{CallError, Result, STATE, failure};
 use super::table;
 
 /// Stage of this process's job.
@@ -29,8 +29,8 @@ pub(super) fn is_ending() -> bool {
 
 /// Interval at which `deck_done` checks whether another thread's call still uses the world, and number of
 /// checks.
-const LOOK: Duration = Duration::from_millis(1);
-const LOOKS: u32 = 5000;
+const POLL: Duration = Duration::from_millis(1);
+const POLLS: u32 = 5000;
 
 /// The world of this process.
 pub(super) fn world() -> Result<Arc<World>> {
@@ -47,11 +47,11 @@ pub(super) fn limit(microseconds: c_ulong) -> Duration {
     Duration::from_micros(microseconds)
 }
 
-fn begun_already(stage: &Stage) -> Option<Failure> {
+fn begun_already(stage: &Stage) -> Option<CallError> {
     match stage {
         Stage::Before => None,
-        Stage::Running(_) => Some(failure(STATE, "it was called already: a process is one rank")),
-        Stage::Done => Some(failure(STATE, "deck_done was called: a process is a rank once")),
+        Stage::Running(_) => Some(failure(STATE, "deck_init was called already: a process is one rank")),
+        Stage::Done => Some(failure(STATE, "deck_done was called: a process can join a job only once")),
     }
 }
 
@@ -80,21 +80,22 @@ pub(super) fn ask(of: fn(&World) -> usize) -> Option<usize> {
 pub(super) fn take(is_in_use: impl Fn() -> bool) -> Result<World> {
     world()?.shutdown();
     IS_ENDING.store(true, Ordering::Relaxed);
-    for _ in 0..LOOKS {
+    for _ in 0..POLLS {
         if is_in_use() {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
             continue;
         }
         let mut stage = STAGE.write();
         let Stage::Running(world) = std::mem::replace(&mut *stage, Stage::Done) else {
-            return Err(failure(STATE, "another thread has called it"));
+            return Err(failure(STATE, "another thread has called deck_done"));
         };
         match Arc::try_unwrap(world) {
             Ok(world) => return Ok(world),
             Err(shared) => *stage = Stage::Running(shared),
         }
         drop(stage);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
-    Err(failure(STATE, "another thread is in a call of DECK's that does not end: join it, and call it again"))
+    let text = "a call of DECK in another thread does not end: join that thread, then call deck_done again";
+    Err(failure(STATE, text))
 }

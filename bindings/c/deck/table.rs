@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use udeck::via::check_process;
 
-use super::error::{FAILED, Failure, Result, TIMED_OUT, failure, invalid};
+use super::error::{CallError, FAILED, Result, TIMED_OUT, failure, invalid};
 
 /// Places in the table itself, and in the first chunk; each further chunk has twice as many.
 const FIRST: u32 = 64;
@@ -66,9 +66,9 @@ struct Places {
 
 /// An object in exclusive use.
 #[derive(Debug)]
-pub(super) struct Used<'a, T>(MutexGuard<'a, Option<T>>);
+pub(super) struct Locked<'a, T>(MutexGuard<'a, Option<T>>);
 
-impl<T> Used<'_, T> {
+impl<T> Locked<'_, T> {
     /// The object. (Its number is given out only after it was stored, and changes when it is taken out.)
     #[inline(always)]
     pub fn get(&mut self) -> Option<&mut T> {
@@ -134,7 +134,7 @@ impl<T> Table<T> {
 
     /// Locks the object of this number; waits for another thread's call that uses it, at most `limit`.
     #[inline(always)]
-    pub fn lock(&self, number: u64, limit: Option<Duration>) -> Result<Used<'_, T>> {
+    pub fn lock(&self, number: u64, limit: Option<Duration>) -> Result<Locked<'_, T>> {
         let Some(slot) = self.slot(number as u32) else { return Err(self.missing()) };
         // The generation is compared before locking, too: the caller need not wait for a call that uses another
         // object in this place.
@@ -148,11 +148,11 @@ impl<T> Table<T> {
         if slot.generation.load(Ordering::Relaxed) != generation(number) {
             return Err(self.missing());
         }
-        Ok(Used(guard))
+        Ok(Locked(guard))
     }
 
     /// Takes an object out for good.
-    pub fn take_out(&self, mut used: Used<'_, T>, number: u64, structure: usize) -> Result<T> {
+    pub fn take_out(&self, mut used: Locked<'_, T>, number: u64, structure: usize) -> Result<T> {
         let slot = self.find(number).ok_or_else(|| self.missing())?;
         let value = used.0.take().ok_or_else(|| self.missing())?;
         slot.generation.store(generation(number).wrapping_add(1), Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl<T> Table<T> {
             let Some(slot) = self.slot(index) else { continue };
             let number = u64::from(slot.generation.load(Ordering::Relaxed)) << 32 | u64::from(index);
             if let Some(value) = slot.value.try_lock() {
-                drop(self.take_out(Used(value), number, 0));
+                drop(self.take_out(Locked(value), number, 0));
             }
         }
     }
@@ -222,13 +222,13 @@ impl<T> Table<T> {
 
     #[cold]
     #[inline(never)]
-    fn busy(&self) -> Failure {
+    fn busy(&self) -> CallError {
         failure(TIMED_OUT, format!("another thread of this rank is in a call with this {}", self.what))
     }
 
     #[cold]
     #[inline(never)]
-    pub fn missing(&self) -> Failure {
+    pub fn missing(&self) -> CallError {
         invalid(format!("the {} was not created, or was destroyed", self.what))
     }
 }

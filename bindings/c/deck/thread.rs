@@ -44,7 +44,7 @@ pub unsafe extern "C" fn deck_thread_create(
     call("deck_thread_create", || {
         world()?;
         // SAFETY: our contract.
-        unsafe { pointer::check_unmade(thread) }?;
+        unsafe { pointer::check_not_created(thread) }?;
         let body = body.ok_or_else(|| invalid("body is NULL"))?;
         let mut native = MaybeUninit::uninit();
         // SAFETY: there is a place for the thread's number, and `body` may be called with `arg`, by our contract.

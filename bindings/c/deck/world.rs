@@ -7,7 +7,9 @@ use std::time::Instant;
 use udeck::{Error, World};
 use udeck_boot::{BootError, Maker};
 
-use super::error::{Failure, INVALID, NO_ENTRY, Result, STATE, call, ended_by, failure, invalid, of_barrier};
+use super::error::{
+    CallError, INVALID, NO_ENTRY, Result, STATE, call, ended_by, failure, invalid, of_barrier,
+};
 use super::stage::{ask, begin, is_ending, limit, take, world};
 use super::{buffer, group, mailbox, pointer, service};
 
@@ -162,7 +164,7 @@ unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait
         },
         false => client.get(&key, false, deadline),
     };
-    let found = found.map_err(Failure::from).map_err(|failure| nothing_of(failure, &key))?;
+    let found = found.map_err(CallError::from).map_err(|failure| nothing_of(failure, &key))?;
     // SAFETY: our contract.
     unsafe { pointer::store("len", len, found.len() as c_ulong) }?;
     let Some(to) = to.get_mut(..found.len()) else {
@@ -176,7 +178,7 @@ unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait
 }
 
 /// Rewrites a failure of the launcher, which names the key, so that it names the program's name.
-fn nothing_of(failure: Failure, key: &str) -> Failure {
+fn nothing_of(failure: CallError, key: &str) -> CallError {
     let name = key.strip_prefix("deck/").unwrap_or(key);
     match failure.code() {
         NO_ENTRY => failure.with_words(|_| format!("no rank has bound the name {name:?}")),
