@@ -54,7 +54,7 @@ fn subclass(array: Array<'_>) -> PyResult<Array<'_>> {
 /// Whether numpy can make a view of `value`.
 #[cold]
 pub fn has_elements(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(Array::was(value)
+    Ok(Array::is_posted_object(value)
         || PyMemoryView::from(value).is_ok()
         || value.hasattr(intern!(value.py(), "__dlpack__"))?)
 }
@@ -63,8 +63,8 @@ pub fn has_elements(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 #[inline(never)]
 fn other<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     let py = value.py();
-    if Array::was(value) {
-        return Err(numpy::posted(py));
+    if Array::is_posted_object(value) {
+        return Err(numpy::already_posted_error(py));
     }
     let viewed = if let Ok(memory) = PyMemoryView::from(value) {
         helper(py, intern!(py, "from_buffer"))?.call1((memory,))?
@@ -76,7 +76,7 @@ fn other<'py>(value: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
             value.get_type().name()?
         )));
     };
-    Array::of(&viewed).ok_or_else(|| PyTypeError::new_err("numpy made no array of it"))
+    Array::of(&viewed).ok_or_else(|| PyTypeError::new_err("numpy could not make an array of the value"))
 }
 
 /// numpy's name of an element type that has no number.
@@ -299,7 +299,12 @@ unsafe extern "C" fn enter<M: Method>(
     };
     catch_unwind(AssertUnwindSafe(entered)).unwrap_or_else(|_| {
         // SAFETY: the interpreter has called, attached; the text is a C string.
-        unsafe { ffi::PyErr_SetString(ffi::PyExc_SystemError, c"udeck panicked: it has said why".as_ptr()) };
+        unsafe {
+            ffi::PyErr_SetString(
+                ffi::PyExc_SystemError,
+                c"udeck panicked: the reason is on standard error".as_ptr(),
+            )
+        };
         std::ptr::null_mut()
     })
 }

@@ -22,7 +22,7 @@ pub struct Handle {
 /// Why there is no memory for a message.
 pub enum Unavailable {
     /// Receivers hold the memory, and may give it back.
-    Now,
+    ForNow,
     Failed(PyErr),
 }
 
@@ -85,7 +85,7 @@ impl Handle {
         match self.try_buffer(py, len) {
             Ok(buffer) => Ok(buffer),
             Err(Unavailable::Failed(error)) => Err(error),
-            Err(Unavailable::Now) => {
+            Err(Unavailable::ForNow) => {
                 let limit = timeout.or(self.deadline);
                 self.wait(py, |world| world.buf_reused_timeout(len, limit))
             }
@@ -96,7 +96,7 @@ impl Handle {
     #[inline]
     pub fn try_buffer(&self, py: Python<'_>, len: usize) -> Result<Buffer, Unavailable> {
         match self.with(py, |world| world.try_buf_reused(len))? {
-            Err(Error::WouldBlock { .. }) => Err(Unavailable::Now),
+            Err(Error::WouldBlock { .. }) => Err(Unavailable::ForNow),
             made => Ok(made.or_raise(py, None)?),
         }
     }

@@ -12,7 +12,7 @@ use crate::content;
 use crate::errors::OrRaise;
 use crate::message::{self, Arrived, Mailbox as Of, Message, Objects, Room};
 use crate::slot::{Slot, Unusable};
-use crate::tasks::{self, End, Task};
+use crate::tasks::{self, Completion, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::PythonValues;
 
@@ -38,7 +38,7 @@ pub struct Mailbox {
 }
 
 /// Result of an attempt to retrieve without waiting.
-enum Now {
+enum Polled {
     Message(Arrived),
     Nothing,
     /// Another thread uses the mailbox.
@@ -66,7 +66,7 @@ impl Wanted {
     }
 
     #[inline]
-    fn now(self, mailbox: &Inner) -> udeck::Result<Option<Arrived>> {
+    fn try_retrieve_from(self, mailbox: &Inner) -> udeck::Result<Option<Arrived>> {
         if self.is_any() { mailbox.try_retrieve() } else { mailbox.try_retrieve_matching(self.matching()) }
     }
 }
@@ -82,21 +82,21 @@ impl Mailbox {
     }
 
     #[inline]
-    fn now(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Now> {
+    fn poll(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Polled> {
         let found = match self.slot.try_use() {
-            Ok(mailbox) => wanted.now(&mailbox),
-            Err(Unusable::Busy) => return Ok(Now::Busy),
+            Ok(mailbox) => wanted.try_retrieve_from(&mailbox),
+            Err(Unusable::Busy) => return Ok(Polled::Busy),
             Err(why) => return Err(self.slot.raise(py, why)),
         };
-        Ok(found.or_raise(py, Some(&self.slot.name))?.map_or(Now::Nothing, Now::Message))
+        Ok(found.or_raise(py, Some(&self.slot.name))?.map_or(Polled::Nothing, Polled::Message))
     }
 
     /// Retrieves the next message, and waits for it.
     #[inline]
     fn next(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<Arrived> {
-        match self.now(py, wanted)? {
-            Now::Message(message) => Ok(message),
-            Now::Nothing | Now::Busy => self.wait(py, wanted, timeout),
+        match self.poll(py, wanted)? {
+            Polled::Message(message) => Ok(message),
+            Polled::Nothing | Polled::Busy => self.wait(py, wanted, timeout),
         }
     }
 
@@ -141,8 +141,8 @@ impl Mailbox {
 
     /// Tries to retrieve while another thread waits at the mailbox. The waiting thread releases the mailbox for a moment.
     #[cold]
-    fn now_between(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Option<Arrived>> {
-        let found = wait::detached(py, || Ok(wanted.now(&*self.slot.wait_for_use(MOMENT)?)));
+    fn try_retrieve_in_turn(&self, py: Python<'_>, wanted: Wanted) -> PyResult<Option<Arrived>> {
+        let found = wait::detached(py, || Ok(wanted.try_retrieve_from(&*self.slot.wait_for_use(MOMENT)?)));
         match found {
             Err(Unusable::Failed(Error::Deadline { .. })) => Err(self.slot.raise(py, Unusable::Busy)),
             Err(why) => Err(self.slot.raise(py, why)),
@@ -197,10 +197,10 @@ impl Mailbox {
         #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
     ) -> PyResult<Option<Message>> {
         let wanted = Wanted { source, tag };
-        let message = match self.now(py, wanted)? {
-            Now::Message(message) => Some(message),
-            Now::Nothing => None,
-            Now::Busy => self.now_between(py, wanted)?,
+        let message = match self.poll(py, wanted)? {
+            Polled::Message(message) => Some(message),
+            Polled::Nothing => None,
+            Polled::Busy => self.try_retrieve_in_turn(py, wanted)?,
         };
         message.map(|message| Message::new(message, &self.of(), py)).transpose()
     }
@@ -288,8 +288,8 @@ impl Mailbox {
 
     /// Returns the next message, until no rank is left that could post.
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let found = match self.now(py, Wanted::ANY)? {
-            Now::Message(message) => Ok(message),
+        let found = match self.poll(py, Wanted::ANY)? {
+            Polled::Message(message) => Ok(message),
             _ => self.waited(py, Wanted::ANY, Timeout::USUAL)?,
         };
         match found {
@@ -329,7 +329,7 @@ impl Mailbox {
             let mailbox = mailbox.clone_ref(py);
             Ok(async move {
                 let retrieved = lent.retrieve_async().await;
-                let end: End = Box::new(move |py| {
+                let end: Completion = Box::new(move |py| {
                     let this = mailbox.get();
                     message::value(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())
                 });

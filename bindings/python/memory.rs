@@ -21,7 +21,7 @@ use udeck::via::Nic;
 use crate::content;
 use crate::errors::raise;
 use crate::numpy::{self, Array, Before};
-use crate::references::Explained;
+use crate::references::KnownReferences;
 use crate::wire::{Head, PythonValues, bytes_mut};
 
 pub type Buffer = Buf<PythonValues>;
@@ -83,24 +83,24 @@ pub fn array<'py>(
 }
 
 /// The memory that an array covers completely, and the root of that array.
-pub struct Owned<'py> {
+pub struct MovableMemory<'py> {
     memory: Bound<'py, Memory>,
     root: Array<'py>,
 }
 
 /// Memory that is posted with the array, if the array is from `World.empty` or is a view of all of it.
 #[inline]
-pub fn owned<'py>(array: &Array<'py>, elements: usize) -> Option<Owned<'py>> {
+pub fn movable_memory<'py>(array: &Array<'py>, elements: usize) -> Option<MovableMemory<'py>> {
     let root = array.base_array()?;
     let memory = root.base()?.cast_into::<Memory>().ok()?;
     let is_all = array.data() == root.data()
         && elements == memory.get().len
         && array.is_contiguous()
         && array.is_movable();
-    is_all.then_some(Owned { memory, root })
+    is_all.then_some(MovableMemory { memory, root })
 }
 
-impl<'py> Owned<'py> {
+impl<'py> MovableMemory<'py> {
     /// Number of other arrays of this class that use the memory.
     fn views(&self) -> isize {
         // One reference belongs to the array; this object holds the other.
@@ -123,9 +123,9 @@ impl<'py> Owned<'py> {
 
     /// Takes the buffer out, with the description of `array`. `None`: the description does not fit, or other code may know the
     /// address.
-    pub fn take(&self, array: &Array<'_>, explained: Explained, head: &Head<'_>) -> Option<Buffer> {
+    pub fn take(&self, array: &Array<'_>, known: KnownReferences, head: &Head<'_>) -> Option<Buffer> {
         let this = self.memory.get();
-        if !explained.all(array) || self.views() > 0 || this.exposed.load(Ordering::Relaxed) {
+        if !known.all(array) || self.views() > 0 || this.exposed.load(Ordering::Relaxed) {
             return None;
         }
         let mut taken = this.buffer.lock();

@@ -22,7 +22,7 @@ const SHORT: usize = 512;
 
 /// A message of which arrays are views. It returns to its sender with the last of them.
 #[pyclass(frozen, module = "udeck")]
-pub struct Held(Arrived);
+pub struct RetainedMessage(Arrived);
 
 /// A message with its source and tag. Made by Mailbox.retrieve_message() and Mailbox.try_retrieve().
 #[pyclass(frozen, generic, module = "udeck", name = "Message")]
@@ -109,7 +109,7 @@ pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResu
         return Ok(made.into_object());
     }
     // The bytes lie outside the message object, because they are many; this code does not depend on it.
-    let held = Bound::new(py, Held(arrived))?;
+    let held = Bound::new(py, RetainedMessage(arrived))?;
     let data = held.get().0.as_ptr().cast::<u8>().cast_mut();
     // SAFETY: the elements are the first bytes of the message, and were counted. The message is kept by the array, and stays where it
     // is, in an object. It is read only, as the memory is that it lies in.
@@ -120,8 +120,10 @@ pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResu
 #[cold]
 fn malformed(py: Python<'_>, arrived: &Arrived, of: &Mailbox<'_>, why: &Malformed) -> PyErr {
     let rank = arrived.source();
-    let text =
-        format!("rank {rank} posted what is no message of Python's to mailbox {:?}: {}", of.name, why.0);
+    let text = format!(
+        "rank {rank} posted a message to mailbox {:?} that was not made by Python: {}",
+        of.name, why.0
+    );
     raise(py, "WrongType", text, Some(rank), Some(of.name))
 }
 
@@ -156,7 +158,7 @@ fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<
         );
         return Err(raise(py, "WrongType", text, Some(rank), Some(of.name)));
     }
-    let held = Bound::new(py, Held(arrived))?;
+    let held = Bound::new(py, RetainedMessage(arrived))?;
     let message = &held.get().0;
     let Ok(Content::Object { pickle, buffers }) = wire::read(wire::bytes(message)) else {
         return Err(malformed(py, message, of, &Malformed("it is no object")));
@@ -288,7 +290,7 @@ impl Misfit {
     fn text(&self, py: Python<'_>, to: &numpy::Array<'_>) -> PyResult<String> {
         let size = to.item_size()?.max(1);
         Ok(match &self.why {
-            Why::Malformed(why) => format!("is none of Python's: {}", why.0),
+            Why::Malformed(why) => format!("was not made by Python: {}", why.0),
             Why::Object => "is a pickled object".to_owned(),
             Why::Type(Kind::Text(text)) => {
                 format!("has elements of {text}, and the array is of {}", to.dtype())

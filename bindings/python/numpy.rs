@@ -146,7 +146,9 @@ pub fn set_classes(movable: &Bound<'_, PyType>, posted: &Bound<'_, PyType>) -> P
     let is_collected =
         |class: &Bound<'_, PyType>| PyResult::Ok(class.getattr("__flags__")?.extract::<u64>()? & (1 << 14));
     if is_collected(movable)? != is_collected(posted)? {
-        return Err(PyImportError::new_err("udeck: the collector looks at one class of arrays only"));
+        return Err(PyImportError::new_err(
+            "udeck: Python's collector tracks only one of the two array classes",
+        ));
     }
     MOVABLE.store(movable.clone().into_ptr().cast(), Ordering::Release);
     POSTED.store(posted.clone().into_ptr().cast(), Ordering::Release);
@@ -227,13 +229,13 @@ unsafe extern "C" fn refuse_new(
 
 unsafe extern "C" fn refuse_buffer(_: *mut ffi::PyObject, _: *mut c_void, _: c_int) -> c_int {
     // SAFETY: the interpreter calls it, attached.
-    posted(unsafe { Python::assume_attached() }).restore(unsafe { Python::assume_attached() });
+    already_posted_error(unsafe { Python::assume_attached() }).restore(unsafe { Python::assume_attached() });
     -1
 }
 
 /// The error of using an array that was posted.
 #[cold]
-pub fn posted(py: Python<'_>) -> PyErr {
+pub fn already_posted_error(py: Python<'_>) -> PyErr {
     let refuse = || py.import("udeck._array")?.getattr("refuse")?.call0();
     refuse().map_or_else(|error| error, |_| PyTypeError::new_err("the array was posted"))
 }
@@ -277,7 +279,7 @@ impl<'py> Array<'py> {
 
     /// Whether the object was an array that has been posted.
     #[inline]
-    pub fn was(object: &Bound<'py, PyAny>) -> bool {
+    pub fn is_posted_object(object: &Bound<'py, PyAny>) -> bool {
         // SAFETY: it is an object.
         unsafe { ffi::Py_TYPE(object.as_ptr()) == POSTED.load(Ordering::Relaxed) }
     }
@@ -460,7 +462,7 @@ impl<'py> Array<'py> {
     /// Whether the array was posted.
     #[inline]
     pub fn is_posted(&self) -> bool {
-        Self::was(&self.0)
+        Self::is_posted_object(&self.0)
     }
 
     /// Whether the array is of the class of arrays in message memory.

@@ -15,9 +15,9 @@ use crate::errors::{OrRaise, exception};
 use crate::handle::Handle;
 use crate::memory::{self, Buffer, Posted};
 use crate::numpy::{self, Array};
-use crate::references::Explained;
+use crate::references::KnownReferences;
 use crate::slot::{Slot, Unusable};
-use crate::tasks::{self, End, Task};
+use crate::tasks::{self, Completion, Task};
 use crate::wait::{self, Timeout};
 use crate::wire::{Head, PythonValues, bytes_mut, values};
 
@@ -87,12 +87,12 @@ impl Postbox {
         }
     }
 
-    /// Builds an array's message: its own memory, or a copy in memory from `allocate`. `explained`: known references to the
+    /// Builds an array's message: its own memory, or a copy in memory from `allocate`. `known`: known references to the
     /// array.
     fn prepare<'py, E: From<PyErr>>(
         &self,
         array: Array<'py>,
-        explained: Explained,
+        known: KnownReferences,
         allocate: impl FnOnce(usize) -> Result<Buffer, E>,
     ) -> Result<Prepared<'py>, E> {
         let (elements, text) = (array.len_bytes()?, content::text(&array)?);
@@ -100,12 +100,12 @@ impl Postbox {
         // Posting changes the array's shape, so the shape is copied.
         let dims = array.dims().to_vec();
         let head = content::head(array.type_number(), text.as_deref(), &dims)?;
-        let owned = memory::owned(&array, elements);
+        let owned = memory::movable_memory(&array, elements);
         if let Some(owned) = &owned {
             owned.check_views(&self.slot.name)?;
         }
         if let Some(owned) = &owned
-            && let Some(buffer) = owned.take(&array, explained, &head)
+            && let Some(buffer) = owned.take(&array, known, &head)
         {
             let array = owned.posted(array, true);
             return Ok(Prepared { buffer, array: Some(array), copied: 0 });
@@ -113,7 +113,7 @@ impl Postbox {
         let mut buffer = allocate(elements + head.len())?;
         // Other threads may have run meanwhile, and posted the array.
         let check = |array: &Array<'py>| match array.is_posted() {
-            true => Err(numpy::posted(array.object().py())),
+            true => Err(numpy::already_posted_error(array.object().py())),
             false => Ok(()),
         };
         check(&array)?;
@@ -335,25 +335,25 @@ impl Postbox {
             }
         }
         // `content::array` holds one more reference.
-        let prepared =
-            self.prepare(array, Explained::by_call().and(1), |len| self.world.buffer(py, len, timeout))?;
+        let prepared = self
+            .prepare(array, KnownReferences::by_call().and(1), |len| self.world.buffer(py, len, timeout))?;
         self.send(py, prepared, tag, timeout)
     }
 
     /// A post in a task, which uses the postbox exclusively from its first poll to its end.
     fn task(slf: &Bound<'_, Self>, array: &Bound<'_, PyAny>, tag: u32) -> Task {
         let (postbox, array) = (slf.clone().unbind(), array.clone().unbind());
-        let (mut lent, mut at_first) = (None, Some(Explained::by_call()));
+        let (mut lent, mut at_first) = (None, Some(KnownReferences::by_call()));
         Task::new(move |py| {
             let this = postbox.get();
             if lent.is_none() {
                 lent = Some(this.slot.lend().map_err(|why| this.slot.raise(py, why))?);
             }
             // The call's own reference exists only at the first attempt. This function holds two.
-            let explained = at_first.take().unwrap_or(Explained::exactly(0)).and(2);
+            let known = at_first.take().unwrap_or(KnownReferences::exactly(0)).and(2);
             let array = content::array(array.bind(py))?;
             let Prepared { mut buffer, array, copied } =
-                this.prepare(array, explained, |len| this.world.try_buffer(py, len))?;
+                this.prepare(array, known, |len| this.world.try_buffer(py, len))?;
             buffer.set_tag(tag);
             // The message may leave at any time: from now on the array does not belong to the program.
             array.into_iter().for_each(Posted::done);
@@ -363,7 +363,7 @@ impl Postbox {
                 if posted.is_ok() {
                     lent.count_copy(copied);
                 }
-                let end: End = Box::new(move |py| match posted {
+                let end: Completion = Box::new(move |py| match posted {
                     Ok(()) => Ok(py.None().into_bound(py)),
                     Err(PostError { error, .. }) => Err(exception(py, &error, Some(&name))),
                 });

@@ -13,27 +13,27 @@ use crate::numpy::Array;
 
 /// References to an array that the binding's own calls hold or expect.
 #[derive(Clone, Copy)]
-pub struct Explained {
+pub struct KnownReferences {
     count: isize,
     /// Whether one more reference may belong to a variable.
     variable: bool,
 }
 
-impl Explained {
+impl KnownReferences {
     /// Expects only these references, and no variable.
     pub fn exactly(count: isize) -> Self {
-        Explained { count, variable: false }
+        KnownReferences { count, variable: false }
     }
 
     /// Expects the reference of a call that was given the array: of the stack, of a tuple, or of another container
     /// of arguments.
     pub fn by_call() -> Self {
-        Explained { count: 1, variable: true }
+        KnownReferences { count: 1, variable: true }
     }
 
     /// Adds references that the caller of this function holds.
     pub fn and(self, held: isize) -> Self {
-        Explained { count: self.count + held, ..self }
+        KnownReferences { count: self.count + held, ..self }
     }
 
     /// Whether the expected references are all that exist to the array of a call.

@@ -68,18 +68,18 @@ impl<T: Send> Slot<T> {
     /// Takes the object without waiting, for a caller that holds the interpreter's lock.
     #[inline]
     pub fn try_use(&self) -> Result<Guard<'_, T>, Unusable> {
-        here(self.place.try_lock().ok_or_else(in_use)?)
+        object_in(self.place.try_lock().ok_or_else(in_use)?)
     }
 
     /// Waits for other threads, without the interpreter's lock. Threads that wait at a mailbox release it
     /// meanwhile.
     pub fn wait_for_use(&self, limit: Duration) -> Result<Guard<'_, T>, Unusable> {
-        here(self.wait_for_place(limit)?)
+        object_in(self.wait_for_place(limit)?)
     }
 
     /// Waits until other threads' calls end. `None`: they have not ended in time.
     pub fn use_within(&self, limit: Duration) -> Result<Option<Guard<'_, T>>, Unusable> {
-        self.lock_for(limit)?.map(here).transpose()
+        self.lock_for(limit)?.map(object_in).transpose()
     }
 
     pub fn turns(&self) -> Option<&Turns> {
@@ -108,7 +108,7 @@ impl<T: Send> Slot<T> {
         match std::mem::replace(&mut *place, Place::Lent) {
             Place::Here(object) => Ok(Lent { place: self.place.clone(), object: Some(object) }),
             other => {
-                let why = why(&other);
+                let why = unusable(&other);
                 *place = other;
                 Err(why)
             }
@@ -151,12 +151,12 @@ impl<T: Send> Slot<T> {
     }
 }
 
-fn here<T>(place: MutexGuard<'_, Place<T>>) -> Result<Guard<'_, T>, Unusable> {
+fn object_in<T>(place: MutexGuard<'_, Place<T>>) -> Result<Guard<'_, T>, Unusable> {
     MutexGuard::try_map(place, |place| match place {
         Place::Here(object) => Some(&mut **object),
         Place::Lent | Place::Closed => None,
     })
-    .map_err(|place| why(&place))
+    .map_err(|place| unusable(&place))
 }
 
 /// Why the object is not free now.
@@ -165,7 +165,7 @@ fn in_use() -> Unusable {
     if is_forked() { Unusable::Forked } else { Unusable::Busy }
 }
 
-fn why<T>(place: &Place<T>) -> Unusable {
+fn unusable<T>(place: &Place<T>) -> Unusable {
     if matches!(place, Place::Closed) { Unusable::Closed } else { in_use() }
 }
 

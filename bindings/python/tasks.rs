@@ -23,8 +23,8 @@ use crate::content::helper;
 use crate::handle::Unavailable;
 
 /// The end of a call, made with the interpreter attached.
-pub type End = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
-type Running = Pin<Box<dyn Future<Output = End> + Send>>;
+pub type Completion = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
+type Running = Pin<Box<dyn Future<Output = Completion> + Send>>;
 /// Begins a call with the interpreter attached.
 type Begin = Box<dyn FnMut(Python<'_>) -> Result<Running, Unavailable> + Send>;
 
@@ -56,7 +56,7 @@ impl Stage {
             Stage::Running(running) => running,
             Stage::Unbegun(mut begin) => match begin(py) {
                 Ok(running) => running,
-                Err(Unavailable::Now) => return Progress::LacksMemory(Stage::Unbegun(begin)),
+                Err(Unavailable::ForNow) => return Progress::LacksMemory(Stage::Unbegun(begin)),
                 Err(Unavailable::Failed(error)) => return Progress::Done(Err(error)),
             },
         };
@@ -69,7 +69,7 @@ impl Stage {
 
 impl Task {
     /// A call that begins when it is first polled. `begin` is called again if it found no memory.
-    pub fn new<F: Future<Output = End> + Send + 'static>(
+    pub fn new<F: Future<Output = Completion> + Send + 'static>(
         mut begin: impl FnMut(Python<'_>) -> Result<F, Unavailable> + Send + 'static,
     ) -> Self {
         let begin: Begin = Box::new(move |py| Ok(Box::pin(begin(py)?)));
@@ -94,7 +94,10 @@ impl Task {
     fn poll<'py>(slf: &Bound<'py, Self>, bell: &Bell) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         // No thread waits for this lock: it is not held while the call runs.
-        let stage = this.0.lock().take().ok_or_else(|| PyRuntimeError::new_err("the call was over"))?;
+        let stage =
+            this.0.lock().take().ok_or_else(|| {
+                PyRuntimeError::new_err("the call has ended: it was awaited or closed already")
+            })?;
         let waker = Waker::from(Arc::new(Ringer { bell: bell.0.clone(), task: slf.as_ptr().addr() }));
         let keep = |stage| *this.0.lock() = Some(stage);
         match stage.poll(py, &waker) {

@@ -49,7 +49,7 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
             return Ok(Timeout(None));
         }
         const WANTED: &str =
-            "seconds from 0 on are possible, and None, which is what the world says (DECK_DEADLINE)";
+            "possible are seconds from 0 on, and None for the world's deadline (DECK_DEADLINE)";
         let seconds: f64 = match object.extract() {
             Ok(seconds) => seconds,
             Err(_) => return Err(PyTypeError::new_err(format!("timeout={}: {WANTED}", object.repr()?))),

@@ -168,10 +168,11 @@ pub fn read(message: &[u8]) -> Result<Content<'_>, Malformed> {
         return Err(Malformed("it is too short"));
     };
     if version != VERSION {
-        return Err(Malformed("its version is another one, or it was not posted by Python"));
+        return Err(Malformed("another version of udeck posted it, or a program that is not Python's"));
     }
     let between = u32::from_le_bytes([a, b, c, d]) as usize;
-    let start = rest.len().checked_sub(between).ok_or(Malformed("its description is longer than it is"))?;
+    let start =
+        rest.len().checked_sub(between).ok_or(Malformed("its description is longer than the message"))?;
     let (content, between) = rest.split_at(start);
     match kind {
         ARRAY => read_array(content, between, type_number, count.into()).map(Content::Array),
@@ -197,14 +198,14 @@ fn read_array<'a>(
 }
 
 fn read_text(from: &[u8]) -> Result<&str, Malformed> {
-    let lacking = Malformed("it lacks its type");
+    let lacking = Malformed("it names no type");
     let Some((&length, rest)) = from.split_first_chunk::<2>() else { return Err(lacking) };
     let text = rest.get(..u16::from_le_bytes(length).into()).ok_or(lacking)?;
-    std::str::from_utf8(text).map_err(|_| Malformed("its type is no text"))
+    std::str::from_utf8(text).map_err(|_| Malformed("the name of its type is not UTF-8"))
 }
 
 fn read_object<'a>(content: &'a [u8], table: &'a [u8]) -> Result<Content<'a>, Malformed> {
-    let outside = || Malformed("its parts lie outside of it");
+    let outside = || Malformed("its table names bytes outside of the message");
     let number = |bytes: &[u8]| {
         let bytes = bytes.try_into().map_err(|_| Malformed("its table is damaged"))?;
         usize::try_from(u64::from_le_bytes(bytes)).map_err(|_| outside())
@@ -236,7 +237,7 @@ impl Array<'_> {
             dims.of[0] = (self.elements.len() / size) as isize;
             return Ok(dims);
         }
-        let misfit = || Malformed("its shape is not that of its elements");
+        let misfit = || Malformed("its shape does not match its number of elements");
         let mut bytes = size;
         for (to, dim) in dims.of.iter_mut().zip(self.dims.chunks_exact(8)) {
             let dim = u64::from_le_bytes(dim.try_into().map_err(|_| misfit())?);

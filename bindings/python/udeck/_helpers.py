@@ -117,31 +117,31 @@ class _Loop:
 _loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Loop]] = weakref.WeakKeyDictionary()
 
 
-def _here():
+def _running_loop():
     loop = asyncio.get_running_loop()
     known = _loops.get(loop)
-    here = known and known()
-    if here is None:
-        here = _Loop(loop)
-        _loops[loop] = weakref.ref(here)
-    return loop, here
+    entry = known and known()
+    if entry is None:
+        entry = _Loop(loop)
+        _loops[loop] = weakref.ref(entry)
+    return loop, entry
 
 
 async def drive(task):
     """Polls a call of the library until it is over."""
-    loop, here = _here()
+    loop, entry = _running_loop()
     try:
         while True:
-            done = task.poll(here.bell)
+            done = task.poll(entry.bell)
             if done is None:
-                here.waiting[id(task)] = woken = loop.create_future()
+                entry.waiting[id(task)] = woken = loop.create_future()
                 await woken
             elif isinstance(done, float):
                 await asyncio.sleep(done)
             else:
                 return done[0]
     finally:
-        here.waiting.pop(id(task), None)
+        entry.waiting.pop(id(task), None)
         task.close()
 
 

@@ -44,7 +44,7 @@ def _main_module(job: bytes) -> dict[str, str]:
         return {}
     where = {key: value for key, value in spawn.get_preparation_data("udeck").items() if key.startswith("init_main")}
     if not where:
-        raise TypeError("what is defined in a session is in no file that ranks could read: install cloudpickle")
+        raise TypeError("ranks cannot read definitions of an interactive session, which are in no file: install cloudpickle")
     return where
 
 
