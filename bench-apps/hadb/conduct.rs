@@ -2,7 +2,7 @@
 //! follow it.
 
 use crate::drive::{Client, Measured};
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::link::Link;
 use crate::message::{Control, Usage};
 use crate::options::{Mix, Options};
@@ -27,15 +27,18 @@ pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Failure::Overdue { what: "orders of the first client".to_owned(), after: PATIENCE });
+            return Err(HadbError::Overdue {
+                what: "orders of the first client".to_owned(),
+                after: PATIENCE,
+            });
         }
-        let said = match client.listen(left)? {
+        let said = match client.receive_control(left)? {
             Some((_, Control::Begin { mix })) => {
                 let mix = Mix::ALL[usize::from(mix).min(Mix::ALL.len() - 1)];
                 match client.run(mix, options.time, |_| {}) {
                     Ok(measured) => Control::Measured(encode(&measured)?),
-                    Err(Failure::Check(why)) => Control::Failed(why),
-                    Err(Failure::Stopped) => return Ok(client.into_link()),
+                    Err(HadbError::Check(why)) => Control::Failed(why),
+                    Err(HadbError::Stopped) => return Ok(client.into_link()),
                     Err(other) => return Err(other),
                 }
             }
@@ -43,7 +46,7 @@ pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
             Some((_, Control::Quit)) => return Ok(client.into_link()),
             _ => continue,
         };
-        client.say(LEADER, said)?;
+        client.send_control(LEADER, said)?;
     }
 }
 
@@ -54,10 +57,10 @@ pub fn lead(link: Link, size: usize, options: &Options) -> Result<(Report, Link)
     let conducted = leader.conduct(&mut report);
     let mut client = leader.client;
     for rank in (0..size).filter(|rank| *rank != LEADER) {
-        client.say(rank, Control::Quit)?;
+        client.send_control(rank, Control::Quit)?;
     }
     match conducted {
-        Err(Failure::Check(why)) => report.verdict.findings.push(why),
+        Err(HadbError::Check(why)) => report.verdict.findings.push(why),
         other => other?,
     }
     Ok((report, client.into_link()))
@@ -82,21 +85,21 @@ impl Leader<'_> {
             report.mixes.push(measured?);
         }
         bar.finish_and_clear();
-        self.await_the_kill()?;
+        self.await_victims_death()?;
         report.killed = self.client.dead.first().copied();
         let mut oracles = vec![self.client.oracle.clone()];
         for (rank, said) in self.ask(SERVERS + 1..self.size, Control::Recall, PATIENCE)? {
-            let Control::Recalled(bytes) = said else { return Err(Failure::BadMessage { from: rank }) };
+            let Control::Recalled(bytes) = said else { return Err(HadbError::BadMessage { from: rank }) };
             oracles.push(decode::<Oracle>(rank, &bytes)?);
         }
         let mut dumps = Vec::new();
         for (rank, said) in self.ask(0..SERVERS, Control::Show, PATIENCE)? {
-            let Control::Shown(bytes) = said else { return Err(Failure::BadMessage { from: rank }) };
+            let Control::Shown(bytes) = said else { return Err(HadbError::BadMessage { from: rank }) };
             dumps.push((rank, decode::<Dump>(rank, &bytes)?));
         }
         report.verdict = Verdict::of(&oracles, &dumps);
         if let Some(dead) = report.killed.filter(|_| self.options.kill.is_none()) {
-            report.verdict.findings.push(format!("server {dead} has died, and it was not to"));
+            report.verdict.findings.push(format!("server {dead} has died unexpectedly"));
         }
         Ok(())
     }
@@ -105,16 +108,16 @@ impl Leader<'_> {
         let before = self.usages()?;
         let number = mix as u8;
         for rank in SERVERS + 1..self.size {
-            self.client.say(rank, Control::Begin { mix: number })?;
+            self.client.send_control(rank, Control::Begin { mix: number })?;
         }
         if let Some(kill) = self.options.kill.filter(|_| first) {
             let after = kill.as_millis() as u64;
-            self.client.say(usize::from(self.options.victim), Control::Die { after })?;
+            self.client.send_control(usize::from(self.options.victim), Control::Die { after })?;
         }
         let mut measured = vec![self.client.run(mix, self.options.time, progress)?];
         let limit = self.options.time + PATIENCE;
-        for (rank, said) in self.hear(SERVERS + 1..self.size, limit)? {
-            let Control::Measured(bytes) = said else { return Err(Failure::BadMessage { from: rank }) };
+        for (rank, said) in self.collect_answers(SERVERS + 1..self.size, limit)? {
+            let Control::Measured(bytes) = said else { return Err(HadbError::BadMessage { from: rank }) };
             measured.push(decode::<Measured>(rank, &bytes)?);
         }
         let after = self.usages()?;
@@ -126,7 +129,7 @@ impl Leader<'_> {
     fn usages(&mut self) -> Result<BTreeMap<usize, Usage>> {
         let mut usages = BTreeMap::new();
         for (rank, said) in self.ask(0..SERVERS, Control::Ask, PATIENCE)? {
-            let Control::Usage(usage) = said else { return Err(Failure::BadMessage { from: rank }) };
+            let Control::Usage(usage) = said else { return Err(HadbError::BadMessage { from: rank }) };
             usages.insert(rank, usage);
         }
         Ok(usages)
@@ -140,14 +143,18 @@ impl Leader<'_> {
     ) -> Result<BTreeMap<usize, Control>> {
         for rank in ranks.clone() {
             if !self.client.dead.contains(&rank) {
-                self.client.say(rank, control.clone())?;
+                self.client.send_control(rank, control.clone())?;
             }
         }
-        self.hear(ranks, limit)
+        self.collect_answers(ranks, limit)
     }
 
     /// Receives one answer from each living rank in `ranks`.
-    fn hear(&mut self, ranks: std::ops::Range<usize>, limit: Duration) -> Result<BTreeMap<usize, Control>> {
+    fn collect_answers(
+        &mut self,
+        ranks: std::ops::Range<usize>,
+        limit: Duration,
+    ) -> Result<BTreeMap<usize, Control>> {
         let (mut heard, until) = (BTreeMap::new(), Instant::now() + limit);
         loop {
             let mut missing =
@@ -155,11 +162,11 @@ impl Leader<'_> {
             let Some(first) = missing.next() else { return Ok(heard) };
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Failure::Overdue { what: format!("an answer of rank {first}"), after: limit });
+                return Err(HadbError::Overdue { what: format!("an answer of rank {first}"), after: limit });
             }
-            match self.client.listen(left)? {
+            match self.client.receive_control(left)? {
                 Some((rank, Control::Failed(why))) => {
-                    return Err(Failure::Check(format!("client {rank}: {why}")));
+                    return Err(HadbError::Check(format!("client {rank}: {why}")));
                 }
                 Some((rank, control)) => drop(heard.insert(rank, control)),
                 None => {}
@@ -168,24 +175,24 @@ impl Leader<'_> {
     }
 
     /// Waits until the server to be killed has died: the run may end a moment before that.
-    fn await_the_kill(&mut self) -> Result {
+    fn await_victims_death(&mut self) -> Result {
         let until = Instant::now() + PATIENCE;
         while self.options.kill.is_some() && self.client.dead.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let what = format!("the end of server {}", self.options.victim);
-                return Err(Failure::Overdue { what, after: PATIENCE });
+                return Err(HadbError::Overdue { what, after: PATIENCE });
             }
-            self.client.listen(left)?;
+            self.client.receive_control(left)?;
         }
         Ok(())
     }
 }
 
 fn encode<T: serde::Serialize>(value: &T) -> Result<Vec<u8>> {
-    postcard::to_allocvec(value).map_err(|_| Failure::BadMessage { from: LEADER })
+    postcard::to_allocvec(value).map_err(|_| HadbError::BadMessage { from: LEADER })
 }
 
 fn decode<T: DeserializeOwned>(from: usize, bytes: &[u8]) -> Result<T> {
-    postcard::from_bytes(bytes).map_err(|_| Failure::BadMessage { from })
+    postcard::from_bytes(bytes).map_err(|_| HadbError::BadMessage { from })
 }

@@ -1,14 +1,14 @@
 //! A client's process: transactions one after the other, with a check of each answer.
 
 use crate::client::{Answer, Call, Session, Step};
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::link::{Blob, Event, Link};
 use crate::message::{Body, Control, Op, Outgoing, Usage};
 use crate::options::{Mix, Options};
 use crate::oracle::Oracle;
 use crate::row::contents;
 use crate::serve::{SERVERS, usage};
-use crate::workload::{Next, Workload};
+use crate::workload::{NextOperation, Workload};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -90,7 +90,7 @@ impl Client {
             let asked = Instant::now();
             let answer = self.transaction(call.clone())?;
             let now = Instant::now();
-            self.oracle.note(&call, &answer).map_err(Failure::Check)?;
+            self.oracle.note(&call, &answer).map_err(HadbError::Check)?;
             times.saturating_record((now - asked).as_nanos() as u64);
             if answer.solo && !self.solo {
                 let own = self.dead.contains(&self.home);
@@ -118,10 +118,10 @@ impl Client {
 
     fn call(&mut self, mix: Mix) -> Result<Call<Blob>> {
         Ok(match self.workload.next(mix, &self.oracle) {
-            Next::Read(key) => Call::Read(key),
-            Next::Steps(ops) => Call::Steps(ops),
-            Next::Run(ops) => Call::Run { ops, blob: None },
-            Next::Store { key, seed, len } => {
+            NextOperation::Read(key) => Call::Read(key),
+            NextOperation::Steps(ops) => Call::Steps(ops),
+            NextOperation::Run(ops) => Call::Run { ops, blob: None },
+            NextOperation::Store { key, seed, len } => {
                 let blob = self.link.blob(len, |bytes| contents::fill(seed, bytes))?;
                 Call::Run { ops: vec![Op::Store { key, seed }], blob: Some(blob) }
             }
@@ -135,7 +135,7 @@ impl Client {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.link.receive(left)? {
-                Event::Message { body: Body::Control(Control::Quit), .. } => return Err(Failure::Stopped),
+                Event::Message { body: Body::Control(Control::Quit), .. } => return Err(HadbError::Stopped),
                 Event::Message { from, body: Body::Control(control), .. } => {
                     self.set_aside.push_back((from, control));
                 }
@@ -143,12 +143,12 @@ impl Client {
                     Step::Nothing => {}
                     Step::Send(message) => self.link.send(message)?,
                     Step::Done(answer) => return Ok(answer),
-                    Step::Failed(why) => return Err(Failure::Check(why)),
+                    Step::Failed(why) => return Err(HadbError::Check(why)),
                 },
                 Event::Lost(dead) => self.lost(dead)?,
                 Event::Idle => {
                     let what = format!("an answer of server {}", self.session.coordinator());
-                    return Err(Failure::Overdue { what, after: PATIENCE });
+                    return Err(HadbError::Overdue { what, after: PATIENCE });
                 }
             }
         }
@@ -156,21 +156,21 @@ impl Client {
 
     fn lost(&mut self, dead: usize) -> Result {
         if dead >= SERVERS {
-            return Err(Failure::Lost(dead));
+            return Err(HadbError::Lost(dead));
         }
         self.dead.push(dead);
         if self.dead.len() == SERVERS {
-            return Err(Failure::Lost(dead));
+            return Err(HadbError::Lost(dead));
         }
         self.session.server_lost(dead).map_or(Ok(()), |message| self.link.send(message))
     }
 
-    pub fn say(&mut self, to: usize, control: Control) -> Result {
+    pub fn send_control(&mut self, to: usize, control: Control) -> Result {
         self.link.send(Outgoing { to, body: Body::Control(control), blob: None })
     }
 
     /// Returns the next control message; `None` when a server has died, or after `limit`.
-    pub fn listen(&mut self, limit: Duration) -> Result<Option<(usize, Control)>> {
+    pub fn receive_control(&mut self, limit: Duration) -> Result<Option<(usize, Control)>> {
         if let Some(said) = self.set_aside.pop_front() {
             return Ok(Some(said));
         }

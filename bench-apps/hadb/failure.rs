@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 /// Why a rank gives up.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum HadbError {
     #[error(transparent)]
     Messaging(#[from] udeck::Error),
     #[error(transparent)]
@@ -25,11 +25,11 @@ pub enum Failure {
     Unconnected { peer: usize, what: udeck_dat::Connection },
     #[error("the connection with rank {peer} broke {} s ago, and the rank is not known to be dead", after.as_secs())]
     Broken { peer: usize, after: Duration },
-    #[error("rank {peer} takes nothing: as many messages wait for it as may")]
+    #[error("rank {peer} takes no messages: its queue is full")]
     Full { peer: usize },
     #[error("waited {} s in vain for {what}", after.as_secs())]
     Overdue { what: String, after: Duration },
-    #[error("rank {0} has died, and it was not to: the run has no result")]
+    #[error("rank {0} has died unexpectedly: the run has no result")]
     Lost(usize),
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
@@ -42,17 +42,17 @@ pub enum Failure {
 }
 
 /// Result of a rank's work.
-pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
+pub type Result<T = (), E = HadbError> = std::result::Result<T, E>;
 
-impl Failure {
+impl HadbError {
     /// Adds the attempted operation to an error of the system.
     pub fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |source| Failure::System { what, source: source.into() }
+        move |source| HadbError::System { what, source: source.into() }
     }
 }
 
-impl<M> From<udeck::PostError<M>> for Failure {
+impl<M> From<udeck::PostError<M>> for HadbError {
     fn from(error: udeck::PostError<M>) -> Self {
-        Failure::Messaging(error.into())
+        HadbError::Messaging(error.into())
     }
 }

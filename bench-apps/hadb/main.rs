@@ -40,9 +40,9 @@ mod workload;
 use clap::Parser;
 use conduct::LEADER;
 use deckrun::{End, Job, OnFailure, Outcome};
-use failure::{Failure, Result};
+use failure::{HadbError, Result};
 use link::Link;
-use options::{By, Options, Transport};
+use options::{LinkKind, Options, Transport};
 use serve::SERVERS;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         let _ = io::stdout().write_all(text.as_bytes());
         return ExitCode::SUCCESS;
     }
-    let run = options.check().map_err(Failure::Options).and_then(|options| run(&options));
+    let run = options.check().map_err(HadbError::Options).and_then(|options| run(&options));
     run.unwrap_or_else(|failure| {
         // The line is written in one call, so that ranks' lines stay whole.
         let _ = io::stderr().write_all(format!("hadb: {failure}\n").as_bytes());
@@ -105,12 +105,12 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
     };
     if !sizes.contains(&size) {
         world.finish()?;
-        return Err(Failure::Ranks(size));
+        return Err(HadbError::Ranks(size));
     }
-    let mut link = match options.by() {
-        By::Mailboxes => Link::mailboxes(world)?,
-        By::Dat => Link::end_points(world)?,
-        By::Bare => Link::sockets(world)?,
+    let mut link = match options.link_kind() {
+        LinkKind::Mailboxes => Link::mailboxes(world)?,
+        LinkKind::Dat => Link::end_points(world)?,
+        LinkKind::Bare => Link::sockets(world)?,
     };
     if rank < SERVERS {
         serve::serve(&mut link, rank)?;
@@ -120,7 +120,9 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
     } else {
         let (report, link) = conduct::lead(link, size, options)?;
         link.finish(None)?;
-        io::stdout().write_all(report.render().as_bytes()).map_err(Failure::system("writing the report"))?;
+        io::stdout()
+            .write_all(report.render().as_bytes())
+            .map_err(HadbError::system("writing the report"))?;
         if !report.is_good() {
             return Ok(ExitCode::from(UNSOUND));
         }

@@ -36,7 +36,7 @@ Exit code:
 pub struct Options {
     /// Transactions to run, with commas between them
     #[arg(long, value_enum, value_delimiter = ',', default_value = "all")]
-    mix: Vec<Wanted>,
+    mix: Vec<MixChoice>,
     /// Number of seconds that each mix runs
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     pub time: Duration,
@@ -48,7 +48,7 @@ pub struct Options {
     pub remote: f64,
     /// Interface that carries messages
     #[arg(long, value_enum, value_name = "NAME")]
-    link: Option<By>,
+    link: Option<LinkKind>,
     /// Transport of the messages: shm, tcp, udp or verbs. By default as the launcher says, else shm. (bare-udp: the same as
     /// --link bare)
     #[arg(long, value_name = "NAME", value_parser = transport)]
@@ -70,7 +70,7 @@ pub struct Options {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Wanted {
+enum MixChoice {
     /// All of the following
     All,
     /// Read a tuple
@@ -117,7 +117,7 @@ pub enum Format {
 
 /// Interface that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum By {
+pub enum LinkKind {
     /// Mailboxes; this is the default
     Mailboxes,
     /// uDAPL's end points: sends, and RDMA writes of BLOBs
@@ -140,33 +140,33 @@ impl Options {
     pub fn mixes(&self) -> Vec<Mix> {
         let wants = |mix: &Mix| {
             self.mix.iter().any(|wanted| match wanted {
-                Wanted::All => true,
-                Wanted::OneTupleRead => *mix == Mix::OneTupleRead,
-                Wanted::FourTupleRun => *mix == Mix::FourTupleRun,
-                Wanted::TpcB => *mix == Mix::TpcB,
-                Wanted::Blob => *mix == Mix::Blob,
+                MixChoice::All => true,
+                MixChoice::OneTupleRead => *mix == Mix::OneTupleRead,
+                MixChoice::FourTupleRun => *mix == Mix::FourTupleRun,
+                MixChoice::TpcB => *mix == Mix::TpcB,
+                MixChoice::Blob => *mix == Mix::Blob,
             })
         };
         Mix::ALL.into_iter().filter(wants).collect()
     }
 
     /// Interface that carries messages, from both options.
-    pub fn by(&self) -> By {
+    pub fn link_kind(&self) -> LinkKind {
         match (self.link, self.transport) {
             (Some(link), _) => link,
-            (None, Some(Transport::BareUdp)) => By::Bare,
-            (None, _) => By::Mailboxes,
+            (None, Some(Transport::BareUdp)) => LinkKind::Bare,
+            (None, _) => LinkKind::Mailboxes,
         }
     }
 
     /// Refuses contradictions: the program's own sockets are no transport of the library, and a kill after the
     /// end is a mistake.
     pub fn check(self) -> Result<Self, String> {
-        match (self.by(), self.transport) {
-            (By::Bare, Some(Transport::Deck(name))) => {
+        match (self.link_kind(), self.transport) {
+            (LinkKind::Bare, Some(Transport::Deck(name))) => {
                 return Err(format!("--link bare: has no transport; leave --transport {name} out"));
             }
-            (By::Mailboxes | By::Dat, Some(Transport::BareUdp)) => {
+            (LinkKind::Mailboxes | LinkKind::Dat, Some(Transport::BareUdp)) => {
                 return Err(
                     "--transport bare-udp: is --link bare; say a transport of the library's".to_owned()
                 );
@@ -250,12 +250,12 @@ mod tests {
 
     #[test]
     fn what_carries_messages_has_a_name_and_bare_sockets_have_two() {
-        let by = |line: &str| parse(line).expect("fits").by();
-        assert_eq!(by("hadb"), By::Mailboxes);
-        assert_eq!(by("hadb --transport shm"), By::Mailboxes);
-        assert_eq!(by("hadb --link dat --transport tcp"), By::Dat);
+        let link_kind = |line: &str| parse(line).expect("fits").link_kind();
+        assert_eq!(link_kind("hadb"), LinkKind::Mailboxes);
+        assert_eq!(link_kind("hadb --transport shm"), LinkKind::Mailboxes);
+        assert_eq!(link_kind("hadb --link dat --transport tcp"), LinkKind::Dat);
         for bare in ["--link bare", "--transport bare-udp", "--link bare --transport bare-udp"] {
-            assert_eq!(by(&format!("hadb --kill 11.9 --victim 0 {bare}")), By::Bare, "{bare}");
+            assert_eq!(link_kind(&format!("hadb --kill 11.9 --victim 0 {bare}")), LinkKind::Bare, "{bare}");
         }
     }
 }

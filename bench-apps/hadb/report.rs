@@ -2,7 +2,7 @@
 
 use crate::drive::{Measured, Outage, response_times};
 use crate::message::Usage;
-use crate::options::{By, Format, Mix, Options};
+use crate::options::{Format, LinkKind, Mix, Options};
 use crate::serve::SERVERS;
 use crate::verdict::Verdict;
 use cli_common::machine::Machine;
@@ -15,7 +15,7 @@ pub struct Report {
     machine: Machine,
     method: Vec<String>,
     format: Format,
-    by: By,
+    link: LinkKind,
     pub mixes: Vec<MixReport>,
     /// The server that died, if one did.
     pub killed: Option<usize>,
@@ -141,7 +141,7 @@ impl Report {
             machine: Machine::describe(pinning, transport),
             method,
             format: options.format,
-            by: options.by(),
+            link: options.link_kind(),
             mixes: Vec::new(),
             killed: None,
             verdict: Verdict::default(),
@@ -209,10 +209,12 @@ impl Report {
             mix.processor() as f64 / mix.messages.max(1) as f64
         );
         let packets = mix.each(mix.packets);
-        let _ = match self.by {
-            By::Mailboxes => Ok(()),
-            By::Dat => writeln!(text, "# {name}: {packets:.2} sends and RDMA writes for each transaction"),
-            By::Bare => writeln!(
+        let _ = match self.link {
+            LinkKind::Mailboxes => Ok(()),
+            LinkKind::Dat => {
+                writeln!(text, "# {name}: {packets:.2} sends and RDMA writes for each transaction")
+            }
+            LinkKind::Bare => writeln!(
                 text,
                 "# {name}: {packets:.2} datagrams for each transaction, with acknowledgements; {} were sent again",
                 mix.again

@@ -1,7 +1,7 @@
 //! A server's process: its state machine over a link.
 
 use crate::cpu;
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::link::{Blob, Event, Link};
 use crate::message::{Body, Control, Outgoing, Usage};
 use crate::server::Server;
@@ -34,9 +34,9 @@ pub fn serve(link: &mut Link, rank: usize) -> Result {
                 server.handle(from, body, blob)
             }
             Event::Lost(dead) if dead < SERVERS => server.take_over(),
-            Event::Lost(dead) => return Err(Failure::Lost(dead)),
+            Event::Lost(dead) => return Err(HadbError::Lost(dead)),
             Event::Idle => {
-                return Err(Failure::Overdue {
+                return Err(HadbError::Overdue {
                     what: "anything from the clients".to_owned(),
                     after: PATIENCE,
                 });
@@ -67,13 +67,13 @@ fn answer(link: &Link, server: &Server<Blob>, control: Control) -> Result<Answer
                     // The signal ends the process whatever the main thread is doing.
                     kill_process(getpid(), Signal::KILL)
                 })
-                .map_err(Failure::system("starting the thread that kills this server"))?;
+                .map_err(HadbError::system("starting the thread that kills this server"))?;
             Answer::Nothing
         }
         Control::Ask => Answer::Say(Control::Usage(usage(link))),
         Control::Show => {
             let dump = postcard::to_allocvec(&Dump::of(server.tables()));
-            Answer::Say(Control::Shown(dump.map_err(|_| Failure::BadMessage { from: 0 })?))
+            Answer::Say(Control::Shown(dump.map_err(|_| HadbError::BadMessage { from: 0 })?))
         }
         Control::Quit => Answer::Quit,
         _ => Answer::Nothing,

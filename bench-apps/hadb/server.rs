@@ -43,7 +43,7 @@ pub struct Server<B> {
     /// Transactions that are coordinated here: at most one of each client.
     jobs: BTreeMap<u32, Job<B>>,
     /// Transactions that the other server coordinates and that need rows of this one.
-    guests: BTreeMap<u32, Guest<B>>,
+    remote: BTreeMap<u32, RemoteTransaction<B>>,
     out: Vec<Outgoing<B>>,
 }
 
@@ -68,7 +68,7 @@ enum Work<B> {
 
 /// A transaction of the other server that needs rows of this one.
 #[derive(Clone, Debug)]
-struct Guest<B> {
+struct RemoteTransaction<B> {
     txn: Txn,
     work: Work<B>,
 }
@@ -76,9 +76,9 @@ struct Guest<B> {
 impl<B: Clone> Server<B> {
     /// Makes server 0 or 1.
     pub fn new(me: u8) -> Self {
-        let (jobs, guests) = (BTreeMap::new(), BTreeMap::new());
+        let (jobs, remote) = (BTreeMap::new(), BTreeMap::new());
         let (tables, locks, noted) = (Tables::new(), Locks::default(), BTreeMap::new());
-        Server { me, solo: false, tables, locks, noted, jobs, guests, out: Vec::new() }
+        Server { me, solo: false, tables, locks, noted, jobs, remote, out: Vec::new() }
     }
 
     pub fn tables(&self) -> &Tables<B> {
@@ -104,7 +104,7 @@ impl<B: Clone> Server<B> {
         if !self.solo {
             self.solo = true;
             self.locks = Locks::default();
-            self.guests.clear();
+            self.remote.clear();
             for (client, job) in mem::take(&mut self.jobs) {
                 self.start(client, job.seq, job.work);
             }
@@ -123,7 +123,7 @@ impl<B: Clone> Server<B> {
             },
             Body::Run { seq, ops } => self.start(client, seq, Work::Update { ops, blob }),
             Body::Read { seq, key } => self.start(client, seq, Work::Read(key)),
-            other => self.refuse(client, 0, &format!("a client does not say {other:?}")),
+            other => self.refuse(client, 0, &format!("unexpected message from a client: {other:?}")),
         }
     }
 
@@ -140,15 +140,15 @@ impl<B: Clone> Server<B> {
 
     fn of_server(&mut self, body: Body, blob: Option<B>) {
         match body {
-            Body::Fetch { txn, key } => self.invite(txn, Work::Read(key)),
-            Body::Prepare { txn, ops } => self.invite(txn, Work::Update { ops, blob }),
+            Body::Fetch { txn, key } => self.lock_for_peer(txn, Work::Read(key)),
+            Body::Prepare { txn, ops } => self.lock_for_peer(txn, Work::Update { ops, blob }),
             Body::Release { txn } => {
-                self.guests.remove(&txn.client);
+                self.remote.remove(&txn.client);
                 self.send_server(Body::Released { txn }, None);
                 self.release(Holder::Peer(txn.client));
             }
             Body::Log { txn, records } => {
-                let kept = match self.guests.remove(&txn.client).map(|guest| guest.work) {
+                let kept = match self.remote.remove(&txn.client).map(|remote| remote.work) {
                     Some(Work::Update { blob, .. }) => blob,
                     _ => None,
                 };
@@ -324,20 +324,20 @@ impl<B: Clone> Server<B> {
     }
 
     /// Handles a transaction of the other server that needs rows of this one.
-    fn invite(&mut self, txn: Txn, work: Work<B>) {
+    fn lock_for_peer(&mut self, txn: Txn, work: Work<B>) {
         let keys = match &work {
             Work::Read(key) => vec![*key],
             Work::Update { ops, .. } => ops.iter().filter_map(Op::key).collect(),
         };
-        self.guests.insert(txn.client, Guest { txn, work });
+        self.remote.insert(txn.client, RemoteTransaction { txn, work });
         if self.locks.acquire(Holder::Peer(txn.client), keys) {
-            self.welcome(txn.client);
+            self.prepared_for_peer(txn.client);
         }
     }
 
     /// Continues a transaction of the other server after its locks were granted.
-    fn welcome(&mut self, client: u32) {
-        let Some(Guest { txn, work }) = self.guests.get(&client) else { return };
+    fn prepared_for_peer(&mut self, client: u32) {
+        let Some(RemoteTransaction { txn, work }) = self.remote.get(&client) else { return };
         let txn = *txn;
         match work {
             Work::Read(key) => {
@@ -357,7 +357,7 @@ impl<B: Clone> Server<B> {
         for granted in self.locks.release(holder) {
             match granted {
                 Holder::Own(client) => self.locked(client),
-                Holder::Peer(client) => self.welcome(client),
+                Holder::Peer(client) => self.prepared_for_peer(client),
             }
         }
     }

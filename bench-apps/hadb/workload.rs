@@ -13,7 +13,7 @@ const LARGEST: f64 = 1e6;
 
 /// The next transaction.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
+pub enum NextOperation {
     Read(Key),
     /// Operations sent statement by statement.
     Steps(Vec<Op>),
@@ -45,11 +45,11 @@ impl Workload {
     }
 
     /// Chooses the next transaction. `oracle` knows which BLOBs exist.
-    pub fn next(&mut self, mix: Mix, oracle: &Oracle) -> Next {
+    pub fn next(&mut self, mix: Mix, oracle: &Oracle) -> NextOperation {
         match mix {
-            Mix::OneTupleRead => Next::Read(self.anywhere(Table::Tuples)),
-            Mix::FourTupleRun => Next::Steps(self.four_tuples()),
-            Mix::TpcB => Next::Run(self.tpc_b()),
+            Mix::OneTupleRead => NextOperation::Read(self.anywhere(Table::Tuples)),
+            Mix::FourTupleRun => NextOperation::Steps(self.four_tuples()),
+            Mix::TpcB => NextOperation::Run(self.tpc_b()),
             Mix::Blob => self.blob(oracle),
         }
     }
@@ -92,15 +92,15 @@ impl Workload {
     }
 
     /// A BLOB transaction: half of them read, half write, each BLOB only by its own client.
-    fn blob(&mut self, oracle: &Oracle) -> Next {
+    fn blob(&mut self, oracle: &Oracle) -> NextOperation {
         let (half, nth) = (self.half(), self.random.random_range(0..BLOBS_OF_A_CLIENT));
         let key = Key { table: Table::Blobs, half, index: self.client * BLOBS_OF_A_CLIENT + nth };
         if oracle.blobs.contains_key(&key) && self.random.random_bool(0.5) {
-            return Next::Read(key);
+            return NextOperation::Read(key);
         }
         // Each order of magnitude is equally likely.
         let len = self.random.random_range(SMALLEST.ln()..LARGEST.ln()).exp();
-        Next::Store { key, seed: self.random.random(), len: len as usize }
+        NextOperation::Store { key, seed: self.random.random(), len: len as usize }
     }
 }
 
@@ -111,8 +111,8 @@ mod tests {
     fn halves(mix: Mix, remote: f64) -> Vec<u8> {
         let mut workload = Workload::new(1, 1, 1, remote);
         let all = (0..50).flat_map(|_| match workload.next(mix, &Oracle::default()) {
-            Next::Read(key) | Next::Store { key, .. } => vec![key.half],
-            Next::Steps(ops) | Next::Run(ops) => ops.iter().map(Op::half).collect(),
+            NextOperation::Read(key) | NextOperation::Store { key, .. } => vec![key.half],
+            NextOperation::Steps(ops) | NextOperation::Run(ops) => ops.iter().map(Op::half).collect(),
         });
         all.collect()
     }
@@ -130,12 +130,16 @@ mod tests {
     fn runs_name_no_tuple_twice_and_blobs_have_their_length() {
         let mut workload = Workload::new(2, 0, 0, 0.5);
         for _ in 0..2000 {
-            let Next::Steps(ops) = workload.next(Mix::FourTupleRun, &Oracle::default()) else { panic!() };
+            let NextOperation::Steps(ops) = workload.next(Mix::FourTupleRun, &Oracle::default()) else {
+                panic!()
+            };
             let mut keys: Vec<_> = ops.iter().filter_map(Op::key).collect();
             keys.sort();
             keys.dedup();
             assert_eq!(keys.len(), 4);
-            let Next::Store { len, .. } = workload.next(Mix::Blob, &Oracle::default()) else { panic!() };
+            let NextOperation::Store { len, .. } = workload.next(Mix::Blob, &Oracle::default()) else {
+                panic!()
+            };
             assert!((9_999..=1_000_000).contains(&len), "{len}");
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 
 /// Why a run gave no result.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum FtError {
     #[error(transparent)]
     Ranks(#[from] BadRanks),
     #[error(transparent)]

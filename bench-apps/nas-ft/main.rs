@@ -27,7 +27,7 @@ mod transforms;
 
 use clap::Parser;
 use exchange::Links;
-use failure::Failure;
+use failure::FtError;
 use indicatif::{ProgressBar, ProgressStyle};
 use layout::Layout;
 use mailboxes::{Gather, Peers, Plan};
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs the whole program. Returns whether the run was successful, as far as this rank knows: rank 0 compares.
-fn run(options: &Options) -> Result<bool, Failure> {
+fn run(options: &Options) -> Result<bool, FtError> {
     let world = udeck::init()?;
     let successful = benchmark(&world, options, &mut io::stdout().lock())?;
     world.finish()?;
@@ -74,7 +74,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
 }
 
 /// Runs NPB's main program, or the loop of transforms; rank 0 prints to `out`.
-fn benchmark(world: &World, options: &Options, out: &mut impl Write) -> Result<bool, Failure> {
+fn benchmark(world: &World, options: &Options, out: &mut impl Write) -> Result<bool, FtError> {
     // Refusals that are the same at all ranks come before anything that waits for others.
     let layout = Layout::new(options.class.grid(), world.rank(), world.size(), options.layout)?;
     let plans = [plan(&layout, true, options)?, plan(&layout, false, options)?];
@@ -114,7 +114,7 @@ fn npb(
     layout: Layout,
     links: &mut Links<Peers<'_>>,
     out: &mut impl Write,
-) -> Result<(bool, Profile), Failure> {
+) -> Result<(bool, Profile), FtError> {
     let class = options.class;
     // The two starts have one transform each, and so has each step.
     let transforms = 2 + class.iterations();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     /// Checks that the ranks refuse the arguments before anything is exchanged.
-    fn refused(ranks: usize, arguments: &[&str], expected: fn(&Failure) -> bool) {
+    fn refused(ranks: usize, arguments: &[&str], expected: fn(&FtError) -> bool) {
         let options = Options::parse_from([&["nas-ft"], arguments].concat());
         let body = move |world: World| {
             let failure = benchmark(&world, &options, &mut io::sink()).expect_err("this cannot run");
@@ -267,15 +267,15 @@ mod tests {
 
     #[test]
     fn a_hypercube_of_three_is_refused() {
-        refused(3, &["--order", "hypercube"], |failure| matches!(failure, Failure::Order(_)));
+        refused(3, &["--order", "hypercube"], |failure| matches!(failure, FtError::Order(_)));
         refused(2, &["--order", "group", "--protocol", "eager"], |failure| {
-            matches!(failure, Failure::Order(_))
+            matches!(failure, FtError::Order(_))
         });
     }
 
     #[test]
     fn more_ranks_than_planes_are_refused_in_slabs() {
-        refused(33, &["--class", "W", "--layout", "slab"], |failure| matches!(failure, Failure::Ranks(_)));
+        refused(33, &["--class", "W", "--layout", "slab"], |failure| matches!(failure, FtError::Ranks(_)));
     }
 
     #[test]

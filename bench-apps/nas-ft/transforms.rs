@@ -2,7 +2,7 @@
 
 use crate::classes::Class;
 use crate::exchange::Links;
-use crate::failure::Failure;
+use crate::failure::FtError;
 use crate::layout::Layout;
 use crate::mailboxes::{Gather, Peers};
 use crate::profile::Profile;
@@ -25,7 +25,7 @@ pub fn run(
     rounds: u32,
     links: &mut Links<Peers<'_>>,
     out: &mut impl Write,
-) -> Result<(bool, Profile), Failure> {
+) -> Result<(bool, Profile), FtError> {
     let mut state = vec![Complex64::ZERO; layout.state_points()];
     let mut spectrum = vec![Complex64::ZERO; layout.spectrum_points()];
     solver::fill_initial(&layout, &mut state);

@@ -6,7 +6,7 @@
 //! death: a rank that sends nothing for half a minute ends the run.
 
 use super::{Blob, Event, count_received, count_sent, window::Window};
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::message::{Body, Outgoing, Usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::VecDeque;
@@ -45,7 +45,7 @@ struct Peer {
 impl BareLink {
     /// Opens the sockets. Each rank tells each other rank the port of the socket for it.
     pub fn connect(world: World) -> Result<BareLink> {
-        let open = Failure::system::<io::Error>;
+        let open = HadbError::system::<io::Error>;
         let inbox = world.mailboxes::<u16>("hadb.ports")?;
         let outs = world.postboxes::<u16>("hadb.ports")?;
         let mut sockets: Vec<Option<UdpSocket>> = Vec::new();
@@ -63,7 +63,7 @@ impl BareLink {
             let port = inbox.retrieve()?;
             let socket = sockets.get(port.source()).and_then(Option::as_ref);
             let (Some(socket), Some(port)) = (socket, port.first()) else {
-                return Err(Failure::BadMessage { from: port.source() });
+                return Err(HadbError::BadMessage { from: port.source() });
             };
             socket.connect((Ipv4Addr::LOCALHOST, *port)).map_err(open("connecting a UDP socket"))?;
             socket.set_nonblocking(true).map_err(open("setting a UDP socket up"))?;
@@ -79,7 +79,7 @@ impl BareLink {
     pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
         let Outgoing { to, body, blob } = message;
         count_sent(&mut self.usage, &body);
-        let bytes = postcard::to_allocvec(&body).map_err(|_| Failure::BadMessage { from: to })?;
+        let bytes = postcard::to_allocvec(&body).map_err(|_| HadbError::BadMessage { from: to })?;
         let len = (bytes.len() as u32).to_le_bytes();
         let Some(Some(peer)) = self.peers.get_mut(to) else { return Ok(()) };
         peer.window.push(&[&len, &bytes, blob.as_deref().unwrap_or_default()]);
@@ -143,7 +143,7 @@ impl BareLink {
                 continue;
             }
             if peer.window.waits_since().is_some_and(|since| now > since + SILENCE) {
-                return Err(Failure::Silent { peer: rank, after: SILENCE });
+                return Err(HadbError::Silent { peer: rank, after: SILENCE });
             }
             let mut refused = false;
             if peer.window.owes() || now >= peer.sent + ALIVE {
@@ -173,7 +173,7 @@ impl BareLink {
         let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut waiting, Some(&limit)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Failure::system("waiting for datagrams")(error)),
+            Err(error) => return Err(HadbError::system("waiting for datagrams")(error)),
         }
         let heard: Vec<usize> = asked
             .iter()
@@ -193,9 +193,9 @@ impl BareLink {
                 return Ok(());
             }
             Err(error) if is_passing(&error) => return Ok(()),
-            Err(error) => return Err(Failure::system("receiving a datagram")(error)),
+            Err(error) => return Err(HadbError::system("receiving a datagram")(error)),
         };
-        let bad = Failure::BadMessage { from: rank };
+        let bad = HadbError::BadMessage { from: rank };
         let Some(message) = peer.window.receive(&self.scratch[..len], Instant::now()) else {
             return Err(bad);
         };
@@ -220,7 +220,7 @@ impl BareLink {
             let now = Instant::now();
             if now >= deadline {
                 let what = "acknowledgements of the last messages".to_owned();
-                return Err(Failure::Overdue { what, after: SILENCE });
+                return Err(HadbError::Overdue { what, after: SILENCE });
             }
             let next = self.maintain(now)?;
             self.wait(next.saturating_duration_since(now))?;

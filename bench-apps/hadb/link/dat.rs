@@ -19,7 +19,7 @@ mod stream;
 mod wire;
 
 use super::{Blob, Event, count_received, count_sent};
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::message::{Body, Outgoing, Usage};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,9 +34,9 @@ use udeck_dat::{
 /// Largest number of events taken before their answers are sent; until then the answers wait to be packed.
 const BATCH: usize = 16;
 /// Interval of checks for dead ranks.
-const LOOK: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The same interval while a connection is broken for an unknown reason.
-const LOOK_SOON: Duration = Duration::from_millis(1);
+const CHECK_INTERVAL_WHILE_BROKEN: Duration = Duration::from_millis(1);
 /// Longest time that a connection may be broken, or need to end, before the run ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -49,7 +49,7 @@ pub struct DatLink {
     pieces: Vec<Lmr>,
     evd: Evd,
     /// Time of the last check for dead ranks.
-    looked: Instant,
+    checked: Instant,
     pub usage: Usage,
     // The world is dropped after the objects of its NIC.
     world: World,
@@ -91,8 +91,8 @@ impl DatLink {
         if peer.state != State::Connected {
             return Ok(());
         }
-        let bytes = postcard::to_allocvec(&body).map_err(|_| Failure::BadMessage { from: to })?;
-        if peer.stream.push(bytes, blob) { Ok(()) } else { Err(Failure::Full { peer: to }) }
+        let bytes = postcard::to_allocvec(&body).map_err(|_| HadbError::BadMessage { from: to })?;
+        if peer.stream.push(bytes, blob) { Ok(()) } else { Err(HadbError::Full { peer: to }) }
     }
 
     pub fn receive(&mut self, limit: Duration) -> Result<Event> {
@@ -113,10 +113,10 @@ impl DatLink {
     fn step(&mut self, now: Instant, deadline: Instant) -> Result {
         self.flush()?;
         let is_broken = |peer: &Peer| matches!(peer.state, State::Broken(_));
-        let look = if self.peers.iter().flatten().any(is_broken) { LOOK_SOON } else { LOOK };
-        let next = self.looked + look;
+        let any_broken = self.peers.iter().flatten().any(is_broken);
+        let next = self.checked + if any_broken { CHECK_INTERVAL_WHILE_BROKEN } else { CHECK_INTERVAL };
         if now >= next {
-            return self.look_for_deaths(now);
+            return self.check_for_deaths(now);
         }
         match self.evd.wait(Deadline::after(next.min(deadline) - now)) {
             Ok(event) => self.handle(event)?,
@@ -210,13 +210,13 @@ impl DatLink {
         );
         let posted = peer.ep.post_receive(lmr, 0).or_else(|refused| keep(refused, &mut Vec::new()));
         (self.ready, self.usage) = (ready, usage);
-        taken.ok_or(Failure::BadMessage { from: rank })?;
+        taken.ok_or(HadbError::BadMessage { from: rank })?;
         posted
     }
 
     /// Asks the launcher which ranks have died.
-    fn look_for_deaths(&mut self, now: Instant) -> Result {
-        self.looked = now;
+    fn check_for_deaths(&mut self, now: Instant) -> Result {
+        self.checked = now;
         for exit in self.world.exited_ranks() {
             let Some(Some(peer)) = self.peers.get_mut(exit.rank) else { continue };
             if matches!(exit.how, ExitKind::Lost(_)) && peer.state != State::Dead {
@@ -230,7 +230,7 @@ impl DatLink {
             if let Some(Peer { state: State::Broken(since), .. }) = peer
                 && now > *since + PATIENCE
             {
-                return Err(Failure::Broken { peer: rank, after: PATIENCE });
+                return Err(HadbError::Broken { peer: rank, after: PATIENCE });
             }
         }
         Ok(())
@@ -241,7 +241,7 @@ impl DatLink {
     ///
     /// Their leaving shows that they have received the last message to them, which says that the run is over.
     pub fn finish(mut self, last: Option<usize>) -> Result {
-        self.step_while("that the last messages leave", |peer| {
+        self.step_while("the last messages to leave", |peer| {
             peer.state == State::Connected && !peer.stream.is_empty()
         })?;
         if last.is_some() {
@@ -264,7 +264,7 @@ impl DatLink {
             self.ready.clear();
             let now = Instant::now();
             if now >= deadline {
-                return Err(Failure::Overdue { what: what.to_owned(), after: PATIENCE });
+                return Err(HadbError::Overdue { what: what.to_owned(), after: PATIENCE });
             }
             self.step(now, deadline)?;
         }

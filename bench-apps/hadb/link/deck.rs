@@ -4,7 +4,7 @@
 //! other message comes between them.
 
 use super::{Blob, Event, count_received, count_sent};
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::message::{Body, Outgoing, Usage};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct DeckLink {
     /// Messages whose BLOBs have not arrived, by sender.
     halves: HashMap<usize, Body>,
     /// Whether any rank has died.
-    bereaved: bool,
+    has_lost_peer: bool,
     pub usage: Usage,
     world: World,
 }
@@ -36,7 +36,7 @@ impl DeckLink {
         inbox.expect((0..world.size()).filter(|rank| *rank != world.rank()));
         world.barrier()?;
         let (halves, usage) = (HashMap::new(), Usage::default());
-        Ok(DeckLink { inbox, outs, halves, bereaved: false, usage, world })
+        Ok(DeckLink { inbox, outs, halves, has_lost_peer: false, usage, world })
     }
 
     pub fn world(&self) -> &World {
@@ -52,7 +52,7 @@ impl DeckLink {
         let Outgoing { to, body, blob } = message;
         count_sent(&mut self.usage, &body);
         let Some(out) = self.outs.get(to) else { return Ok(()) };
-        let bytes = postcard::to_allocvec(&body).map_err(|_| Failure::BadMessage { from: to })?;
+        let bytes = postcard::to_allocvec(&body).map_err(|_| HadbError::BadMessage { from: to })?;
         let tag = if blob.is_some() { BLOB_FOLLOWS } else { ALONE };
         let posted = out.post_tagged(&bytes, tag).and_then(|()| match blob {
             None => Ok(()),
@@ -75,7 +75,7 @@ impl DeckLink {
                     }
                 }
                 Err(Error::PeerLost { rank, .. }) => {
-                    self.bereaved = true;
+                    self.has_lost_peer = true;
                     return Ok(Event::Lost(rank));
                 }
                 Err(Error::Deadline { .. }) => return Ok(Event::Idle),
@@ -90,7 +90,7 @@ impl DeckLink {
             let blob = Some(Blob::Lent(Arc::new(received)));
             return Ok(Some(Event::Message { from, body, blob }));
         }
-        let body: Body = postcard::from_bytes(&received).map_err(|_| Failure::BadMessage { from })?;
+        let body: Body = postcard::from_bytes(&received).map_err(|_| HadbError::BadMessage { from })?;
         count_received(&mut self.usage, from, &body);
         if received.tag() == BLOB_FOLLOWS {
             self.halves.insert(from, body);
@@ -100,11 +100,11 @@ impl DeckLink {
     }
 
     pub fn finish(self) -> Result {
-        let DeckLink { inbox, outs, bereaved, world, .. } = self;
+        let DeckLink { inbox, outs, has_lost_peer, world, .. } = self;
         drop((inbox, outs));
         match world.finish() {
             // Messages that the dead did not read are no failure of the run.
-            Err(Error::Undelivered { .. } | Error::Multiple(_) | Error::PeerLost { .. }) if bereaved => {
+            Err(Error::Undelivered { .. } | Error::Multiple(_) | Error::PeerLost { .. }) if has_lost_peer => {
                 Ok(())
             }
             other => Ok(other?),

@@ -3,7 +3,7 @@
 use super::stream::{RECEIVES, SLOT, SLOTS, Stream};
 use super::wire::{Greeting, PACKET};
 use super::{DatLink, Peer, State};
-use crate::failure::{Failure, Result};
+use crate::failure::{HadbError, Result};
 use crate::message::Usage;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -37,8 +37,8 @@ pub fn connect(world: World) -> Result<DatLink> {
     // The service point is made before the others learn its address.
     let psp = Psp::new(QUALIFIER, &evd)?;
     let addresses = exchange(&world, &psp)?;
-    let (ready, usage, looked) = (VecDeque::new(), Usage::default(), Instant::now());
-    let mut link = DatLink { peers, ready, packets, pieces, evd, looked, usage, world };
+    let (ready, usage, checked) = (VecDeque::new(), Usage::default(), Instant::now());
+    let mut link = DatLink { peers, ready, packets, pieces, evd, checked, usage, world };
     for (other, address) in addresses.iter().enumerate().take(rank) {
         if let (Some(peer), Some(address)) = (&link.peers[other], address) {
             peer.ep.connect(address, PATIENCE, &greeting(rank, peer))?;
@@ -59,7 +59,7 @@ pub fn connect(world: World) -> Result<DatLink> {
             Ok(event) => link.handle(event)?,
             Err(Error::Timeout { .. }) => {
                 let what = format!("a connection with rank {missing}");
-                return Err(Failure::Overdue { what, after: PATIENCE });
+                return Err(HadbError::Overdue { what, after: PATIENCE });
             }
             Err(error) => return Err(error.into()),
         }
@@ -132,12 +132,12 @@ fn accept(link: &mut DatLink, request: ConnectionRequest) -> Result {
 fn established(link: &mut DatLink, rank: usize, what: Connection) -> Result {
     let Some(peer) = &mut link.peers[rank] else { return Ok(()) };
     if what != Connection::Established {
-        return Err(Failure::Unconnected { peer: rank, what });
+        return Err(HadbError::Unconnected { peer: rank, what });
     }
     if rank < link.world.rank() {
         let said = peer.ep.peer().map(|other| other.private_data).unwrap_or_default();
         let theirs = Greeting::decode(&said).filter(|greeting| greeting.rank == rank);
-        peer.remote = theirs.ok_or(Failure::BadMessage { from: rank })?.landing;
+        peer.remote = theirs.ok_or(HadbError::BadMessage { from: rank })?.landing;
     }
     Ok(())
 }
