@@ -6,7 +6,7 @@ pub const FEATURES: &str = "--features udeck-jobs/fault,udeck-jobs/access-trace"
 
 /// Packages of every test build. The Python package is excluded: its tests are in Python, and it does not link as a test program.
 /// It would also change the features of third-party packages, so that a command with it would build nearly everything again.
-pub const TESTED: &str =
+pub const TEST_PACKAGES: &str =
     "--workspace --exclude udeck-python --features udeck-jobs/fault,udeck-jobs/access-trace";
 
 /// Release build of everything that users get and that the jobs run. All steps that need it share one build, as the tests do:

@@ -24,7 +24,7 @@ pub struct Cargo {
 pub const DRIVER: &str = "udeck-soak";
 
 /// Prefixes of the variables that cargo sets for a program that it runs.
-const OURS: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME"];
+const CARGO_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME"];
 
 /// Prefix of the test name that the soak gives a run, followed by its seed.
 const SEED: &str = "soak::seed_";
@@ -111,8 +111,8 @@ pub fn run(
     let deadline = Instant::now() + limit;
     // Cargo set these variables for this package. Build scripts read them, and would run again in a cargo command that a user
     // types.
-    let ours = |name: &str| OURS.iter().any(|prefix| name.starts_with(prefix));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(ours)) {
+    let is_cargo_variable = |name: &str| CARGO_VARIABLES.iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_cargo_variable)) {
         command.env_remove(name);
     }
     // One pipe for both streams keeps cargo's lines and the tests' lines in the order in which they were
@@ -138,16 +138,18 @@ pub fn run(
 /// Runs a command. Shows an output line, indented, if `worth` accepts it; the last lines are in the error.
 pub fn run_quoted(command: Command, limit: Duration, worth: impl Fn(&str) -> bool) -> Result<(), String> {
     let shown = command.get_program().to_string_lossy().into_owned();
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     let ended = run(command, limit, |line| {
         if worth(line) {
             say!("    {line}");
         }
-        said.push(line.to_owned());
+        lines.push(line.to_owned());
     });
     match ended {
         Ok(None) => Ok(()),
-        Ok(Some(how)) => Err(format!("{shown}: {how}: {}", said[said.len().saturating_sub(3)..].join(" / "))),
+        Ok(Some(how)) => {
+            Err(format!("{shown}: {how}: {}", lines[lines.len().saturating_sub(3)..].join(" / ")))
+        }
         Err(error) => Err(format!("{shown}: {error}")),
     }
 }

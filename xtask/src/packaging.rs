@@ -89,12 +89,10 @@ fn problems(package: &Value, published: &[&str]) -> Vec<String> {
         let (its, dev) = (used["name"].as_str().unwrap_or("?"), used["kind"] == "dev");
         let (has_version, exists) = (used["req"] != "*", published.contains(&its));
         if !(dev || has_version && exists) {
-            found.push(format!(
-                "{name} -> {its}: a path without a version, or a package that is not published"
-            ));
+            found.push(format!("{name} -> {its}: has no version, or that package is not published"));
         }
         if dev && has_version && !exists {
-            found.push(format!("{name} -> {its} (dev): a version, of a package that is not published"));
+            found.push(format!("{name} -> {its} (dev): has a version, but that package is not published"));
         }
     }
     found

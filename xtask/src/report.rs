@@ -16,7 +16,7 @@ pub struct Outcome {
     /// Failures: tests by name, or commands with the way they ended.
     pub problems: Vec<String>,
     /// First lines that each failed test printed.
-    pub said: Vec<String>,
+    pub failure_lines: Vec<String>,
     /// Tests that failed, and passed when they ran again.
     pub flaky: Vec<String>,
     /// Reasons for parts that were left out.
@@ -39,7 +39,7 @@ impl Outcome {
             counts: Counts::default(),
             suites: Vec::new(),
             problems: Vec::new(),
-            said: Vec::new(),
+            failure_lines: Vec::new(),
             flaky: Vec::new(),
             skips: Vec::new(),
             took: Duration::ZERO,
@@ -143,8 +143,8 @@ fn summary_text(outcomes: &[Outcome], took: Duration, left_out: &str) -> String 
         for problem in &outcome.problems {
             let _ = writeln!(text, "failed: {}: {problem}", outcome.name);
         }
-        for said in &outcome.said {
-            let _ = writeln!(text, "    {said}");
+        for line in &outcome.failure_lines {
+            let _ = writeln!(text, "    {line}");
         }
     }
     let left_out = if left_out.is_empty() { String::new() } else { format!(". Not run: {left_out}") };
@@ -171,7 +171,7 @@ mod tests {
             verdict: Verdict::Failed,
             counts: Counts { passed: 2, failed: 1, skipped: 0 },
             problems: vec!["udeck_sys: ring::wraps".into()],
-            said: vec!["thread 'fills' panicked: 3 is not 4".into()],
+            failure_lines: vec!["thread 'fills' panicked: 3 is not 4".into()],
             flaky: vec!["udeck_sys: ring::fills".into()],
             ..Outcome::new("loom")
         };

@@ -211,14 +211,14 @@ fn all_pass(workspace: &Workspace, cargo: &Cargo) -> Result<bool, String> {
 }
 
 fn host() -> Result<String, String> {
-    let text = said(&rustc("-vV")?);
+    let text = stdout_of(&rustc("-vV")?);
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| "`rustc -vV` names no host".into())
 }
 
 /// Checks that the standard library's sources are installed.
 fn check_sources() -> Result<(), String> {
-    let sysroot = said(&rustc("--print=sysroot")?);
+    let sysroot = stdout_of(&rustc("--print=sysroot")?);
     if Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library/std/Cargo.toml").exists() {
         return Ok(());
     }
@@ -231,6 +231,6 @@ fn rustc(option: &str) -> Result<Output, String> {
     Command::new("rustc").arg(option).output().map_err(|e| format!("cannot start rustc: {e}"))
 }
 
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -4,7 +4,7 @@
 //! target folder.
 
 use crate::{
-    builds::{FEATURES, TESTED},
+    builds::{FEATURES, TEST_PACKAGES},
     child::{self, Cargo, DRIVER},
     sanitize,
     test_counts::TestCounts,
@@ -43,7 +43,7 @@ pub struct SoakOptions {
 /// tests are.
 pub fn build() -> Cargo {
     let programs = "--lib --bin deckrun --bin udeck-soak --bin soak-rank";
-    Cargo::new("build").args(TESTED).args(FEATURES).args(programs)
+    Cargo::new("build").args(TEST_PACKAGES).args(FEATURES).args(programs)
 }
 
 /// Arguments that build the same programs, and no others, for a sanitizer.

@@ -7,7 +7,7 @@ mod quick;
 mod tail;
 
 use crate::{
-    builds::{FEATURES, RELEASE, TESTED},
+    builds::{FEATURES, RELEASE, TEST_PACKAGES},
     child::{Cargo, DRIVER},
     rdma, soak,
     workspace::Workspace,
@@ -100,7 +100,7 @@ const OWN_STEPS: [&str; 3] = ["udeck-bindings-tests", "udeck-conformance", "udec
 /// Command that runs tests of the workspace, in the profile of tests.
 fn tests(fail_fast: bool) -> Cargo {
     let test = if fail_fast { "test" } else { "test --no-fail-fast" };
-    Cargo::new(test).args(TESTED).args(FEATURES)
+    Cargo::new(test).args(TEST_PACKAGES).args(FEATURES)
 }
 
 /// All steps that a change needs.
@@ -450,7 +450,7 @@ mod tests {
         let is_apart = |command: &String| apart.iter().any(|words| command.contains(words));
         let cargo = |command: &String| command.contains("cargo ");
         for command in all.iter().flat_map(commands).filter(cargo).filter(|command| !is_apart(command)) {
-            assert!(command.contains(TESTED) && command.contains(FEATURES), "{command}");
+            assert!(command.contains(TEST_PACKAGES) && command.contains(FEATURES), "{command}");
         }
     }
 

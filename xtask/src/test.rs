@@ -277,7 +277,7 @@ impl Outcome {
         self.flaky.extend(tally.flaky.iter().map(ToString::to_string));
         self.suites.extend(tally.suites);
         self.skips.extend(tally.skips);
-        self.said.extend(tally.said);
+        self.failure_lines.extend(tally.failure_lines);
         let silent = counts.passed + counts.failed == 0;
         match problem {
             // The names of failed tests say more than the command's failure.

@@ -54,13 +54,13 @@ pub struct TestCounts {
     /// Tests that failed and then passed when they ran again, see [`TestCounts::passed_again`].
     pub flaky: Vec<Failed>,
     /// First lines that failed tests printed, after their names.
-    pub said: Vec<String>,
+    pub failure_lines: Vec<String>,
     /// Reasons for skipped tests, as printed by programs in which one reason holds for many tests.
     pub skips: Vec<String>,
     /// The test whose result is awaited: its output stands between its name and its result.
     begun: Option<String>,
     /// Output of this test until now.
-    heard: Vec<String>,
+    printed: Vec<String>,
     /// Number of lines of a failed test's output that are still to be quoted: libtest prints the output after
     /// all results.
     quoting: usize,
@@ -90,19 +90,19 @@ impl TestCounts {
             if !self.skips.iter().any(|known| known == reason) {
                 self.skips.push(reason.to_owned());
             }
-        } else if let Some((name, said)) = test(line) {
+        } else if let Some((name, result)) = test(line) {
             self.begun = Some(name.to_owned());
-            self.heard.clear();
-            self.test_ended(said);
+            self.printed.clear();
+            self.test_ended(result);
         } else if let Some(name) = output_of(line) {
-            self.said.push(format!("{}: {name}", self.running));
+            self.failure_lines.push(format!("{}: {name}", self.running));
             self.quoting = QUOTED;
         } else if self.quoting > 0 {
             self.quote(line);
         } else {
             self.test_ended(line);
-            if self.begun.is_some() && self.heard.len() < QUOTED && !line.is_empty() {
-                self.heard.push(format!("    {line}"));
+            if self.begun.is_some() && self.printed.len() < QUOTED && !line.is_empty() {
+                self.printed.push(format!("    {line}"));
             }
         }
     }
@@ -112,19 +112,19 @@ impl TestCounts {
         if is_over {
             self.quoting = 0;
         } else if !line.is_empty() {
-            self.said.push(format!("    {line}"));
+            self.failure_lines.push(format!("    {line}"));
             self.quoting -= 1;
         }
     }
 
-    /// Records the result of the test that has begun, if `said` is a result.
-    fn test_ended(&mut self, said: &str) {
-        match said {
+    /// Records the result of the test that has begun, if `result` is a result.
+    fn test_ended(&mut self, result: &str) {
+        match result {
             "FAILED" => {
                 let Some(test) = self.begun.take() else { return };
-                if !self.heard.is_empty() {
-                    self.said.push(format!("{}: {test}", self.running));
-                    self.said.append(&mut self.heard);
+                if !self.printed.is_empty() {
+                    self.failure_lines.push(format!("{}: {test}", self.running));
+                    self.failure_lines.append(&mut self.printed);
                 }
                 self.failed.push(Failed { program: self.running.clone(), test });
             }
@@ -211,8 +211,8 @@ fn output_of(line: &str) -> Option<&str> {
 
 /// Name and result in `test ring::fills ... FAILED`; some harnesses align the words after the names.
 fn test(line: &str) -> Option<(&str, &str)> {
-    let (name, said) = line.strip_prefix("test ")?.split_once(" ... ")?;
-    Some((name.trim_end(), said))
+    let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    Some((name.trim_end(), result))
 }
 
 #[cfg(test)]
@@ -267,7 +267,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
         assert!(tally.only_tests_failed());
         assert_eq!(tally.failed_tests().into_iter().collect::<Vec<_>>(), ["queues::valgrind"]);
         assert_eq!(
-            tally.said,
+            tally.failure_lines,
             ["capi: queues::valgrind", "    thread 'main' panicked at tests/jobs/job.rs:273:9:"]
         );
     }
@@ -293,7 +293,7 @@ failures:
 ",
         );
         let panic = "    thread 'ring::fills' panicked at crates/sys/sync/ring.rs:7:9:";
-        assert_eq!(tally.said, ["udeck_sys: ring::fills", panic, "    3 is not 4"]);
+        assert_eq!(tally.failure_lines, ["udeck_sys: ring::fills", panic, "    3 is not 4"]);
     }
 
     #[test]

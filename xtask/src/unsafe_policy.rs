@@ -6,13 +6,13 @@
 use crate::rust_text::{Keep, blank, words};
 use std::{fs, io, path::Path};
 
-/// A place for `unsafe`: files whose path begins with `at`, for `what`.
-struct Place {
+/// A place for `unsafe`: files whose path begins with `at`, and what it allows.
+struct UnsafePlace {
     at: &'static str,
-    what: What,
+    allowed: Allowed,
 }
 
-enum What {
+enum Allowed {
     Anything,
     /// A block around a call of this function.
     Call(&'static str),
@@ -20,59 +20,59 @@ enum What {
     Promise,
 }
 
-const UNSAFE_PLACES: &[Place] = &[
-    Place { at: "crates/sys/", what: What::Anything },
+const UNSAFE_PLACES: &[UnsafePlace] = &[
+    UnsafePlace { at: "crates/sys/", allowed: Allowed::Anything },
     // PMIx is a C library, loaded when needed.
-    Place { at: "crates/boot/start/pmix/ffi", what: What::Anything },
-    Place { at: "crates/via/mem", what: What::Anything },
+    UnsafePlace { at: "crates/boot/start/pmix/ffi", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/via/mem", allowed: Allowed::Anything },
     // An implementation of a device or a port is responsible for memory.
-    Place { at: "crates/via/transport.rs", what: What::Promise },
-    Place { at: "crates/via/tests/script/", what: What::Anything },
-    Place { at: "crates/via/vi/sends/tests.rs", what: What::Promise },
-    Place { at: "crates/via/tests/ui/", what: What::Promise },
-    Place { at: "crates/session/memory", what: What::Anything },
-    Place { at: "crates/session/framed/connection/pieces.rs", what: What::Anything },
-    Place { at: "crates/session/framed/device.rs", what: What::Promise },
-    Place { at: "crates/session/framed/endpoint.rs", what: What::Promise },
-    Place { at: "crates/session/framed/tests/costs.rs", what: What::Anything },
-    Place { at: "crates/session/framed/tests/pair.rs", what: What::Anything },
-    Place { at: "tests/conformance/counting.rs", what: What::Promise },
-    Place { at: "tests/conformance/counting.rs", what: What::Call("raw_device") },
-    Place { at: "transports/", what: What::Anything },
-    Place { at: "bindings/c/", what: What::Anything },
+    UnsafePlace { at: "crates/via/transport.rs", allowed: Allowed::Promise },
+    UnsafePlace { at: "crates/via/tests/script/", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/via/vi/sends/tests.rs", allowed: Allowed::Promise },
+    UnsafePlace { at: "crates/via/tests/ui/", allowed: Allowed::Promise },
+    UnsafePlace { at: "crates/session/memory", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/session/framed/connection/pieces.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/session/framed/device.rs", allowed: Allowed::Promise },
+    UnsafePlace { at: "crates/session/framed/endpoint.rs", allowed: Allowed::Promise },
+    UnsafePlace { at: "crates/session/framed/tests/costs.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/session/framed/tests/pair.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "tests/conformance/counting.rs", allowed: Allowed::Promise },
+    UnsafePlace { at: "tests/conformance/counting.rs", allowed: Allowed::Call("raw_device") },
+    UnsafePlace { at: "transports/", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/c/", allowed: Allowed::Anything },
     // numpy's C interface, arrays over message memory, and calls on the program's arrays.
-    Place { at: "bindings/python/numpy.rs", what: What::Anything },
-    Place { at: "bindings/python/content.rs", what: What::Anything },
-    Place { at: "bindings/python/memory.rs", what: What::Anything },
-    Place { at: "bindings/python/message.rs", what: What::Anything },
-    Place { at: "bindings/python/group.rs", what: What::Anything },
+    UnsafePlace { at: "bindings/python/numpy.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/python/content.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/python/memory.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/python/message.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/python/group.rs", allowed: Allowed::Anything },
     // C's pointers and handles, and the program's memory at addresses that it registered.
-    Place { at: "bindings/dat/ffi", what: What::Anything },
-    Place { at: "bindings/dat/paths/", what: What::Anything },
-    Place { at: "bindings/dat/api/memory.rs", what: What::Anything },
-    Place { at: "bindings/rdma/memory.rs", what: What::Anything },
-    Place { at: "bindings/dat/core/slot.rs", what: What::Anything },
+    UnsafePlace { at: "bindings/dat/ffi", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/dat/paths/", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/dat/api/memory.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/rdma/memory.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/dat/core/slot.rs", allowed: Allowed::Anything },
     // The C library's `atexit`.
-    Place { at: "crates/directory/names/job.rs", what: What::Anything },
+    UnsafePlace { at: "crates/directory/names/job.rs", allowed: Allowed::Anything },
     // Calls for processes and signals that rustix lacks.
-    Place { at: "crates/launch/guard.rs", what: What::Anything },
-    Place { at: "crates/launch/orphans.rs", what: What::Anything },
-    Place { at: "crates/launch/signals.rs", what: What::Anything },
-    Place { at: "crates/launch/tests/chain.rs", what: What::Anything },
-    Place { at: "crates/launch/", what: What::Call("pre_exec") },
+    UnsafePlace { at: "crates/launch/guard.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/launch/orphans.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/launch/signals.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/launch/tests/chain.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "crates/launch/", allowed: Allowed::Call("pre_exec") },
     // The cases of the raw posts, which are `unsafe` to call.
-    Place { at: "tests/conformance/cases/raw.rs", what: What::Anything },
+    UnsafePlace { at: "tests/conformance/cases/raw.rs", allowed: Allowed::Anything },
     // The interface of a C library, which trusts its caller's pointers.
-    Place { at: "tests/mock-verbs/", what: What::Anything },
+    UnsafePlace { at: "tests/mock-verbs/", allowed: Allowed::Anything },
     // Code for processor features that are checked at run time.
-    Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("transform_with") },
-    Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("transform_rows") },
-    Place { at: "bench-apps/nas-ft/columns/avx2.rs", what: What::Call("_mm_prefetch") },
-    Place { at: "tests/faults/", what: What::Promise },
-    Place { at: "tests/faults/lib.rs", what: What::Call("raw_device") },
-    Place { at: "tests/it/fork.rs", what: What::Anything },
-    Place { at: "tests/jobs/soak/rank/fork.rs", what: What::Anything },
-    Place { at: "examples/with_mpi.rs", what: What::Anything },
+    UnsafePlace { at: "bench-apps/nas-ft/columns/avx2.rs", allowed: Allowed::Call("transform_with") },
+    UnsafePlace { at: "bench-apps/nas-ft/columns/avx2.rs", allowed: Allowed::Call("transform_rows") },
+    UnsafePlace { at: "bench-apps/nas-ft/columns/avx2.rs", allowed: Allowed::Call("_mm_prefetch") },
+    UnsafePlace { at: "tests/faults/", allowed: Allowed::Promise },
+    UnsafePlace { at: "tests/faults/lib.rs", allowed: Allowed::Call("raw_device") },
+    UnsafePlace { at: "tests/it/fork.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "tests/jobs/soak/rank/fork.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "examples/with_mpi.rs", allowed: Allowed::Anything },
 ];
 
 /// Largest distance in lines from `unsafe` to the call that excuses it.
@@ -113,7 +113,7 @@ fn misplaced_unsafe(source: &Source) -> Vec<String> {
     let words: Vec<_> = words(&code).collect();
     let allowed = |index: usize| {
         let mut places = UNSAFE_PLACES.iter().filter(|place| source.path.starts_with(place.at));
-        places.any(|place| place.what.covers(&words[index..]))
+        places.any(|place| place.allowed.covers(&words[index..]))
     };
     (0..words.len())
         .filter(|&index| words[index].1 == "unsafe" && !allowed(index))
@@ -124,16 +124,16 @@ fn misplaced_unsafe(source: &Source) -> Vec<String> {
         .collect()
 }
 
-impl What {
+impl Allowed {
     /// Whether these words, of which the first is `unsafe`, match this kind.
     fn covers(&self, words: &[(usize, &str)]) -> bool {
         match self {
-            What::Anything => true,
-            What::Call(name) => {
+            Allowed::Anything => true,
+            Allowed::Call(name) => {
                 let last_line = words[0].0 + CALL_WITHIN_LINES;
                 words.iter().take_while(|(line, _)| *line <= last_line).any(|(_, word)| word == name)
             }
-            What::Promise => matches!(words.get(1), Some((_, "trait" | "impl"))),
+            Allowed::Promise => matches!(words.get(1), Some((_, "trait" | "impl"))),
         }
     }
 }

@@ -28,7 +28,7 @@ const RETURNS: &str = "} VIP_RETURN;";
 
 /// Name of a variant or structure, and its text, if it has one of its own.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct DocumentedError {
     name: String,
     words: Option<String>,
 }
@@ -38,12 +38,12 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     let page = read(&root.join(PAGE))?;
     let (mut problems, mut count) = (Vec::new(), 0);
     for source in SOURCES {
-        let told = errors(&read(&root.join(source))?);
-        if told.is_empty() {
+        let found = errors(&read(&root.join(source))?);
+        if found.is_empty() {
             return Err(format!("{source}: no {ATTRIBUTE}…)], where {PAGE} expects errors"));
         }
-        count += told.len();
-        let missing = told.into_iter().filter(|one| !has(&page, one));
+        count += found.len();
+        let missing = found.into_iter().filter(|one| !has(&page, one));
         problems.extend(missing.map(|one| {
             let words = one.words.map_or(String::new(), |words| format!(" with the words: {words}"));
             format!("{PAGE}: no row `{}`{words} ({source})", one.name)
@@ -63,7 +63,7 @@ pub fn check(root: &Path) -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-fn has(page: &str, one: &Told) -> bool {
+fn has(page: &str, one: &DocumentedError) -> bool {
     let begin = format!("| `{}` |", one.name);
     let mut rows = page.lines().filter(|line| line.starts_with(&begin));
     match &one.words {
@@ -72,7 +72,7 @@ fn has(page: &str, one: &Told) -> bool {
     }
 }
 
-fn errors(source: &str) -> Vec<Told> {
+fn errors(source: &str) -> Vec<DocumentedError> {
     let mut found = Vec::new();
     for (at, _) in source.match_indices(ATTRIBUTE) {
         let attribute = &source[at + ATTRIBUTE.len()..];
@@ -80,7 +80,7 @@ fn errors(source: &str) -> Vec<Told> {
         // The name stands on the first later line that is neither an attribute nor a comment.
         let behind = attribute.split_once(")]\n").map_or("", |(_, behind)| behind);
         let name = behind.lines().find_map(name);
-        found.extend(name.map(|name| Told { name, words }));
+        found.extend(name.map(|name| DocumentedError { name, words }));
     }
     found
 }
@@ -156,18 +156,18 @@ mod tests {
 #[error("{}. {remedy}", self.fault())]
 pub struct Five {"#;
 
-    fn told(name: &str, words: Option<&str>) -> Told {
-        Told { name: name.into(), words: words.map(str::to_owned) }
+    fn documented(name: &str, words: Option<&str>) -> DocumentedError {
+        DocumentedError { name: name.into(), words: words.map(str::to_owned) }
     }
 
     #[test]
     fn words_are_read_from_attributes() {
         let expected = [
-            told("One", Some("no … … of \"…\"…")),
-            told("Two", Some("a long one \\| two")),
-            told("Three", None),
-            told("Four", Some("plain")),
-            told("Five", Some("…. …")),
+            documented("One", Some("no … … of \"…\"…")),
+            documented("Two", Some("a long one \\| two")),
+            documented("Three", None),
+            documented("Four", Some("plain")),
+            documented("Five", Some("…. …")),
         ];
         assert_eq!(errors(SOURCE), expected);
     }
@@ -175,10 +175,10 @@ pub struct Five {"#;
     #[test]
     fn a_row_has_to_have_the_words() {
         let page = "| `One` | no … of it | do |\n| `Two` | other | do |\n";
-        assert!(has(page, &told("One", Some("no … of it"))));
-        assert!(has(page, &told("Two", None)));
-        assert!(!has(page, &told("Two", Some("no … of it"))));
-        assert!(!has(page, &told("Three", None)));
+        assert!(has(page, &documented("One", Some("no … of it"))));
+        assert!(has(page, &documented("Two", None)));
+        assert!(!has(page, &documented("Two", Some("no … of it"))));
+        assert!(!has(page, &documented("Three", None)));
     }
 
     #[test]
