@@ -26,7 +26,7 @@ pub struct Config {
     /// request.
     pub endless: bool,
     /// Name of the threads whose pairs send spoilt messages, and the seed of the random choices.
-    pub spoil: Option<(String, u64)>,
+    pub corrupt_sender: Option<(String, u64)>,
 }
 
 /// A device with one port.
@@ -117,16 +117,16 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         Some("endless") => true,
         Some(other) => return Err(format!("STANDIN_QUEUES={other}: finite or endless")),
     };
-    let spoil = match variable("STANDIN_SPOIL") {
+    let corrupt_sender = match variable("STANDIN_SPOIL") {
         None => None,
-        Some(spoil) => match spoil.split_once(',').map(|(thread, seed)| (thread.to_owned(), seed.parse())) {
+        Some(text) => match text.split_once(',').map(|(thread, seed)| (thread.to_owned(), seed.parse())) {
             Some((thread, Ok(seed))) => Some((thread, seed)),
-            _ => return Err(format!("STANDIN_SPOIL={spoil}: a thread's name and a number")),
+            _ => return Err(format!("STANDIN_SPOIL={text}: a thread's name and a number")),
         },
     };
     let list = variable("STANDIN_DEVICES").unwrap_or_else(|| "standin0".into());
     if list == "enosys" {
-        return Ok(Config { devices: None, inline, silent, memlock, loss, endless, spoil });
+        return Ok(Config { devices: None, inline, silent, memlock, loss, endless, corrupt_sender });
     }
     let names = list.split(',').map(str::trim).filter(|entry| !entry.is_empty() && *entry != "none");
     let mut devices = Vec::new();
@@ -134,7 +134,7 @@ fn parse(variable: impl Fn(&str) -> Option<String>) -> Result<Config, String> {
         let index = u8::try_from(index).map_err(|_| "STANDIN_DEVICES: too many")?;
         devices.push(device(entry, index, &variable)?);
     }
-    Ok(Config { devices: Some(devices), inline, silent, memlock, loss, endless, spoil })
+    Ok(Config { devices: Some(devices), inline, silent, memlock, loss, endless, corrupt_sender })
 }
 
 /// Parses `name:key=value:…`; the value of a missing key comes from `STANDIN_KEY`.

@@ -5,10 +5,10 @@
 //! completion. Between the two steps the engine serves other pairs: completions lag behind, and a missing fence can
 //! cause its error.
 
+pub mod corrupt_sender;
 mod memory;
 mod path;
 mod respond;
-pub mod spoil;
 
 use crate::abi::{
     IBV_EVENT_QP_LAST_WQE_REACHED, IBV_SEND_FENCE, IBV_WC_DRIVER3, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE,
@@ -62,8 +62,8 @@ fn send(world: &mut World, number: u32) {
         return;
     }
     let Some(mut request) = pair.pending.pop_front() else { return };
-    if pair.spoils {
-        spoil::request(world, number, &mut request);
+    if pair.corrupts_sends {
+        corrupt_sender::request(world, number, &mut request);
     }
     match respond::carry_out(world, number, &request) {
         Outcome::Done => done(world, number, request),

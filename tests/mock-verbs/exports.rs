@@ -4,9 +4,9 @@
 //! was not given back. Each `// SAFETY: handle` below refers to this contract of the header.
 
 mod completion;
+mod connection_manager;
 mod device;
 mod events;
-mod meeting;
 mod memory;
 mod names;
 mod pair;

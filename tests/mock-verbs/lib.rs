@@ -23,9 +23,9 @@
 
 pub mod abi;
 mod config;
+mod connection_manager;
 mod engine;
 mod exports;
-mod meeting;
 mod objects;
 mod transitions;
 mod world;

@@ -101,8 +101,8 @@ pub struct Queue {
     /// Number of work queues that complete here.
     pub users: u32,
     /// Number of events that programs have got from the channel, and of asynchronous ones.
-    pub told: u32,
-    pub told_async: u32,
+    pub events_delivered: u32,
+    pub async_events_delivered: u32,
     /// Whether entries were lost.
     pub overrun: bool,
     /// Whether polling the queue is an error from now on.
@@ -203,9 +203,9 @@ pub struct Pair {
     /// Whether an iWARP pair is the accepting side, and may not send before it has heard the other.
     pub listens: bool,
     /// Number of asynchronous events that programs have got.
-    pub told: u32,
-    /// Whether it sends other data than were posted (`engine/spoil.rs`).
-    pub spoils: bool,
+    pub events_delivered: u32,
+    /// Whether it sends other data than were posted (`engine/corrupt_sender.rs`).
+    pub corrupts_sends: bool,
 }
 
 impl Pair {
@@ -284,5 +284,5 @@ pub struct Shared {
     pub receives: VecDeque<ReceiveRequest>,
     pub receives_out: u32,
     pub users: u32,
-    pub told: u32,
+    pub events_delivered: u32,
 }

@@ -45,7 +45,7 @@ pub struct World {
     pub bytes: u64,
     pub loss: Loss,
     /// Random numbers for pairs that spoil their messages.
-    pub spoiler: Loss,
+    pub corruption: Loss,
     /// Whether the engine's thread sleeps on [`WORK`].
     asleep: bool,
 }
@@ -220,7 +220,7 @@ impl World {
             requests: 0,
             bytes: 0,
             loss: Loss::new(config().loss, 1),
-            spoiler: Loss::new(0, config().spoil.as_ref().map_or(0, |(_, seed)| *seed)),
+            corruption: Loss::new(0, config().corrupt_sender.as_ref().map_or(0, |(_, seed)| *seed)),
             asleep: false,
         }
     }

@@ -1,7 +1,7 @@
 //! Registered memory as the device sees it: it checks keys, bounds and rights, then accesses the bytes.
 
 use crate::abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_sge};
-use crate::meeting;
+use crate::connection_manager;
 use crate::objects::{Payload, SendRequest};
 use crate::world::World;
 
@@ -58,7 +58,7 @@ pub fn local(world: &World, domain: u32, request: &SendRequest) -> Option<Vec<Sp
 
 fn is_iwarp(world: &World, domain: u32) -> bool {
     let context = world.domains.get(domain).and_then(|domain| world.contexts.get(domain.context));
-    context.and_then(|context| meeting::device(context.device)).is_some_and(|device| device.iwarp)
+    context.and_then(|context| connection_manager::device(context.device)).is_some_and(|device| device.iwarp)
 }
 
 /// Copies all of `from` to the beginning of `to`, which has enough room.

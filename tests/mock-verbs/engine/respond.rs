@@ -115,7 +115,7 @@ fn send(world: &mut World, peer: u32, request: &SendRequest, from: &[Span]) -> O
         return too_long(world, peer, receive, frees);
     }
     let Some(to) = memory::pieces(world, found.domain, &receive.scatter, IBV_ACCESS_LOCAL_WRITE) else {
-        return spoilt(world, peer, &receive, frees, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
+        return fail_both(world, peer, &receive, frees, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR);
     };
     memory::copy(world, from, &to);
     received(world, peer, &receive, frees, request, IBV_WC_RECV);
@@ -182,11 +182,11 @@ fn too_long(world: &mut World, peer: u32, receive: ReceiveRequest, frees: Frees)
         found.receives.push_front(receive);
         return Outcome::Done;
     }
-    spoilt(world, peer, &receive, frees, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR)
+    fail_both(world, peer, &receive, frees, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR)
 }
 
 /// Completes the receive with an error, and lets the pair fail.
-fn spoilt(
+fn fail_both(
     world: &mut World,
     peer: u32,
     receive: &ReceiveRequest,

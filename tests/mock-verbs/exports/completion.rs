@@ -102,8 +102,8 @@ unsafe extern "C" fn ibv_create_cq(
         channel: reports_to,
         armed: Armed::No,
         users: 0,
-        told: 0,
-        told_async: 0,
+        events_delivered: 0,
+        async_events_delivered: 0,
         overrun: false,
         failed: false,
     };
@@ -169,8 +169,8 @@ unsafe extern "C" fn ibv_destroy_cq(queue: *mut ibv_cq) -> c_int {
         let found = world.queues.get(handle)?;
         // SAFETY: handle; acknowledgements are counted under the same lock.
         let settled = unsafe {
-            (*queue).comp_events_completed == found.told
-                && (*queue).async_events_completed == found.told_async
+            (*queue).comp_events_completed == found.events_delivered
+                && (*queue).async_events_completed == found.async_events_delivered
         };
         if !settled {
             return None;
@@ -280,7 +280,7 @@ unsafe extern "C" fn ibv_get_cq_event(
         let found = with(|world| {
             let number = world.channels.get_mut(handle)?.events.pop_front()?;
             let found = world.queues.get_mut(number)?;
-            found.told += 1;
+            found.events_delivered += 1;
             Some(found.handle.pointer::<ibv_cq>())
         });
         // None: the event's queue was destroyed in between.

@@ -39,13 +39,13 @@ unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut 
 }
 
 fn count(world: &mut World, of: EventOf) {
-    let told = match of {
-        EventOf::Pair(pair) => world.pairs.get_mut(pair).map(|pair| &mut pair.told),
-        EventOf::Queue(queue) => world.queues.get_mut(queue).map(|queue| &mut queue.told_async),
-        EventOf::Shared(shared) => world.shared.get_mut(shared).map(|shared| &mut shared.told),
+    let count = match of {
+        EventOf::Pair(pair) => world.pairs.get_mut(pair).map(|pair| &mut pair.events_delivered),
+        EventOf::Queue(queue) => world.queues.get_mut(queue).map(|queue| &mut queue.async_events_delivered),
+        EventOf::Shared(shared) => world.shared.get_mut(shared).map(|shared| &mut shared.events_delivered),
         EventOf::Device => None,
     };
-    told.into_iter().for_each(|told| *told += 1);
+    count.into_iter().for_each(|count| *count += 1);
 }
 
 #[unsafe(no_mangle)]

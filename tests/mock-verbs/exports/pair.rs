@@ -4,8 +4,8 @@ use super::device::{configured, number_of};
 use super::{null, number};
 use crate::abi::*;
 use crate::config::Device;
-use crate::engine::spoil;
-use crate::meeting;
+use crate::connection_manager;
+use crate::engine::corrupt_sender;
 use crate::objects::{EventOf, Frees, Handle, Kind, Obstacle, Pair, State};
 use crate::transitions::{allowed, allowed_by_iwarp, state, state_number};
 use crate::world::{World, with, with_acknowledgements};
@@ -78,8 +78,8 @@ unsafe extern "C" fn ibv_create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_a
         flushed: false,
         established: false,
         listens: false,
-        told: 0,
-        spoils: spoil::is_meant(),
+        events_delivered: 0,
+        corrupts_sends: corrupt_sender::is_meant(),
     };
     match with(|world| enlist(world, pair, device)) {
         // SAFETY: It was just made, and the caller's structure.
@@ -326,11 +326,11 @@ unsafe extern "C" fn ibv_destroy_qp(pair: *mut ibv_qp) -> c_int {
     if begun.is_err() {
         return number(begun);
     }
-    meeting::pair_gone(qp);
+    connection_manager::pair_gone(qp);
     let gone = with_acknowledgements(|world| {
         // SAFETY: handle; acknowledgements are counted under the same lock.
         let completed = unsafe { (*pair).events_completed };
-        if world.pairs.get(qp)?.told != completed {
+        if world.pairs.get(qp)?.events_delivered != completed {
             return None;
         }
         let found = world.pairs.remove(qp)?;

@@ -4,7 +4,7 @@ use crate::abi::{
     IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
     IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq,
 };
-use crate::meeting;
+use crate::connection_manager;
 use crate::objects::{Kind, Obstacle, Pair, Payload, ReceiveRequest, SendRequest, State};
 use crate::world::{World, with};
 use libc::c_int;
@@ -87,7 +87,7 @@ fn check_send(pair: &Pair, wr: &ibv_send_wr) -> Result<(), c_int> {
         _ => false,
     };
     let pieces = u32::try_from(wr.num_sge).is_ok_and(|pieces| pieces <= pair.cap.max_send_sge);
-    let iwarp = meeting::device(pair.device).is_some_and(|device| device.iwarp);
+    let iwarp = connection_manager::device(pair.device).is_some_and(|device| device.iwarp);
     if known && pieces && (!iwarp || iwarp_takes(pair, wr)) { Ok(()) } else { Err(libc::EINVAL) }
 }
 

@@ -38,7 +38,7 @@ unsafe extern "C" fn ibv_create_srq(domain: *mut ibv_pd, init: *mut ibv_srq_init
         receives: VecDeque::new(),
         receives_out: 0,
         users: 0,
-        told: 0,
+        events_delivered: 0,
     };
     let made = with(|world| {
         if !world.alive(usize::from(device.index)) {
@@ -115,7 +115,7 @@ unsafe extern "C" fn ibv_destroy_srq(shared: *mut ibv_srq) -> c_int {
     let gone = with_acknowledgements(|world| {
         // SAFETY: handle; acknowledgements are counted under the same lock.
         let completed = unsafe { (*shared).events_completed };
-        if world.shared.get(handle)?.told != completed {
+        if world.shared.get(handle)?.events_delivered != completed {
             return None;
         }
         let found = world.shared.remove(handle)?;

@@ -18,8 +18,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-static MEETINGS: Mutex<Meetings> =
-    Mutex::new(Meetings { channels: Table::new(1), ids: Table::new(1), last_port: 49_151 });
+static CONNECTION_MANAGER: Mutex<ConnectionManager> =
+    Mutex::new(ConnectionManager { channels: Table::new(1), ids: Table::new(1), last_port: 49_151 });
 static ACKNOWLEDGED: Condvar = Condvar::new();
 /// Longest time that a destroying call waits for acknowledgements.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const REFUSED: c_int = 28;
 /// Length of a request's private data on arrival: InfiniBand always pads them to it.
 const PADDED: usize = 56;
 
-pub struct Meetings {
+pub struct ConnectionManager {
     pub channels: Table<CmChannel>,
     pub ids: Table<Id>,
     last_port: u16,
@@ -86,7 +86,7 @@ pub struct Id {
     pub pair: u32,
     /// Depths of RDMA reads: served, and requested.
     pub depths: (u8, u8),
-    pub told: u32,
+    pub events_delivered: u32,
     pub acknowledged: u32,
 }
 
@@ -103,7 +103,7 @@ impl Id {
             peer: None,
             pair: 0,
             depths: (0, 0),
-            told: 0,
+            events_delivered: 0,
             acknowledged: 0,
         }
     }
@@ -114,8 +114,8 @@ pub fn psn(number: u32) -> u32 {
     number.wrapping_mul(0x9e37) & 0xff_ffff
 }
 
-pub fn lock() -> MutexGuard<'static, Meetings> {
-    MEETINGS.lock().unwrap_or_else(PoisonError::into_inner)
+pub fn lock() -> MutexGuard<'static, ConnectionManager> {
+    CONNECTION_MANAGER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn device(index: usize) -> Option<&'static Device> {
@@ -128,7 +128,7 @@ pub fn device_at(address: &SocketAddr) -> Option<usize> {
     devices.iter().position(|device| device.ip() == address.ip())
 }
 
-impl Meetings {
+impl ConnectionManager {
     pub fn free_port(&mut self) -> u16 {
         self.last_port = if self.last_port == u16::MAX { 49_152 } else { self.last_port + 1 };
         self.last_port
@@ -231,7 +231,7 @@ impl Meetings {
         Ok(())
     }
 
-    /// Ends this side of the connection: the other side is told.
+    /// Ends this side of the connection: the other side gets an event.
     pub fn leave(&mut self, number: u32) {
         let Some(id) = self.ids.get_mut(number) else { return };
         let (stage, peer) = (std::mem::replace(&mut id.stage, Stage::Over), id.peer.take());
@@ -278,12 +278,12 @@ impl Meetings {
 
 /// Ends iWARP's connection of a queue pair that was destroyed.
 pub fn pair_gone(pair: u32) {
-    let mut meetings = lock();
+    let mut manager = lock();
     let of_it = |id: &Id| {
         id.pair == pair && id.peer.is_some() && id.device.and_then(device).is_some_and(|device| device.iwarp)
     };
-    let found = meetings.ids.iter().find(|(_, id)| of_it(id)).map(|(number, _)| number);
-    found.into_iter().for_each(|number| meetings.leave(number));
+    let found = manager.ids.iter().find(|(_, id)| of_it(id)).map(|(number, _)| number);
+    found.into_iter().for_each(|number| manager.leave(number));
 }
 
 /// Connects two iWARP pairs: the kernel allows a queue pair to send when both are connected. The accepting side must hear the
@@ -305,10 +305,10 @@ fn join(world: &mut World, pair: u32, to: u32, depths: (u8, u8), listens: bool) 
 /// happened in time.
 pub fn wait_for_acknowledgements(number: u32) -> bool {
     let until = Instant::now() + PATIENCE;
-    let mut meetings = lock();
-    while meetings.ids.get(number).is_some_and(|id| id.told != id.acknowledged) {
+    let mut manager = lock();
+    while manager.ids.get(number).is_some_and(|id| id.events_delivered != id.acknowledged) {
         let Some(left) = until.checked_duration_since(Instant::now()) else { return false };
-        meetings = ACKNOWLEDGED.wait_timeout(meetings, left).unwrap_or_else(PoisonError::into_inner).0;
+        manager = ACKNOWLEDGED.wait_timeout(manager, left).unwrap_or_else(PoisonError::into_inner).0;
     }
     true
 }

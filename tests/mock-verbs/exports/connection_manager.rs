@@ -4,10 +4,10 @@ use super::device::{self, ibv_open_device};
 use super::{minus_one, null};
 use crate::abi::*;
 use crate::config::{CmBehavior, config};
-use crate::engine::lid;
-use crate::meeting::{
-    self, CmChannel, CmEvent, Id, Meetings, Stage, acknowledge, device as configured, lock, psn,
+use crate::connection_manager::{
+    self, CmChannel, CmEvent, ConnectionManager, Id, Stage, acknowledge, device as configured, lock, psn,
 };
+use crate::engine::lid;
 use crate::objects::Handle;
 use crate::world::{self, semaphore};
 use libc::{c_int, c_void, sockaddr};
@@ -94,10 +94,10 @@ unsafe extern "C" fn rdma_create_id(
     }
     // SAFETY: handle
     let of = unsafe { (*channel.cast::<OpenCmChannel>()).number };
-    let mut meetings = lock();
-    let number = meetings.ids.insert(Id::new(of, context.addr()));
+    let mut manager = lock();
+    let number = manager.ids.insert(Id::new(of, context.addr()));
     let open = handle(channel, context, number);
-    meetings.ids.get_mut(number).into_iter().for_each(|id| id.handle = Some(Handle::of(open)));
+    manager.ids.get_mut(number).into_iter().for_each(|id| id.handle = Some(Handle::of(open)));
     // SAFETY: The caller's.
     unsafe { id.write(open.cast()) };
     0
@@ -107,11 +107,11 @@ unsafe extern "C" fn rdma_create_id(
 unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: handle
     let number = unsafe { number_of(id) };
-    let mut meetings = lock();
-    meetings.leave(number);
-    meetings.forget(number);
-    drop(meetings);
-    if !meeting::wait_for_acknowledgements(number) {
+    let mut manager = lock();
+    manager.leave(number);
+    manager.forget(number);
+    drop(manager);
+    if !connection_manager::wait_for_acknowledgements(number) {
         eprintln!("udeck-mock-verbs: rdma_destroy_id waited 10 s for events to be acknowledged");
         return minus_one(Err(libc::EBUSY));
     }
@@ -142,15 +142,15 @@ unsafe fn address(at: *const sockaddr) -> Option<SocketAddr> {
 }
 
 /// Binds `number` to the device with this address.
-fn bind(meetings: &mut Meetings, number: u32, address: Option<SocketAddr>) -> Result<usize, c_int> {
+fn bind(manager: &mut ConnectionManager, number: u32, address: Option<SocketAddr>) -> Result<usize, c_int> {
     let mut address = address.ok_or(libc::EINVAL)?;
-    let device = meeting::device_at(&address).ok_or(libc::ENODEV)?;
+    let device = connection_manager::device_at(&address).ok_or(libc::ENODEV)?;
     if address.port() == 0 {
-        address.set_port(meetings.free_port());
-    } else if meetings.ids.iter().any(|(_, id)| id.address == Some(address)) {
+        address.set_port(manager.free_port());
+    } else if manager.ids.iter().any(|(_, id)| id.address == Some(address)) {
         return Err(libc::EADDRINUSE);
     }
-    let id = meetings.ids.get_mut(number).filter(|id| id.stage == Stage::Fresh).ok_or(libc::EINVAL)?;
+    let id = manager.ids.get_mut(number).filter(|id| id.stage == Stage::Fresh).ok_or(libc::EINVAL)?;
     (id.device, id.address, id.stage) = (Some(device), Some(address), Stage::Bound);
     Ok(device)
 }
@@ -170,8 +170,8 @@ unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, at: *mut sockaddr) -> c
 unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
     // SAFETY: handle
     let number = unsafe { number_of(id) };
-    let mut meetings = lock();
-    let found = meetings.ids.get_mut(number).filter(|id| id.stage == Stage::Bound);
+    let mut manager = lock();
+    let found = manager.ids.get_mut(number).filter(|id| id.stage == Stage::Bound);
     minus_one(found.map(|id| id.stage = Stage::Listening).ok_or(libc::EINVAL))
 }
 
@@ -191,19 +191,19 @@ unsafe extern "C" fn rdma_resolve_addr(
 ) -> c_int {
     // SAFETY: handle, and the caller's addresses.
     let (number, from, to) = unsafe { (number_of(id), address(from), address(to)) };
-    let mut meetings = lock();
-    let bound = bind(&mut meetings, number, from).and_then(|device| Ok((device, to.ok_or(libc::EINVAL)?)));
+    let mut manager = lock();
+    let bound = bind(&mut manager, number, from).and_then(|device| Ok((device, to.ok_or(libc::EINVAL)?)));
     minus_one(bound.map(|(device, to)| {
         let fails = configured(device).is_some_and(|device| device.cm == CmBehavior::Address);
-        if fails || meeting::device_at(&to).is_none() {
-            return meetings.tell(number, RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
+        if fails || connection_manager::device_at(&to).is_none() {
+            return manager.tell(number, RDMA_CM_EVENT_ADDR_ERROR, -libc::ENODEV);
         }
         // SAFETY: handle
         unsafe { ((*id).verbs, (*id).port_num) = (opened(device), 1) };
-        if let Some(id) = meetings.ids.get_mut(number) {
+        if let Some(id) = manager.ids.get_mut(number) {
             (id.to, id.stage) = (Some(to), Stage::Addressed);
         }
-        meetings.tell(number, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+        manager.tell(number, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
     }))
 }
 
@@ -211,16 +211,16 @@ unsafe extern "C" fn rdma_resolve_addr(
 unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _millis: c_int) -> c_int {
     // SAFETY: handle
     let number = unsafe { number_of(id) };
-    let mut meetings = lock();
-    let Some(found) = meetings.ids.get_mut(number).filter(|id| id.stage == Stage::Addressed) else {
+    let mut manager = lock();
+    let Some(found) = manager.ids.get_mut(number).filter(|id| id.stage == Stage::Addressed) else {
         return minus_one(Err(libc::EINVAL));
     };
     if found.device.and_then(configured).is_some_and(|device| device.cm == CmBehavior::Route) {
-        meetings.tell(number, RDMA_CM_EVENT_ROUTE_ERROR, -libc::ETIMEDOUT);
+        manager.tell(number, RDMA_CM_EVENT_ROUTE_ERROR, -libc::ETIMEDOUT);
         return 0;
     }
     found.stage = Stage::Routed;
-    meetings.tell(number, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+    manager.tell(number, RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
     0
 }
 
@@ -283,8 +283,12 @@ unsafe extern "C" fn rdma_init_qp_attr(
     }))
 }
 
-fn attributes_for(meetings: &Meetings, number: u32, state: u32) -> Result<(ibv_qp_attr, c_int), c_int> {
-    let id = meetings.ids.get(number).ok_or(libc::EINVAL)?;
+fn attributes_for(
+    manager: &ConnectionManager,
+    number: u32,
+    state: u32,
+) -> Result<(ibv_qp_attr, c_int), c_int> {
+    let id = manager.ids.get(number).ok_or(libc::EINVAL)?;
     let device = id.device.and_then(configured).ok_or(libc::EINVAL)?;
     let mut attr = ibv_qp_attr {
         qp_state: state,
@@ -300,7 +304,7 @@ fn attributes_for(meetings: &Meetings, number: u32, state: u32) -> Result<(ibv_q
         return Ok((attr, IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT));
     }
     // There is no path before the other end is known.
-    let peer = id.peer.and_then(|peer| meetings.ids.get(peer)).ok_or(libc::EINVAL)?;
+    let peer = id.peer.and_then(|peer| manager.ids.get(peer)).ok_or(libc::EINVAL)?;
     let known = matches!(id.stage, Stage::Asked | Stage::Answered | Stage::Connected);
     let to = peer.device.filter(|_| known).and_then(|at| Some((at, configured(at)?))).ok_or(libc::EINVAL)?;
     if state == IBV_QPS_RTS {
@@ -337,32 +341,32 @@ unsafe extern "C" fn rdma_get_cm_event(
         if let Err(problem) = world::wait(fd) {
             return minus_one(Err(problem.raw_os_error().unwrap_or(libc::EIO)));
         }
-        let mut meetings = lock();
-        let Some(next) = meetings.channels.get_mut(number).and_then(|channel| channel.events.pop_front())
+        let mut manager = lock();
+        let Some(next) = manager.channels.get_mut(number).and_then(|channel| channel.events.pop_front())
         else {
             continue;
         };
-        let Some(of) = meetings.ids.get_mut(next.of) else { continue };
-        of.told += 1;
+        let Some(of) = manager.ids.get_mut(next.of) else { continue };
+        of.events_delivered += 1;
         let mut id: *mut rdma_cm_id = of.handle.map_or(std::ptr::null_mut(), Handle::pointer);
         let listener = id;
-        if let Some(new) = next.new.and_then(|new| meetings.ids.get_mut(new)) {
+        if let Some(new) = next.new.and_then(|new| manager.ids.get_mut(new)) {
             let context = std::ptr::without_provenance_mut(new.context);
             let open = handle(channel, context, next.new.unwrap_or_default());
             new.handle = Some(Handle::of(open));
             let device = new.device;
-            drop(meetings);
+            drop(manager);
             id = open.cast();
             // SAFETY: It was just made.
             unsafe { ((*id).verbs, (*id).port_num) = (device.map_or(std::ptr::null_mut(), opened), 1) };
         }
         // SAFETY: The caller's pointer.
-        unsafe { event.write(told(next, id, listener)) };
+        unsafe { event.write(cm_event(next, id, listener)) };
         return 0;
     }
 }
 
-fn told(next: CmEvent, id: *mut rdma_cm_id, listener: *mut rdma_cm_id) -> *mut rdma_cm_event {
+fn cm_event(next: CmEvent, id: *mut rdma_cm_id, listener: *mut rdma_cm_id) -> *mut rdma_cm_event {
     // SAFETY: Numbers and pointers, for which zeros are nothing.
     let mut open: Box<OpenEvent> = Box::new(unsafe { std::mem::zeroed() });
     let len = next.private.len().min(open.private.len());

@@ -18,7 +18,7 @@ const FRONT: usize = 64;
 
 /// Whether a pair made by this thread is spoilt.
 pub fn is_meant() -> bool {
-    let Some((meant, _)) = &config().spoil else { return false };
+    let Some((meant, _)) = &config().corrupt_sender else { return false };
     let mut name = [0_u8; 16];
     // SAFETY: Room for the longest name that a thread has, and its end.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
@@ -27,14 +27,14 @@ pub fn is_meant() -> bool {
 
 /// Changes the request, or leaves it.
 pub fn request(world: &mut World, number: u32, request: &mut SendRequest) {
-    if !world.spoiler.draw().is_multiple_of(ONE_IN) {
+    if !world.corruption.draw().is_multiple_of(ONE_IN) {
         return;
     }
-    match world.spoiler.draw() % 8 {
-        0 => request.immediate ^= 1 << (world.spoiler.draw() % 32),
+    match world.corruption.draw() % 8 {
+        0 => request.immediate ^= 1 << (world.corruption.draw() % 32),
         1 => request.immediate = value(world) as u32,
         2 => request.remote = request.remote.wrapping_add(value(world)),
-        3 => request.rkey ^= 1 << (world.spoiler.draw() % 32),
+        3 => request.rkey ^= 1 << (world.corruption.draw() % 32),
         4 => {
             // The request is carried out once more, whatever became of the first time.
             let _ = respond::carry_out(world, number, request);
@@ -54,16 +54,16 @@ fn bytes(world: &mut World, number: u32, request: &mut SendRequest) {
         // SAFETY: It lies in regions that are registered, or in the request's own bytes, as in `memory::copy`.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(address as *const u8, length) });
     }
-    for _ in 0..=world.spoiler.draw() % 3 {
+    for _ in 0..=world.corruption.draw() % 3 {
         let front = bytes.len().min(FRONT);
-        let at = world.spoiler.draw() as usize % front.max(1);
-        match world.spoiler.draw() % 5 {
-            0 if front > 0 => bytes[at] ^= 1 << (world.spoiler.draw() % 8),
+        let at = world.corruption.draw() as usize % front.max(1);
+        match world.corruption.draw() % 5 {
+            0 if front > 0 => bytes[at] ^= 1 << (world.corruption.draw() % 8),
             1 if front > 0 => bytes[at] = value(world) as u8,
             2 if front >= 8 => bytes[at & !7..][..8.min(front - (at & !7))]
                 .copy_from_slice(&value(world).to_le_bytes()[..8.min(front - (at & !7))]),
-            3 => bytes.truncate(world.spoiler.draw() as usize % (bytes.len() + 1)),
-            4 => bytes.resize(bytes.len() + world.spoiler.draw() as usize % 100, 0xa5),
+            3 => bytes.truncate(world.corruption.draw() as usize % (bytes.len() + 1)),
+            4 => bytes.resize(bytes.len() + world.corruption.draw() as usize % 100, 0xa5),
             _ => {}
         }
     }
@@ -73,7 +73,7 @@ fn bytes(world: &mut World, number: u32, request: &mut SendRequest) {
 
 /// A number that is small, near the largest one, or arbitrary.
 fn value(world: &mut World) -> u64 {
-    let [small, rest] = [(); 2].map(|()| u64::from(world.spoiler.draw()));
+    let [small, rest] = [(); 2].map(|()| u64::from(world.corruption.draw()));
     match rest % 4 {
         0 | 1 => small % 70,
         2 => u64::MAX - small % 70,
