@@ -1,6 +1,6 @@
 //! A job: a command with a time limit, and its outcome.
 
-use crate::leftovers::{GRACE, Mark, new_files, shared_files};
+use crate::leftovers::{EnvironmentMark, GRACE, new_files, shared_files};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::{
     ffi::{OsStr, OsString},
@@ -93,18 +93,22 @@ impl Job {
     #[must_use = "nothing is checked unless you ask"]
     pub fn run_while(self, act: impl FnOnce(&Running)) -> Ended {
         let _alone = one_at_a_time();
-        let mark = Mark::new();
+        let mark = EnvironmentMark::new();
         let files_before = shared_files();
         let mut child = self.start(&mark);
-        let said = [Said::default(), Said::default()];
-        let stdout = read_all(child.stdout.take(), said[0].clone());
-        let stderr = read_all(child.stderr.take(), said[1].clone());
-        let running = Running { pid: child.id(), said, limit: Instant::now() + self.limit };
+        let captured = [CapturedOutput::default(), CapturedOutput::default()];
+        let stdout = read_all(child.stdout.take(), captured[0].clone());
+        let stderr = read_all(child.stderr.take(), captured[1].clone());
+        let running = Running { pid: child.id(), captured, limit: Instant::now() + self.limit };
         if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(|| act(&running))) {
             kill_group(&child);
             mark.kill();
             let _ = child.wait();
-            eprintln!("{self}\n--- so far\n{}\n---\n{}", running.said[0].text(), running.said[1].text());
+            eprintln!(
+                "{self}\n--- so far\n{}\n---\n{}",
+                running.captured[0].text(),
+                running.captured[1].text()
+            );
             panic::resume_unwind(panic);
         }
         let status = wait_until(&mut child, Instant::now() + self.limit);
@@ -130,7 +134,7 @@ impl Job {
         }
     }
 
-    fn start(&self, mark: &Mark) -> Child {
+    fn start(&self, mark: &EnvironmentMark) -> Child {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).process_group(0);
         for (name, _) in std::env::vars_os() {
@@ -139,7 +143,7 @@ impl Job {
             }
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
-        command.env(Mark::VARIABLE, mark.value());
+        command.env(EnvironmentMark::VARIABLE, mark.value());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().unwrap_or_else(|e| panic!("cannot start {self}: {e}"))
     }
@@ -161,7 +165,7 @@ impl fmt::Display for Job {
 pub struct Running {
     pid: u32,
     /// Standard output and error up to now.
-    said: [Said; 2],
+    captured: [CapturedOutput; 2],
     limit: Instant,
 }
 
@@ -178,7 +182,7 @@ impl Running {
     /// Panics if the job's limit passes first.
     #[must_use]
     pub fn line_with(&self, what: &str, count: usize) -> String {
-        self.said[0].wait_for(what, count, self.limit)
+        self.captured[0].wait_for(what, count, self.limit)
     }
 
     /// Waits as [`line_with`](Running::line_with) does, for lines on standard error.
@@ -187,7 +191,7 @@ impl Running {
     /// Panics if the job's limit passes first.
     #[must_use]
     pub fn complaint_with(&self, what: &str, count: usize) -> String {
-        self.said[1].wait_for(what, count, self.limit)
+        self.captured[1].wait_for(what, count, self.limit)
     }
 
     /// Whether the job's limit has not passed.
@@ -199,15 +203,15 @@ impl Running {
     /// Standard output of the job up to now.
     #[must_use]
     pub fn so_far(&self) -> String {
-        self.said[0].text()
+        self.captured[0].text()
     }
 }
 
 /// Output that has been read up to now.
 #[derive(Clone, Debug, Default)]
-struct Said(Arc<(Mutex<Vec<u8>>, Condvar)>);
+struct CapturedOutput(Arc<(Mutex<Vec<u8>>, Condvar)>);
 
-impl Said {
+impl CapturedOutput {
     fn add(&self, bytes: &[u8]) {
         self.lock().extend_from_slice(bytes);
         self.0.1.notify_all();
@@ -222,9 +226,9 @@ impl Said {
     }
 
     fn wait_for(&self, what: &str, count: usize, limit: Instant) -> String {
-        let mut said = self.lock();
+        let mut bytes = self.lock();
         loop {
-            let text = String::from_utf8_lossy(&said).into_owned();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
             // The last line may be incomplete.
             let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let mut found = whole.lines().filter(|line| line.contains(what));
@@ -233,7 +237,7 @@ impl Said {
             }
             let left = limit.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "{what:?} was not said {count} times, but: {text}");
-            said = self.0.1.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+            bytes = self.0.1.wait_timeout(bytes, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -321,19 +325,22 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 /// Reads to the end on a thread of its own, because a full pipe would stop the job.
-fn read_all<R: Read + Send + 'static>(mut pipe: Option<R>, said: Said) -> JoinHandle<Said> {
+fn read_all<R: Read + Send + 'static>(
+    mut pipe: Option<R>,
+    captured: CapturedOutput,
+) -> JoinHandle<CapturedOutput> {
     thread::spawn(move || {
         let mut scratch = vec![0; 1 << 16];
         // Output before an error is worth showing.
         while let Some(length @ 1..) = pipe.as_mut().and_then(|pipe| pipe.read(&mut scratch).ok()) {
-            said.add(&scratch[..length]);
+            captured.add(&scratch[..length]);
         }
-        said
+        captured
     })
 }
 
-fn text(reader: JoinHandle<Said>) -> String {
-    reader.join().map(|said| said.text()).unwrap_or_default()
+fn text(reader: JoinHandle<CapturedOutput>) -> String {
+    reader.join().map(|captured| captured.text()).unwrap_or_default()
 }
 
 fn wait_until(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
@@ -380,7 +387,7 @@ mod tests {
     fn a_job_that_hangs_is_killed_with_its_children() {
         let limit = Duration::from_millis(300);
         let ended = shell("echo begun; sleep 1000 & wait").limit(limit).run_while(|job| {
-            let _ = job.said[0].wait_for("begun", 1, Instant::now() + LIMIT);
+            let _ = job.captured[0].wait_for("begun", 1, Instant::now() + LIMIT);
         });
         assert!(ended.status.is_none());
         assert_eq!(ended.stdout, "begun\n", "what it said before is kept");
@@ -421,6 +428,6 @@ mod tests {
     #[test]
     fn the_users_settings_do_not_reach_the_job() {
         let ended = shell("env | grep ^DECK_ | cut -d= -f1").run().ok();
-        assert_eq!(ended.stdout.trim(), Mark::VARIABLE);
+        assert_eq!(ended.stdout.trim(), EnvironmentMark::VARIABLE);
     }
 }

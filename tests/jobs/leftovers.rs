@@ -20,9 +20,9 @@ const PREFIXES: [&str; 2] = ["udeck", "deck"];
 
 /// A variable in the environment of one job's processes. Children inherit it, so it finds all processes, whatever
 /// group, session or parent they have.
-pub(crate) struct Mark(String);
+pub(crate) struct EnvironmentMark(String);
 
-impl Mark {
+impl EnvironmentMark {
     pub(crate) const VARIABLE: &str = "DECK_TEST_MARK";
 
     pub(crate) fn new() -> Self {
@@ -118,6 +118,6 @@ mod tests {
 
     #[test]
     fn marks_differ() {
-        assert_ne!(Mark::new().value(), Mark::new().value());
+        assert_ne!(EnvironmentMark::new().value(), EnvironmentMark::new().value());
     }
 }

@@ -31,7 +31,7 @@ pub struct Row {
     /// Number of words of each message.
     pub words: usize,
     /// When a surviving receiver polls its mailbox.
-    pub looks: Looks,
+    pub polls: PollSchedule,
     /// Smallest and largest number of messages: those that arrive at the survivor, or those that the survivor's posts
     /// gave away without reporting what became of them.
     pub count: (usize, usize),
@@ -61,7 +61,7 @@ pub enum Death {
 
 /// When a receiver polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looks {
+pub enum PollSchedule {
     /// All the time.
     Always,
     /// Until it has answered all announcements; then after the sender's death.
@@ -80,10 +80,10 @@ const fn sender(
     words: usize,
     when: &'static str,
     at: Death,
-    looks: Looks,
+    polls: PollSchedule,
     count: (usize, usize),
 ) -> Row {
-    Row { protocol, dies: Side::Sender, when, at, words, looks, count }
+    Row { protocol, dies: Side::Sender, when, at, words, polls, count }
 }
 
 /// A row in which the receiver dies. `unknown`: number of messages that a post may keep without knowing their
@@ -95,13 +95,13 @@ const fn receiver(
     at: Death,
     unknown: (usize, usize),
 ) -> Row {
-    Row { protocol, dies: Side::Receiver, when, at, words, looks: Looks::Always, count: unknown }
+    Row { protocol, dies: Side::Receiver, when, at, words, polls: PollSchedule::Always, count: unknown }
 }
 
 /// All rows.
 pub const ROWS: &[Row] = {
     use Death::{At, Idle, Over, Posted};
-    use Looks::{Always, Late, Once};
+    use PollSchedule::{Always, Late, Once};
     &[
         // -------- the sender dies: number of delivered messages --------
         sender(Eager, SHORT, "before it posts", Idle, Late, (0, 0)),
@@ -145,34 +145,34 @@ pub const ROWS: &[Row] = {
         sender(Handshake, LONG, "after the next REQST", At("handshake.asked", 2), Always, (1, 1)),
         sender(Handshake, LONG, "after all", Over, Always, (3, 3)),
         // -------- the receiver dies: number of messages whose fate the post may not know --------
-        receiver(Eager, SHORT, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(Eager, SHORT, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(Eager, SHORT, "with a message half taken", At("retrieve.taken", 1), (0, 0)),
         receiver(Eager, SHORT, "after all", Over, (0, 0)),
-        receiver(Eager, LONG, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(Eager, LONG, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(Eager, LONG, "before its receipt", At("release.claimed", 1), (0, 0)),
         receiver(Eager, LONG, "after all", Over, (0, 0)),
-        receiver(HandOff, LONG, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(HandOff, LONG, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(HandOff, LONG, "while it reads", At("retrieve.taken", 2), (0, 0)),
         receiver(HandOff, LONG, "in the middle of its receipt", At("release.claimed", 1), (0, 0)),
         receiver(HandOff, LONG, "after its receipt", At("release.published", 1), (0, 0)),
         receiver(HandOff, LONG, "after all", Over, (0, 0)),
-        receiver(RdmaWrite, LONG, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(RdmaWrite, LONG, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(RdmaWrite, LONG, "before Ready", At("announce.taken", 1), (0, 0)),
         receiver(RdmaWrite, LONG, "after Ready", At("announce.answered", 1), (0, 0)),
         receiver(RdmaWrite, LONG, "after the third Ready", At("announce.answered", 3), (0, 0)),
         receiver(RdmaWrite, LONG, "after all", Over, (0, 0)),
-        receiver(Copy, LONG, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(Copy, LONG, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(Copy, LONG, "before Ready", At("announce.taken", 1), (0, 0)),
         receiver(Copy, LONG, "after Ready", At("announce.answered", 1), (0, 0)),
         receiver(Copy, LONG, "after a fragment", At("copy.taken", 1), (0, 0)),
         receiver(Copy, LONG, "after a last fragment", At("copy.taken", 4), (0, 0)),
         receiver(Copy, LONG, "after all", Over, (0, 0)),
-        receiver(RdmaRead, LONG, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(RdmaRead, LONG, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(RdmaRead, LONG, "before it reads", At("announce.taken", 1), (0, 0)),
         receiver(RdmaRead, LONG, "inside the gate", At("rdma.copied", 1), (0, 0)),
         receiver(RdmaRead, LONG, "before FIN", At("read.fetched", 2), (0, 0)),
         receiver(RdmaRead, LONG, "after all", Over, (0, 0)),
-        receiver(Handshake, LONG, "before it looks", At("accept.accepted", 1), (0, 0)),
+        receiver(Handshake, LONG, "before it polls", At("accept.accepted", 1), (0, 0)),
         receiver(Handshake, LONG, "as it gets the data VI", At("accept.accepted", 2), (0, 0)),
         receiver(Handshake, LONG, "before ACK", At("announce.taken", 1), (0, 0)),
         receiver(Handshake, LONG, "after ACK", At("handshake.granted", 1), (0, 1)),

@@ -101,7 +101,7 @@ pub struct StreamPlan {
     pub longest: usize,
     /// Protocols of its messages, in random order.
     pub protocols: Vec<Protocol>,
-    pub hows: Vec<How>,
+    pub post_calls: Vec<PostCall>,
     pub limit: Duration,
     /// Whether the poster waits now and then until all messages were read.
     pub flushes: bool,
@@ -109,7 +109,7 @@ pub struct StreamPlan {
 
 /// Way to make and post a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum PostCall {
     Buf,
     Try,
     Start,
@@ -123,7 +123,7 @@ pub enum How {
 pub struct MessagePlan {
     pub len: usize,
     pub protocol: Protocol,
-    pub how: How,
+    pub post_call: PostCall,
 }
 
 /// A fault of the plan. Times count from the moment when all ranks are in the second round.
@@ -327,14 +327,14 @@ impl Plan {
             len = len.max(HEAD);
         }
         let protocol = pick(&plan.protocols, &mut dice);
-        let how = match pick(&plan.hows, &mut dice) {
+        let post_call = match pick(&plan.post_calls, &mut dice) {
             // Such a post waits until the message was received.
-            How::Start | How::Try if protocol == Protocol::Handshake => How::Buf,
+            PostCall::Start | PostCall::Try if protocol == Protocol::Handshake => PostCall::Buf,
             // A slice has no tag, so its number must be in its bytes.
-            How::Slice if len < HEAD => How::Buf,
-            how => how,
+            PostCall::Slice if len < HEAD => PostCall::Buf,
+            post_call => post_call,
         };
-        MessagePlan { len, protocol, how }
+        MessagePlan { len, protocol, post_call }
     }
 
     /// Streams into a mailbox.
@@ -401,9 +401,16 @@ fn stream(plan: &Plan, longest: usize, dice: &mut XorShiftRng) -> StreamPlan {
     let mut protocols = all.to_vec();
     protocols.shuffle(dice);
     protocols.truncate(pick(&[1, 2, 7], dice));
-    let mut hows = vec![How::Buf, How::Try, How::Start, How::Slice, How::ExternalBuf, How::Shared];
-    hows.shuffle(dice);
-    hows.truncate(pick(&[1, 6], dice));
+    let mut post_calls = vec![
+        PostCall::Buf,
+        PostCall::Try,
+        PostCall::Start,
+        PostCall::Slice,
+        PostCall::ExternalBuf,
+        PostCall::Shared,
+    ];
+    post_calls.shuffle(dice);
+    post_calls.truncate(pick(&[1, 6], dice));
     let most = u32::try_from(STREAM_BYTES / longest).unwrap_or(u32::MAX).clamp(4, MAX_MESSAGES);
     StreamPlan {
         from: dice.random_range(0..plan.ranks),
@@ -412,7 +419,7 @@ fn stream(plan: &Plan, longest: usize, dice: &mut XorShiftRng) -> StreamPlan {
         count: dice.random_range(1..=most),
         longest,
         protocols,
-        hows,
+        post_calls,
         limit: Duration::from_millis(pick(&[5, 200, 2000, 20_000], dice)),
         flushes: dice.random_ratio(1, 4),
     }

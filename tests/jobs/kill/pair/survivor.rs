@@ -5,7 +5,7 @@ use crate::{BYE, LIMIT, despite_losses};
 use std::{error::Error, thread, time::Instant};
 use udeck::{Error as DeckError, Mailbox, Postbox, Protocol, Received, World};
 use udeck_jobs::holdings::Holdings;
-use udeck_jobs::pairs::{self, Death, Looks, MESSAGES, Row, Side};
+use udeck_jobs::pairs::{self, Death, MESSAGES, PollSchedule, Row, Side};
 
 /// Number of posts to a process that is being killed: far more than a ring has room for.
 const TOO_MANY: usize = 1000;
@@ -122,11 +122,11 @@ impl PairSurvivor {
         let to_victim = self.world.postbox::<u64>(&format!("victim-{victim}")).map_err(text)?;
         to_victim.post(&[0][..]).map_err(|failed| text(failed.error))?;
         let mut received = Vec::new();
-        if row.looks == Looks::Once {
+        if row.polls == PollSchedule::Once {
             drop(despite_losses(&self.told).map_err(text)?);
             self.answer_all(&mut received)?;
         }
-        if row.looks != Looks::Always {
+        if row.polls != PollSchedule::Always {
             self.post_until_lost(&to_victim, victim)?;
         }
         loop {

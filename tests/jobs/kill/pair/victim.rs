@@ -4,7 +4,7 @@ use crate::despite_losses;
 use rustix::process::{Signal, getpid, kill_process};
 use std::error::Error;
 use udeck::{Protocol, World};
-use udeck_jobs::pairs::{self, Death, Looks, MESSAGES, Row, Side};
+use udeck_jobs::pairs::{self, Death, MESSAGES, PollSchedule, Row, Side};
 
 pub fn run(row: &Row) -> Result<(), Box<dyn Error>> {
     let world = udeck::init()?;
@@ -42,7 +42,7 @@ fn send(world: &World, row: &Row) -> udeck::Result {
         let passes = row.protocol == Protocol::RdmaRead && number == 1;
         out.post_with(if passes { Protocol::Eager } else { row.protocol }, message)?;
     }
-    if row.looks == Looks::Once {
+    if row.polls == PollSchedule::Once {
         world.postbox::<u64>("told")?.post(&[world.rank() as u64][..])?;
     }
     if matches!(row.at, Death::Posted) {

@@ -4,8 +4,8 @@
 #![allow(missing_docs, reason = "as in the library of this package")]
 
 mod fork;
-mod holds;
 mod post;
+mod rank_holdings;
 mod read;
 mod together;
 mod watch;
@@ -26,7 +26,7 @@ use udeck_jobs::soak::facts::Fact;
 use udeck_jobs::soak::folder::{Folder, Log, VARIABLE};
 use udeck_jobs::soak::plan::{Fault, Place, Plan, Round};
 
-use holds::Holds;
+use rank_holdings::RankHoldings;
 use watch::Watch;
 
 /// Longest wait for an event that must come, on a busy machine, and with a stopped rank in the way.
@@ -80,7 +80,7 @@ fn play(plan: &Plan, folder: &Folder, world: World) -> udeck::Result {
     };
     rank.round(Round::First);
     rank.watch.call("the barrier", 2 * PATIENCE, || world.barrier_timeout(PATIENCE))?;
-    let before = Holds::settled(plan, &world);
+    let before = RankHoldings::settled(plan, &world);
     rank.cramp();
     rank.log.tell(&Fact::Ready);
     rank.round(Round::Second);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use udeck::{Buf, Error, ExternalBuf, PostError, Postbox, Protocol};
 use udeck_jobs::soak::content;
 use udeck_jobs::soak::facts::{COMPLETE, Fact};
-use udeck_jobs::soak::plan::{How, MessagePlan, Round};
+use udeck_jobs::soak::plan::{MessagePlan, PostCall, Round};
 
 use crate::watch::Patience;
 use crate::{PATIENCE, Rank, mailbox_name};
@@ -108,29 +108,30 @@ impl<'a> Outgoing<'a> {
             return Attempt::Over(error);
         }
         // A message by handshake comes back by value only if its receiver has not seen it.
-        let how = if message.protocol == Protocol::Handshake { How::Buf } else { message.how };
+        let post_call =
+            if message.protocol == Protocol::Handshake { PostCall::Buf } else { message.post_call };
         let what = format!("posting message {number} of stream {}: {message:?}", self.stream);
         let world = self.rank.world;
         let seen =
             |limit: Duration, post: &mut dyn FnMut() -> Attempt| self.rank.watch.call(&what, limit, post);
-        match how {
-            How::Buf => seen(2 * limit, &mut || match world.buf_timeout(message.len, limit) {
+        match post_call {
+            PostCall::Buf => seen(2 * limit, &mut || match world.buf_timeout(message.len, limit) {
                 Ok(buf) => outcome(self.postbox.post_timeout(self.filled(buf, number), limit)),
                 Err(error) => memory(error),
             }),
-            How::Try => seen(Duration::ZERO, &mut || match world.try_buf(message.len) {
+            PostCall::Try => seen(Duration::ZERO, &mut || match world.try_buf(message.len) {
                 Ok(buf) => outcome(self.postbox.try_post(self.filled(buf, number))),
                 Err(error) => memory(error),
             }),
-            How::Shared => seen(2 * limit, &mut || match world.buf_reused_timeout(message.len, limit) {
+            PostCall::Shared => seen(2 * limit, &mut || match world.buf_reused_timeout(message.len, limit) {
                 Ok(buf) => outcome(self.postbox.post_timeout(self.filled(buf, number).share(), limit)),
                 Err(error) => memory(error),
             }),
-            How::Slice => {
+            PostCall::Slice => {
                 let bytes = self.bytes(number, message.len);
                 seen(limit, &mut || copied(self.postbox.post_timeout(&bytes[..], limit)))
             }
-            How::ExternalBuf => {
+            PostCall::ExternalBuf => {
                 while self.postbox.take_returned().is_some() {}
                 let mut adopted = Some(ExternalBuf::new(self.bytes(number, message.len)));
                 if let Some(adopted) = &mut adopted {
@@ -141,7 +142,7 @@ impl<'a> Outgoing<'a> {
                     None => unreachable!("called once"),
                 })
             }
-            How::Start => self.start(number, message, &what),
+            PostCall::Start => self.start(number, message, &what),
         }
     }
 

@@ -13,18 +13,18 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Time in which others give back their share of the first round; if they take longer, a growth is reported later.
 const SETTLE: Duration = Duration::from_secs(2);
 
-pub struct Holds(Holdings);
+pub struct RankHoldings(Holdings);
 
-impl Holds {
+impl RankHoldings {
     /// Holdings after they have stopped changing.
-    pub fn settled(plan: &Plan, world: &World) -> Holds {
+    pub fn settled(plan: &Plan, world: &World) -> RankHoldings {
         let deadline = Instant::now() + SETTLE;
         let mut before = now(plan, world);
         loop {
             thread::sleep(PAUSE);
             let after = now(plan, world);
             if after == before || Instant::now() > deadline {
-                return Holds(after);
+                return RankHoldings(after);
             }
             before = after;
         }
