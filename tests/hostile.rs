@@ -10,10 +10,10 @@ mod common;
 
 use std::sync::Once;
 
-use common::clock::timely;
-use common::honest::{Judge, LOOKS, blocks};
+use common::clock::within_deadline;
+use common::honest::{Judge, POLLS, blocks};
 use common::liar::{ASK_COPY, ASK_READ, ASK_WRITE, EAGER, FRAGMENT, HAND_OFF, REQUEST};
-use common::watch::{Held, alone, watched};
+use common::watch::{Resources, alone, watched};
 use common::{LONG, PROTOCOLS, config, over_verbs_apart};
 use proptest::prelude::*;
 use udeck::via::transport::Body;
@@ -164,14 +164,14 @@ fn prop_nothing_that_a_peer_says_over_verbs_stops_fools_or_exhausts_a_world() {
 fn try_case(transport: &str, steps: &[Step]) {
     let _alone = alone();
     let case = format!("{transport}, {steps:?}");
-    let before = Held::now();
+    let before = Resources::now();
     watched(&case, || play(transport, steps));
     // The first case leaves the resources that a process makes once.
     static FIRST: Once = Once::new();
     let mut is_first = false;
     FIRST.call_once(|| is_first = true);
     if !is_first {
-        before.is_all_that_stays(&case);
+        before.assert_no_growth(&case);
     }
 }
 
@@ -187,13 +187,13 @@ fn play(transport: &str, steps: &[Step]) {
             Step::Honest { protocol, len } => judge.honest(PROTOCOLS[*protocol], *len),
             step => liar.play(step),
         }
-        assert!(judge.look(LOOKS), "there is always something");
+        assert!(judge.poll(POLLS), "there is always something");
     }
     drop(liar);
     drop(rogue);
     judge.outlives_the_others(&survivor, before, transport);
     judge.end();
-    timely(LONG, "finishing", || survivor.finish_timeout(LONG)).unwrap();
+    within_deadline(LONG, "finishing", || survivor.finish_timeout(LONG)).unwrap();
 }
 
 fn worlds(transport: &str) -> [World; 3] {
@@ -290,7 +290,7 @@ impl<'a> LyingPeer<'a> {
 
     fn listen(&mut self) {
         // The mailbox's answers are bounded, whatever they are.
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS {
             let Ok(Some(arrival)) = self.vi.arrival() else { return };
             if let Body::Inline(inline) = arrival.body
                 && let Some((&[READY, _, _, _, a, b, c, d], _)) = inline.bytes().split_first_chunk()

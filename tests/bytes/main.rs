@@ -30,9 +30,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::clock::timely;
+use common::clock::within_deadline;
 use common::honest::{Judge, blocks};
-use common::watch::{Held, alone, watched};
+use common::watch::{Resources, alone, watched};
 use common::{LONG, PROTOCOLS};
 use poser::Poser;
 use random::Random;
@@ -48,7 +48,7 @@ const CASES: usize = 4;
 /// Seed of the case that each process plays before it counts its holdings.
 const WARM_UP: u64 = 1;
 /// Largest number of polls between two steps: the rogue may be faster.
-const LOOKS: usize = 200;
+const POLLS: usize = 200;
 /// Variable that tells a process that it is the rogue, with its seed.
 const ROGUE: &str = "UDECK_ROGUE";
 /// Variable that tells a process that it plays cases over verbs, with the first seed.
@@ -121,11 +121,11 @@ fn getrandom(bytes: &mut [u8]) {
 fn play_all(transport: &str, seeds: impl IntoIterator<Item = u64>) {
     let _alone = alone();
     play(transport, WARM_UP);
-    let before = Held::at_rest();
+    let before = Resources::at_rest();
     for seed in seeds {
         println!("{transport} {seed}");
         play(transport, seed);
-        before.is_all_that_stays(&format!("{transport} {seed}"));
+        before.assert_no_growth(&format!("{transport} {seed}"));
     }
 }
 
@@ -173,14 +173,14 @@ impl Case {
                 8 => poser.claim(&mut random),
                 _ => thread::sleep(Duration::from_micros(random.below(3000) as u64)),
             }
-            let _ = judge.look(LOOKS);
+            let _ = judge.poll(POLLS);
         }
-        timely(LONG, "dropping a postbox", || drop(poster));
+        within_deadline(LONG, "dropping a postbox", || drop(poster));
         rogue.end();
         drop(poser);
         judge.outlives_the_others(&victim, before, transport);
         judge.end();
-        match timely(LONG, "finishing", || victim.finish_timeout(LONG)) {
+        match within_deadline(LONG, "finishing", || victim.finish_timeout(LONG)) {
             // The rogue may leave the victim's messages unread.
             Ok(()) => {}
             Err(error) => assert!(is_loss_of_the_rogues(&error), "the victim ends in order: {error}"),

@@ -76,13 +76,13 @@ fn accept(
         let Ok(called) = TcpStream::connect(target) else { continue };
         // Most connections get through the handshake, and some way beyond.
         let sound = [(); 2].map(|()| if random.one_in(6) { random.below(3) } else { 3 + random.below(60) });
-        let ways = [(&caller, &called, true), (&called, &caller, false)];
-        for ((from, to, asks), sound) in ways.into_iter().zip(sound) {
+        let directions = [(&caller, &called, true), (&called, &caller, false)];
+        for ((from, to, asks), sound) in directions.into_iter().zip(sound) {
             let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { continue };
             let (random, over) = (random.fork(), over.clone());
             let kept = VecDeque::new();
-            let mut way = Way { to, random, sound, kept };
-            pairs.push(thread::spawn(move || way.pass(from, asks, frames, &over)));
+            let mut direction = Direction { to, random, sound, kept };
+            pairs.push(thread::spawn(move || direction.pass(from, asks, frames, &over)));
         }
     }
     for pair in pairs {
@@ -91,7 +91,7 @@ fn accept(
 }
 
 /// A direction of a TCP connection.
-struct Way {
+struct Direction {
     to: TcpStream,
     random: Random,
     /// Number of units that pass unchanged.
@@ -99,7 +99,7 @@ struct Way {
     kept: VecDeque<Vec<u8>>,
 }
 
-impl Way {
+impl Direction {
     fn pass(&mut self, mut from: TcpStream, asks: bool, frames: bool, over: &AtomicBool) {
         let _ = from.set_read_timeout(Some(PAUSE));
         // A peer that does not read delays nothing.

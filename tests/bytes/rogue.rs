@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use udeck::{Mailbox, NicOptions, Postbox, World};
 use udeck_boot::Client;
 
-use crate::common::clock::timely;
+use crate::common::clock::within_deadline;
 use crate::common::{LONG, PROTOCOLS, config};
 use crate::random::Random;
 
@@ -39,20 +39,23 @@ impl Poster {
     pub fn post(&mut self, world: &World, random: &mut Random) {
         let soon = Duration::from_millis(20 + random.below(150) as u64);
         let made = self.out.take().or_else(|| {
-            timely(soon * 4, "making a postbox", || world.postbox_timeout::<u8>(self.to, soon * 4)).ok()
+            within_deadline(soon * 4, "making a postbox", || world.postbox_timeout::<u8>(self.to, soon * 4))
+                .ok()
         });
         let Some(out) = made else { return };
         let len = random.len();
-        let Ok(buf) = timely(soon, "a buffer", || world.buf_timeout::<u8>(len, soon)) else { return };
+        let Ok(buf) = within_deadline(soon, "a buffer", || world.buf_timeout::<u8>(len, soon)) else {
+            return;
+        };
         // A protocol that the transport lacks is not set.
         let _ = out.set_protocol(random.pick(&PROTOCOLS));
-        let posted = timely(soon, "a post", || out.post_timeout(buf, soon));
+        let posted = within_deadline(soon, "a post", || out.post_timeout(buf, soon));
         let ended = posted.is_err() || random.one_in(30);
         if random.one_in(12) {
-            let _ = timely(soon, "a flush", || out.flush_timeout(soon));
+            let _ = within_deadline(soon, "a flush", || out.flush_timeout(soon));
         }
         if ended && !random.one_in(3) {
-            timely(LONG, "dropping a postbox", || drop(out));
+            within_deadline(LONG, "dropping a postbox", || drop(out));
         } else {
             self.out = Some(out);
         }
@@ -81,7 +84,7 @@ pub fn run(
     }
     drop((poster, back));
     if random.one_in(2) {
-        let _ = timely(LONG, "finishing", || world.finish_timeout(Duration::from_secs(1)));
+        let _ = within_deadline(LONG, "finishing", || world.finish_timeout(Duration::from_secs(1)));
     }
 }
 
@@ -89,7 +92,7 @@ pub fn run(
 pub fn read(inbox: &Mailbox<u8>, random: &mut Random) {
     for _ in 0..random.below(6) {
         let soon = Duration::from_millis(random.below(10) as u64);
-        match timely(soon, "a retrieve", || inbox.retrieve_timeout(soon)) {
+        match within_deadline(soon, "a retrieve", || inbox.retrieve_timeout(soon)) {
             Ok(message) => {
                 std::hint::black_box(message.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)));
             }

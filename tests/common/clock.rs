@@ -17,20 +17,20 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// Makes a call that must end after `limit`, and may fail.
 #[track_caller]
-pub fn timely<R>(limit: Duration, what: &str, call: impl FnOnce() -> R) -> R {
-    let (begun, before) = (Instant::now(), [unscheduled(), stolen()]);
+pub fn within_deadline<R>(limit: Duration, what: &str, call: impl FnOnce() -> R) -> R {
+    let (begun, before) = (Instant::now(), [unscheduled(), process_stalled()]);
     let result = call();
     let took = begun.elapsed();
     if took > limit + PROMISE + MARGIN {
         let waited = unscheduled() - before[0];
         // By the end of this sleep the watch thread has counted.
         thread::sleep(4 * TICK);
-        let stolen = stolen() - before[1];
+        let stalled = process_stalled() - before[1];
         assert!(
             // The factor is that of `tests/jobs/soak`: a thread that hardly ever runs is scheduled sooner than
             // others.
-            took <= limit + PROMISE + MARGIN + waited + 4 * stolen,
-            "{what} had {limit:?}, and took {took:?}, of which the machine took {waited:?}, and {stolen:?} of the process"
+            took <= limit + PROMISE + MARGIN + waited + 4 * stalled,
+            "{what} had {limit:?}, and took {took:?}, of which the machine took {waited:?}, and {stalled:?} of the process"
         );
     }
     result
@@ -45,19 +45,19 @@ fn unscheduled() -> Duration {
 }
 
 /// Time by which the watch thread's sleeps were too long up to now.
-fn stolen() -> Duration {
-    static STOLEN: AtomicU64 = AtomicU64::new(0);
+fn process_stalled() -> Duration {
+    static STALLED: AtomicU64 = AtomicU64::new(0);
     static WATCH: OnceLock<()> = OnceLock::new();
     WATCH.get_or_init(|| {
         let watch = thread::Builder::new().name("watch".into()).spawn(|| {
             loop {
                 let begun = Instant::now();
                 thread::sleep(TICK);
-                let stolen = begun.elapsed().saturating_sub(2 * TICK);
-                STOLEN.fetch_add(stolen.as_micros() as u64, Ordering::Relaxed);
+                let stalled = begun.elapsed().saturating_sub(2 * TICK);
+                STALLED.fetch_add(stalled.as_micros() as u64, Ordering::Relaxed);
             }
         });
         drop(watch.expect("a thread"));
     });
-    Duration::from_micros(STOLEN.load(Ordering::Relaxed))
+    Duration::from_micros(STALLED.load(Ordering::Relaxed))
 }

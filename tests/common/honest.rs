@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use udeck::{Error, Mailbox, Protocol, Received, Result, World};
 
-use super::clock::timely;
+use super::clock::within_deadline;
 use super::watch::eventually;
 use super::{LONG, PROTOCOLS, assert_pattern, patterned};
 
 /// Largest number of polls until nothing is left: more than the messages that the others can have sent.
-pub const LOOKS: usize = 10_000;
+pub const POLLS: usize = 10_000;
 
 /// Order to post: protocol, number, length.
 type Order = (Protocol, usize, usize);
@@ -55,9 +55,9 @@ impl Judge {
     }
 
     /// Takes the messages that have arrived, in at most `most` polls. Returns whether none is left.
-    pub fn look(&mut self, most: usize) -> bool {
+    pub fn poll(&mut self, most: usize) -> bool {
         for _ in 0..most {
-            match timely(Duration::ZERO, "a look", || self.inbox.try_retrieve()).transpose() {
+            match within_deadline(Duration::ZERO, "a poll", || self.inbox.try_retrieve()).transpose() {
                 Some(message) => self.judge(message, None),
                 None => return true,
             }
@@ -92,7 +92,7 @@ impl Judge {
         }
         eventually(
             || {
-                assert!(self.look(LOOKS), "{case}: there is always something");
+                assert!(self.poll(POLLS), "{case}: there is always something");
                 before.iter().zip(blocks(victim)).all(|(before, now)| now <= *before).then_some(())
             },
             || format!("{case}: blocks of outbox and landing: {:?}, were {before:?}", blocks(victim)),
@@ -103,7 +103,7 @@ impl Judge {
     pub fn end(self) {
         drop(self.orders);
         self.poster.join().expect("honest").expect("honest");
-        timely(LONG, "dropping a mailbox", || drop(self.inbox));
+        within_deadline(LONG, "dropping a mailbox", || drop(self.inbox));
     }
 }
 

@@ -59,7 +59,7 @@ fn panics() -> usize {
 
 /// Resources that a process holds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct Resources {
     descriptors: usize,
     /// Number of mappings of the library's shared memory.
     mappings: usize,
@@ -67,14 +67,14 @@ pub struct Held {
     threads: Vec<String>,
 }
 
-impl Held {
+impl Resources {
     pub fn now() -> Self {
         let count = |path| std::fs::read_dir(path).map_or(0, Iterator::count);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
         let names = names.map(|name| name.trim_end().to_owned());
-        Held {
+        Resources {
             descriptors: count("/proc/self/fd"),
             mappings: maps.matches("/memfd:udeck").count(),
             threads: names.filter(|name| !name.starts_with("prop_")).collect(),
@@ -85,10 +85,10 @@ impl Held {
     /// what was dropped.
     pub fn at_rest() -> Self {
         let end = Instant::now() + LONG;
-        let (mut found, mut since) = (Held::now(), Instant::now());
+        let (mut found, mut since) = (Resources::now(), Instant::now());
         while since.elapsed() < Duration::from_millis(500) && Instant::now() < end {
             thread::sleep(Duration::from_millis(10));
-            let now = Held::now();
+            let now = Resources::now();
             if now != found {
                 (found, since) = (now, Instant::now());
             }
@@ -97,15 +97,15 @@ impl Held {
     }
 
     /// Checks that nothing remains that came since then.
-    pub fn is_all_that_stays(&self, case: &str) {
-        let is_within = |now: &Held| {
+    pub fn assert_no_growth(&self, case: &str) {
+        let is_within = |now: &Resources| {
             now.descriptors <= self.descriptors
                 && now.mappings <= self.mappings
                 && now.threads.len() <= self.threads.len()
         };
         eventually(
-            || is_within(&Held::now()).then_some(()),
-            || format!("{case}: {:?}, and before it {self:?}", Held::now()),
+            || is_within(&Resources::now()).then_some(()),
+            || format!("{case}: {:?}, and before it {self:?}", Resources::now()),
         );
     }
 }

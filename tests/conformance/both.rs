@@ -59,7 +59,7 @@ pub trait Interface: 'static {
 
 /// How a post ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum PostStatus {
     /// The request was carried out.
     Done,
     /// The connection ended before the request.
@@ -70,16 +70,16 @@ pub enum How {
 
 /// A finished post.
 #[derive(Debug)]
-pub struct Over {
+pub struct FinishedPost {
     /// How the post ended.
-    pub how: How,
+    pub status: PostStatus,
     /// Number of bytes that were moved.
     pub length: usize,
     /// The memory of the post, whole, which has come back.
     pub parts: Vec<Vec<u8>>,
 }
 
-impl Over {
+impl FinishedPost {
     /// The bytes that the post moved.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.parts.concat();
@@ -130,9 +130,9 @@ pub trait End: Send {
     /// Posts an RDMA read into pieces of these lengths, which hold 0xcc.
     fn post_read(&mut self, rooms: &[usize], from: <Self::Place as Place>::At, fenced: bool);
     /// Waits for the next finished request. `None`: the deadline came first.
-    fn request_by(&mut self, deadline: Deadline) -> Option<Over>;
+    fn request_by(&mut self, deadline: Deadline) -> Option<FinishedPost>;
     /// Waits for the next finished receive. `None`: the deadline came first.
-    fn receive_by(&mut self, deadline: Deadline) -> Option<Over>;
+    fn receive_by(&mut self, deadline: Deadline) -> Option<FinishedPost>;
     /// Makes memory that holds these bytes, for the peer.
     fn place(&self, bytes: &[u8], access: Access) -> Self::Place;
     /// Allocates `len` bytes of the memory that posts use, overwrites them, and frees them.
@@ -148,17 +148,17 @@ pub trait End: Send {
     }
 
     /// Waits for a request, and asserts that it is done.
-    fn sent(&mut self) -> Over {
-        let over = self.request_by(soon()).expect("a request is over");
-        assert_eq!(over.how, How::Done);
-        over
+    fn sent(&mut self) -> FinishedPost {
+        let finished = self.request_by(soon()).expect("a request is over");
+        assert_eq!(finished.status, PostStatus::Done);
+        finished
     }
 
     /// Waits for a receive, asserts that it is done, and returns the message.
     fn received(&mut self) -> Vec<u8> {
-        let over = self.receive_by(soon()).expect("a receive is over");
-        assert_eq!(over.how, How::Done);
-        over.bytes()
+        let finished = self.receive_by(soon()).expect("a receive is over");
+        assert_eq!(finished.status, PostStatus::Done);
+        finished.bytes()
     }
 
     /// Asserts that no further request or receive is finished.
@@ -178,7 +178,7 @@ pub fn check<E: End>(a: &mut E, b: &mut E) {
 }
 
 /// Waits until everything that `a` has posted is in place at `b`, which must have no receive posted.
-pub fn settle<E: End>(a: &mut E, b: &mut E) {
+pub fn drain<E: End>(a: &mut E, b: &mut E) {
     b.post_receive(&[0]);
     a.post_send(b"");
     assert!(b.received().is_empty());

@@ -281,7 +281,7 @@ impl Pair {
     }
 
     /// Waits until everything that `a` has posted is in place at `b`, which must have no receive posted.
-    pub fn settle(&mut self) {
+    pub fn drain(&mut self) {
         self.b.post_receive(0);
         self.a.post_send(b"");
         assert!(self.b.received().is_empty());
@@ -314,7 +314,7 @@ impl Door {
     }
 
     /// `end` connects, `answer` handles the request. Returns both results.
-    pub fn ask<T>(
+    pub fn connect<T>(
         &self,
         end: &mut End,
         private_data: &[u8],
@@ -350,7 +350,7 @@ impl Door {
 
     /// Connects `asker` to `answerer`.
     pub fn join(&self, asker: &mut End, answerer: &mut End) {
-        let (asked, answered) = self.ask(asker, b"", |request| answerer.accept(request, b""));
+        let (asked, answered) = self.connect(asker, b"", |request| answerer.accept(request, b""));
         answered.expect("accepted");
         asked.expect("connected");
     }

@@ -22,7 +22,7 @@
 //! # Rules and the cases that test them
 //! [`rules`] lists them, with the cases of each; `cargo test --test shm -- --rules` prints the list.
 //!
-//! `tests/broken.rs` proves, over NICs that lie (`Lies` of `udeck-faults`), that the suite notices a broken
+//! `tests/broken.rs` proves, over NICs that lie (`BrokenPromises` of `udeck-faults`), that the suite notices a broken
 //! promise.
 
 pub mod both;

@@ -14,8 +14,8 @@
 //! of calls to an endpoint, the same things go wrong. The seed is in `Debug` and in the text of a loss.
 
 mod arrivals;
-mod desk;
 mod endpoint;
+mod news_queue;
 
 use std::time::Duration;
 
@@ -26,15 +26,15 @@ use udeck_via::{Error, Reliability, Result};
 
 use super::random::Dice;
 use super::{Connection, Interpose, When};
-use desk::{Desks, FaultyWaiter};
 use endpoint::FaultyEndpoint;
+use news_queue::{FaultyWaiter, NewsQueues};
 
 /// An [`Interpose`] that makes things go wrong.
 #[derive(Debug)]
 pub struct Fault {
     seed: u64,
-    trouble: Trouble,
-    desks: Desks,
+    kind: FaultKind,
+    news_queues: NewsQueues,
     /// Random decisions about windows.
     dice: Mutex<Dice>,
 }
@@ -43,14 +43,14 @@ pub struct Fault {
 const WINDOWS: u64 = u64::MAX;
 
 #[derive(Debug)]
-enum Trouble {
-    Honest(Luck),
-    Lying(Lies),
+enum FaultKind {
+    Honest(PermittedFaults),
+    Lying(BrokenPromises),
 }
 
 /// Faults that break no promise. The default is none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Luck {
+pub struct PermittedFaults {
     /// Posts, including refused ones, that are refused as [`udeck_via::transport::Refused::Busy`]. A caller that then asks
     /// for room ([`ViEndpoint::request_send_notify`]) is notified at once.
     pub busy: When,
@@ -71,7 +71,7 @@ pub struct Luck {
 
 /// Promises that are broken silently, at every reliability level. The default is none.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Lies {
+pub struct BrokenPromises {
     /// Arrivals that vanish; their senders are told that they arrived.
     pub drop: When,
     /// Arrivals that are delivered twice.
@@ -90,7 +90,7 @@ pub struct Lies {
     pub forget_wakeup: When,
 }
 
-/// Luck or lies, in the form that an endpoint and a waiter need.
+/// Permitted faults or broken promises, in the form that an endpoint and a waiter need.
 #[derive(Clone, Debug, Default)]
 struct Plan {
     busy: When,
@@ -109,25 +109,25 @@ struct Plan {
 
 impl Fault {
     /// A transport that keeps its promises and has `luck`.
-    pub fn honest(luck: Luck, seed: u64) -> Self {
-        Fault::new(Trouble::Honest(luck), seed)
+    pub fn honest(luck: PermittedFaults, seed: u64) -> Self {
+        Fault::new(FaultKind::Honest(luck), seed)
     }
 
     /// A transport that breaks its promises. For tests of tests.
-    pub fn lying(lies: Lies, seed: u64) -> Self {
-        Fault::new(Trouble::Lying(lies), seed)
+    pub fn lying(lies: BrokenPromises, seed: u64) -> Self {
+        Fault::new(FaultKind::Lying(lies), seed)
     }
 
-    fn new(trouble: Trouble, seed: u64) -> Self {
-        Fault { seed, trouble, desks: Desks::default(), dice: Mutex::new(Dice::new(seed, WINDOWS)) }
+    fn new(kind: FaultKind, seed: u64) -> Self {
+        Fault { seed, kind, news_queues: NewsQueues::default(), dice: Mutex::new(Dice::new(seed, WINDOWS)) }
     }
 }
 
-impl Trouble {
+impl FaultKind {
     /// Plan for a connection of this level, or for a waiter.
     fn plan(&self, level: Option<Reliability>) -> Plan {
         match self {
-            Trouble::Honest(luck) => {
+            FaultKind::Honest(luck) => {
                 let if_allowed = |when: &When| match level {
                     Some(Reliability::Unreliable) => when.clone(),
                     _ => When::Never,
@@ -142,7 +142,7 @@ impl Trouble {
                     ..Plan::default()
                 }
             }
-            Trouble::Lying(lies) => Plan {
+            FaultKind::Lying(lies) => Plan {
                 drop: lies.drop.clone(),
                 duplicate: lies.duplicate.clone(),
                 reorder: lies.reorder.clone(),
@@ -160,17 +160,17 @@ impl Trouble {
 // SAFETY: its endpoints pass calls on as they came, or a copy in their place.
 unsafe impl Interpose for Fault {
     fn endpoint(&self, endpoint: Box<dyn ViEndpoint>, connection: &Connection<'_>) -> Box<dyn ViEndpoint> {
-        let plan = self.trouble.plan(Some(connection.reliability));
-        Box::new(FaultyEndpoint::new(endpoint, plan, self.seed, connection, &self.desks))
+        let plan = self.kind.plan(Some(connection.reliability));
+        Box::new(FaultyEndpoint::new(endpoint, plan, self.seed, connection, &self.news_queues))
     }
 
     fn waiter(&self, waiter: Box<dyn Waiter>, number: u64) -> Box<dyn Waiter> {
-        Box::new(FaultyWaiter::new(waiter, self.trouble.plan(None), self.seed, number, &self.desks))
+        Box::new(FaultyWaiter::new(waiter, self.kind.plan(None), self.seed, number, &self.news_queues))
     }
 
     fn revokes(&self) -> Result {
-        match &self.trouble {
-            Trouble::Honest(luck) if self.dice.lock().throw([&luck.linger])[0] => {
+        match &self.kind {
+            FaultKind::Honest(luck) if self.dice.lock().throw([&luck.linger])[0] => {
                 let what = "a peer that lingers in a window".into();
                 Err(Error::Timeout { what, waited: Duration::ZERO })
             }

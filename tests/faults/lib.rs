@@ -48,7 +48,7 @@ use udeck_via::{Error, Result};
 use udeck_via::{NetAddress, NicAttributes, Reliability};
 
 pub use disguise::Disguise;
-pub use fault::{Fault, Lies, Luck};
+pub use fault::{BrokenPromises, Fault, PermittedFaults};
 pub use random::{SplitMix64, When};
 pub use trace::{Call, Event, Log, Outcome, Trace, Who};
 

@@ -12,7 +12,7 @@ use crate::common::{Event, LONG, SHORT, config};
 use udeck::via::{NetAddress, Nic};
 use udeck::{Error, Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::{Client, local::Job};
-use udeck_faults::{Disguise, Fault, Luck, wrapped};
+use udeck_faults::{Disguise, Fault, PermittedFaults, wrapped};
 
 /// Number of messages that a connection carries before it breaks.
 const GOOD: u64 = 4;
@@ -75,7 +75,7 @@ fn pair(spoil: impl FnOnce(&Nic, &Arc<AtomicBool>) -> Nic) -> Pair {
 
 /// A NIC whose connections break after a few messages.
 fn breaking(nic: &Nic, _: &Arc<AtomicBool>) -> Nic {
-    let luck = Luck { lose_after: Some(GOOD), ..Luck::default() };
+    let luck = PermittedFaults { lose_after: Some(GOOD), ..PermittedFaults::default() };
     wrapped(nic, Fault::honest(luck, 1))
 }
 

@@ -10,7 +10,7 @@ use crate::common::liar::{EAGER, Liar, PAIR, REQUEST};
 use crate::common::{LONG, SHORT, assert_pattern, config, len_and_source, patterned};
 use udeck::{Error, NicOptions, Protocol, ReceiveModel, World, try_select};
 use udeck_boot::{Client, local::Job};
-use udeck_faults::{Fault, Lies, Luck, When, wrapped};
+use udeck_faults::{BrokenPromises, Fault, PermittedFaults, When, wrapped};
 
 /// Number of the arrival that is repeated, a connection's fourth: connections without a flood have fewer.
 const FLOOD: u64 = 3;
@@ -42,7 +42,7 @@ fn worlds<const N: usize>(faults: [Option<Fault>; N], model: ReceiveModel) -> [W
 
 /// Repeats the arrival with this number for ever.
 fn repeating(number: u64) -> Fault {
-    Fault::lying(Lies { repeat: When::Numbers(vec![number]), ..Lies::default() }, 1)
+    Fault::lying(BrokenPromises { repeat: When::Numbers(vec![number]), ..BrokenPromises::default() }, 1)
 }
 
 fn flooded(model: ReceiveModel) -> World {
@@ -154,7 +154,10 @@ fn a_barrier_that_is_flooded_with_what_is_no_token() {
 #[test]
 fn a_completion_queue_that_is_never_empty() {
     let [world] = worlds(
-        [Some(Fault::honest(Luck { spurious_news: When::Chance(1.0), ..Luck::default() }, 1))],
+        [Some(Fault::honest(
+            PermittedFaults { spurious_news: When::Chance(1.0), ..PermittedFaults::default() },
+            1,
+        ))],
         ReceiveModel::CompletionQueue,
     );
     in_time(move || {

@@ -11,7 +11,7 @@ use crate::common::{LONG, SHORT, config};
 use udeck::via::Nic;
 use udeck::{Error, Mailbox, NicOptions, Postbox, ReceiveModel, World};
 use udeck_boot::{Client, local::Job};
-use udeck_faults::{Call, Fault, Lies, Trace, When, wrapped};
+use udeck_faults::{BrokenPromises, Call, Fault, Trace, When, wrapped};
 
 fn open(client: &Client) -> Nic {
     udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap()
@@ -40,7 +40,8 @@ fn a_message_of_a_rank_that_has_left_is_retrieved_while_its_connection_is_being_
             std::thread::sleep(SHORT * 4);
         }
     });
-    let mute = Fault::lying(Lies { forget_wakeup: When::Chance(1.0), ..Lies::default() }, 1);
+    let mute =
+        Fault::lying(BrokenPromises { forget_wakeup: When::Chance(1.0), ..BrokenPromises::default() }, 1);
     let nic = wrapped(&wrapped(&open(&second), mute), slow);
     let mut config = config();
     config.receive = ReceiveModel::WorkQueues;

@@ -7,7 +7,7 @@ use crate::common::liar::{
 use crate::common::{alone, assert_pattern, patterned, ranks};
 use udeck::via::{Cq, Deadline, NetAddress, Reliability, Vi, ViAttributes};
 use udeck::{Error, Mailbox, Protocol, World};
-use udeck_faults::{Fault, Lies, When, wrapped};
+use udeck_faults::{BrokenPromises, Fault, When, wrapped};
 
 fn inbox(world: &World) -> Mailbox<u8> {
     world.mailbox("in").unwrap()
@@ -165,7 +165,7 @@ fn messages_in_several_pieces() {
     for kind in [EAGER, HAND_OFF, FRAGMENT] {
         let world = alone(8 << 20);
         let inbox = inbox(&world);
-        let split = Fault::lying(Lies { split: When::Chance(1.0), ..Lies::default() }, 1);
+        let split = Fault::lying(BrokenPromises { split: When::Chance(1.0), ..BrokenPromises::default() }, 1);
         let mut liar = Liar::at(&wrapped(world.nic(), split), "in");
         if kind == FRAGMENT {
             liar.say(ASK_COPY, 0, 0, &1000_u64.to_le_bytes());

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use crate::common::{LONG, SHORT, assert_pattern, config, patterned};
 use udeck::{Error, Mailbox, NicOptions, Postbox, Protocol, World};
 use udeck_boot::local::Job;
-use udeck_faults::{Fault, Luck, When, wrapped};
+use udeck_faults::{Fault, PermittedFaults, When, wrapped};
 
 /// A world of one rank with a peer that lingers in its windows, and its name service.
 fn alone(linger: When) -> (Job, World) {
@@ -16,7 +16,7 @@ fn alone(linger: When) -> (Job, World) {
 fn lingering(stream: UnixStream, linger: When) -> World {
     let client = udeck_boot::Client::new(stream).unwrap();
     let nic = udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap();
-    let fault = Fault::honest(Luck { linger, ..Luck::default() }, 1);
+    let fault = Fault::honest(PermittedFaults { linger, ..PermittedFaults::default() }, 1);
     World::new(client, vec![wrapped(&nic, fault)], config(), true).unwrap()
 }
 

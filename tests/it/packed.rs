@@ -3,7 +3,7 @@
 use crate::common::{PROTOCOLS, alone, asynchronous, config, ranks};
 use udeck::{Error, Message, NicOptions, PackError, Packed, Protocol, Received, Result, World};
 use udeck_boot::{Client, local::Job};
-use udeck_faults::{Fault, Luck, When, wrapped};
+use udeck_faults::{Fault, PermittedFaults, When, wrapped};
 
 fn pack_everything(message: &mut Message, inner: &Message) -> Result {
     message.pack(&[-1_i8, 2])?.pack(&[3_u8])?.pack(&[-4_i16, 5, 6])?.pack(&[7_u16])?;
@@ -149,10 +149,10 @@ fn a_message_that_comes_back_is_whole() {
             let client = Client::new(stream).unwrap();
             let nic = udeck::open_nic("shm0", &NicOptions::new(client.keys())).unwrap();
             let tries = u64::from(protocol == Protocol::Eager); // before the one that is copied for
-            let luck = Luck {
+            let luck = PermittedFaults {
                 busy: When::Numbers((0..tries).collect()),
                 lose_at: When::Numbers(vec![tries]),
-                ..Luck::default()
+                ..PermittedFaults::default()
             };
             let nic = if rank == 1 { wrapped(&nic, Fault::honest(luck, 1)) } else { nic };
             std::thread::spawn(move || World::new(client, vec![nic], config(), true).unwrap())

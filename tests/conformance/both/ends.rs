@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use udeck_via::Deadline;
 
-use super::{End, How, Interface, shared_case};
+use super::{End, Interface, PostStatus, shared_case};
 use crate::kit::{assert_bytes, pattern, soon};
 use crate::{Case, Fabric};
 
@@ -38,7 +38,7 @@ fn the_sender_disconnects_after_sending<I: Interface>(fabric: &dyn Fabric) {
     for message in &messages {
         assert_bytes(&b.received(), message);
     }
-    assert_eq!(b.receive_by(soon()).expect("it is reported").how, How::Flushed);
+    assert_eq!(b.receive_by(soon()).expect("it is reported").status, PostStatus::Flushed);
     assert!(!b.is_connected());
 }
 
@@ -51,8 +51,8 @@ fn the_receiver_disconnects_before_reading<I: Interface>(fabric: &dyn Fabric) {
     }
     b.disconnect();
     for message in &messages {
-        let over = a.request_by(soon()).expect("every send is reported, whatever became of it");
-        assert_bytes(&over.parts[0], message);
+        let finished = a.request_by(soon()).expect("every send is reported, whatever became of it");
+        assert_bytes(&finished.parts[0], message);
     }
     crate::kit::until("the sender notices", || {
         a.receive_by(Deadline::now());
@@ -65,9 +65,9 @@ const LENGTHS: [usize; 4] = [11, 22, 33, 44];
 
 fn assert_flushed_in_order<E: End>(end: &mut E) {
     for len in LENGTHS {
-        let over = end.receive_by(soon()).expect("it is reported");
-        assert_eq!((over.how, over.length), (How::Flushed, 0));
-        assert_eq!(over.parts[0], vec![0; len]);
+        let finished = end.receive_by(soon()).expect("it is reported");
+        assert_eq!((finished.status, finished.length), (PostStatus::Flushed, 0));
+        assert_eq!(finished.parts[0], vec![0; len]);
     }
     end.assert_quiet();
     assert!(!end.is_connected());

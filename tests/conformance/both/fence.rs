@@ -5,7 +5,7 @@ use std::thread;
 
 use udeck_via::Deadline;
 
-use super::{Access, End, How, Interface, Place, shared_case};
+use super::{Access, End, Interface, Place, PostStatus, shared_case};
 use crate::kit::{assert_bytes, pattern};
 use crate::{Case, Fabric};
 
@@ -38,9 +38,9 @@ fn when_a_fenced_message_has_come_the_reads_before_it_are_over<I: Interface>(fab
         a.post_send_of(&[b"over"], true);
         assert_eq!(b.received(), b"over");
         for _ in 0..2 {
-            let over = a.request_by(Deadline::now()).expect("there is nothing to wait for");
-            assert_eq!((over.how, over.length), (How::Done, LEN));
-            assert_bytes(&over.parts[0], &bytes);
+            let finished = a.request_by(Deadline::now()).expect("there is nothing to wait for");
+            assert_eq!((finished.status, finished.length), (PostStatus::Done, LEN));
+            assert_bytes(&finished.parts[0], &bytes);
         }
         a.sent();
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use udeck_via::Deadline;
 
-use super::{End, How, Interface, Over, shared_case};
+use super::{End, FinishedPost, Interface, PostStatus, shared_case};
 use crate::kit::{assert_bytes, pattern, soon};
 use crate::{Case, Fabric};
 
@@ -31,8 +31,8 @@ fn message(number: usize) -> Vec<u8> {
     bytes
 }
 
-fn number_of(over: &Over) -> usize {
-    let bytes = over.bytes();
+fn number_of(finished: &FinishedPost) -> usize {
+    let bytes = finished.bytes();
     u32::from_le_bytes(*bytes.first_chunk().expect("each has its number")) as usize
 }
 
@@ -50,7 +50,7 @@ fn messages_arrive_once_in_the_order_of_posting<I: Interface>(fabric: &dyn Fabri
         while came.len() < BATCH
             && let Some(one) = b.receive_by(soon())
         {
-            assert_eq!(one.how, How::Done);
+            assert_eq!(one.status, PostStatus::Done);
             came.push(one);
         }
         let order: Vec<usize> = came.iter().map(number_of).collect();

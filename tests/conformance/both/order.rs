@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use udeck_via::Deadline;
 
-use super::{Access, End, How, Interface, Place, shared_case};
+use super::{Access, End, Interface, Place, PostStatus, shared_case};
 use crate::kit::{assert_bytes, pattern, soon};
 use crate::{Case, Fabric};
 
@@ -43,9 +43,9 @@ fn receives_are_taken_in_the_order_of_their_posts<I: Interface>(fabric: &dyn Fab
     rooms.iter().for_each(|room| b.post_receive(&[*room]));
     (0..POSTS).for_each(|at| a.post_send(&pattern(at, at)));
     for (at, room) in rooms.iter().enumerate() {
-        let over = b.receive_by(soon()).expect("it has come");
-        assert_eq!((over.how, over.parts[0].len()), (How::Done, *room));
-        assert_bytes(&over.bytes(), &pattern(at, at));
+        let finished = b.receive_by(soon()).expect("it has come");
+        assert_eq!((finished.status, finished.parts[0].len()), (PostStatus::Done, *room));
+        assert_bytes(&finished.bytes(), &pattern(at, at));
     }
 }
 
@@ -94,8 +94,8 @@ fn sends_are_reported_in_order<I: Interface>(fabric: &dyn Fabric) {
         assert_bytes(&b.received(), &pattern(len, len));
     }
     for len in lengths {
-        let over = a.sent();
-        assert_eq!((over.length, over.parts[0].len()), (len, len));
+        let finished = a.sent();
+        assert_eq!((finished.length, finished.parts[0].len()), (len, len));
     }
     assert!(a.request_by(Deadline::now()).is_none());
 }

@@ -27,9 +27,9 @@ impl<I: Interface> Read<I> {
 /// Reads `len` bytes.
 fn read<E: End>(end: &mut E, len: usize, from: <E::Place as Place>::At) -> Vec<u8> {
     end.post_read(&[len], from, false);
-    let over = end.sent();
-    assert_eq!(over.length, len);
-    over.bytes()
+    let finished = end.sent();
+    assert_eq!(finished.length, len);
+    finished.bytes()
 }
 
 fn read_a_whole_window<I: Interface>(fabric: &dyn Fabric) {
@@ -58,9 +58,9 @@ fn read_scatters<I: Interface>(fabric: &dyn Fabric) {
     let bytes = pattern(1, lengths.iter().sum());
     let place = b.place(&bytes, Access::Read);
     a.post_read(&lengths, place.at(), false);
-    let over = a.sent();
-    assert_eq!(over.parts.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
-    assert_bytes(&over.parts.concat(), &bytes);
+    let finished = a.sent();
+    assert_eq!(finished.parts.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
+    assert_bytes(&finished.parts.concat(), &bytes);
 }
 
 fn read_what_another_wrote<I: Interface>(fabric: &dyn Fabric) {

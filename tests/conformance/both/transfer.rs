@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{End, How, Interface, shared_case};
+use super::{End, Interface, PostStatus, shared_case};
 use crate::kit::{assert_bytes, pattern, soon};
 use crate::{Case, Fabric};
 
@@ -35,9 +35,9 @@ pub fn all_sizes<E: End>((mut a, mut b): (E, E)) {
         let bytes = pattern(seed, len);
         b.post_receive(&[len]);
         a.post_send(&bytes);
-        let over = b.receive_by(soon()).expect("it has come");
-        assert_eq!((over.how, over.length), (How::Done, len));
-        assert_bytes(&over.bytes(), &bytes);
+        let finished = b.receive_by(soon()).expect("it has come");
+        assert_eq!((finished.status, finished.length), (PostStatus::Done, len));
+        assert_bytes(&finished.bytes(), &bytes);
         let sent = a.sent();
         assert_eq!(sent.length, len);
         assert_bytes(&sent.parts[0], &bytes);
@@ -65,11 +65,11 @@ fn a_message_shorter_than_its_descriptor<I: Interface>(fabric: &dyn Fabric) {
         let bytes = pattern(4, len);
         b.post_receive(&[4096]);
         a.post_send(&bytes);
-        let over = b.receive_by(soon()).expect("it has come");
-        assert_eq!((over.how, over.length), (How::Done, len));
-        assert_bytes(&over.bytes(), &bytes);
+        let finished = b.receive_by(soon()).expect("it has come");
+        assert_eq!((finished.status, finished.length), (PostStatus::Done, len));
+        assert_bytes(&finished.bytes(), &bytes);
         assert!(
-            over.parts[0][len..].iter().all(|&byte| byte == 0),
+            finished.parts[0][len..].iter().all(|&byte| byte == 0),
             "what the message does not reach is left alone"
         );
         a.sent();
@@ -97,10 +97,10 @@ fn scatter_over_several_segments<I: Interface>(fabric: &dyn Fabric) {
             let bytes = pattern(count, rooms.iter().sum());
             b.post_receive(&rooms);
             a.post_send(&bytes);
-            let over = b.receive_by(soon()).expect("it has come");
-            assert_eq!(over.how, How::Done);
-            assert_bytes(&over.bytes(), &bytes);
-            assert_eq!(over.parts.iter().map(Vec::len).collect::<Vec<_>>(), rooms);
+            let finished = b.receive_by(soon()).expect("it has come");
+            assert_eq!(finished.status, PostStatus::Done);
+            assert_bytes(&finished.bytes(), &bytes);
+            assert_eq!(finished.parts.iter().map(Vec::len).collect::<Vec<_>>(), rooms);
             a.sent();
         }
     }

@@ -6,7 +6,7 @@ use udeck_via::{
     Caps, Completion, Deadline, Descriptor, Region, RemoteBuffer, Rights, State, Status, Window,
 };
 
-use super::{Access, How, Interface, Over, Place};
+use super::{Access, FinishedPost, Interface, Place, PostStatus};
 use crate::kit::{self, Pair, regions};
 use crate::{Fabric, Options};
 
@@ -67,15 +67,15 @@ impl kit::End {
     }
 }
 
-fn over(completion: Completion) -> Over {
-    let how = match completion.status {
-        Status::Done => How::Done,
-        Status::Flushed => How::Flushed,
-        _ => How::Failed,
+fn finished(completion: Completion) -> FinishedPost {
+    let status = match completion.status {
+        Status::Done => PostStatus::Done,
+        Status::Flushed => PostStatus::Flushed,
+        _ => PostStatus::Failed,
     };
     let descriptor = completion.descriptor.expect("posted with a descriptor");
     let parts = regions(descriptor).into_iter().map(|region| region.to_vec()).collect();
-    Over { how, length: completion.length, parts }
+    FinishedPost { status, length: completion.length, parts }
 }
 
 impl super::End for kit::End {
@@ -106,12 +106,13 @@ impl super::End for kit::End {
         self.post(Descriptor::rdma_read(pieces, from), fenced);
     }
 
-    fn request_by(&mut self, deadline: Deadline) -> Option<Over> {
-        if deadline.passed() { self.vi.send_done() } else { self.vi.send_wait(deadline).ok() }.map(over)
+    fn request_by(&mut self, deadline: Deadline) -> Option<FinishedPost> {
+        if deadline.passed() { self.vi.send_done() } else { self.vi.send_wait(deadline).ok() }.map(finished)
     }
 
-    fn receive_by(&mut self, deadline: Deadline) -> Option<Over> {
-        if deadline.passed() { self.vi.receive_done() } else { self.vi.receive_wait(deadline).ok() }.map(over)
+    fn receive_by(&mut self, deadline: Deadline) -> Option<FinishedPost> {
+        if deadline.passed() { self.vi.receive_done() } else { self.vi.receive_wait(deadline).ok() }
+            .map(finished)
     }
 
     fn place(&self, bytes: &[u8], access: Access) -> Window {

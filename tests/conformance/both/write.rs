@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::thread;
 
-use super::{Access, End, Interface, Place, settle, shared_case};
+use super::{Access, End, Interface, Place, drain, shared_case};
 use crate::kit::{assert_bytes, pattern};
 use crate::{Case, Fabric};
 
@@ -26,10 +26,10 @@ impl<I: Interface> Write<I> {
 /// Writes, and waits until the data are in place: a message behind a write arrives after it.
 fn write<E: End>(a: &mut E, b: &mut E, bytes: &[u8], to: <E::Place as Place>::At) {
     a.post_write(&[bytes], to, false);
-    let over = a.sent();
-    assert_eq!(over.length, bytes.len());
-    assert_bytes(&over.parts[0], bytes);
-    settle(a, b);
+    let finished = a.sent();
+    assert_eq!(finished.length, bytes.len());
+    assert_bytes(&finished.parts[0], bytes);
+    drain(a, b);
 }
 
 fn write_a_whole_window<I: Interface>(fabric: &dyn Fabric) {
@@ -63,7 +63,7 @@ fn write_gathers<I: Interface>(fabric: &dyn Fabric) {
     let to = <<I::End as End>::Place as Place>::part(place.at(), 0..total);
     a.post_write(&pieces.iter().map(Vec::as_slice).collect::<Vec<_>>(), to, false);
     assert_eq!(a.sent().length, total);
-    settle(&mut a, &mut b);
+    drain(&mut a, &mut b);
     assert_bytes(&place.bytes()[..total], &pieces.concat());
     assert!(place.bytes()[total..].iter().all(|&byte| byte == 0), "and nothing behind them");
 }

@@ -30,19 +30,19 @@ pub const CASES: &[Case] = &[
 const CONTEXTS: [u64; 2] = [0xa, 0xb];
 
 /// Events that the callbacks of `a` and `b` received.
-struct Told([Receiver<ErrorEvent>; 2]);
+struct ErrorEvents([Receiver<ErrorEvent>; 2]);
 
-impl Told {
+impl ErrorEvents {
     /// Watches both NICs, and gives their VIs contexts. The pair is idle.
-    fn watch(pair: &mut Pair) -> Told {
+    fn watch(pair: &mut Pair) -> ErrorEvents {
         let ends = [&mut pair.a, &mut pair.b];
         let mut contexts = CONTEXTS.into_iter();
-        Told(ends.map(|end| {
+        ErrorEvents(ends.map(|end| {
             let context = contexts.next().expect("one for each");
             end.vi.set_attributes(ViAttributes { context, ..*end.vi.attributes() }).unwrap();
-            let (tell, told) = channel();
+            let (tell, events) = channel();
             end.nic.on_error(move |event| drop(tell.send(event.clone()))).unwrap();
-            told
+            events
         }))
     }
 
@@ -65,30 +65,30 @@ impl Told {
     /// Asserts that no further event was received, and none comes until the NICs are closed.
     fn nothing_more(self, pair: Pair) {
         drop(pair);
-        for told in self.0 {
-            let end = told.recv_timeout(Duration::from_secs(60));
+        for events in self.0 {
+            let end = events.recv_timeout(Duration::from_secs(60));
             assert!(matches!(end, Err(RecvTimeoutError::Disconnected)), "{end:?}");
         }
     }
 }
 
-fn watched(fabric: &dyn Fabric, reliability: Reliability) -> (Pair, Told) {
+fn watched(fabric: &dyn Fabric, reliability: Reliability) -> (Pair, ErrorEvents) {
     let caps = fabric.open(&Options::default()).caps();
     let mut pair = Pair::idle(fabric, &Options::default(), |attributes| {
         attributes.reliability = reliability;
         attributes.enable_rdma_write = caps.has(Caps::RDMA_WRITE);
     });
-    let told = Told::watch(&mut pair);
-    (pair, told)
+    let events = ErrorEvents::watch(&mut pair);
+    (pair, events)
 }
 
 const BROKEN_AT_B: [ErrorCode; 2] = [ErrorCode::ConnectionLost, ErrorCode::ReceiveQueueEmpty];
 
 /// `a` sends a message for which `b` has no place: both ends are notified, exactly once, however often they
 /// poll.
-fn breaks(pair: &mut Pair, told: &Told, len: usize) {
+fn breaks(pair: &mut Pair, events: &ErrorEvents, len: usize) {
     pair.a.post_send(&pattern(1, len));
-    let why = told.at_both(pair, BROKEN_AT_B);
+    let why = events.at_both(pair, BROKEN_AT_B);
     assert!(why[1].contains("descriptor"), "{why:?}");
     until("the sender finds it by looking, too", || {
         pair.a.vi.receive_done();
@@ -99,10 +99,10 @@ fn breaks(pair: &mut Pair, told: &Told, len: usize) {
 
 fn missing(fabric: &dyn Fabric, reliability: Reliability) {
     for len in [10, 5000] {
-        let (mut pair, told) = watched(fabric, reliability);
+        let (mut pair, events) = watched(fabric, reliability);
         pair.connect();
-        breaks(&mut pair, &told, len);
-        told.nothing_more(pair);
+        breaks(&mut pair, &events, len);
+        events.nothing_more(pair);
     }
 }
 
@@ -116,27 +116,27 @@ fn a_missing_receive_is_told_at_both_ends_of_reliable_reception(fabric: &dyn Fab
 
 fn a_short_receive_is_told_at_both_ends(fabric: &dyn Fabric) {
     for len in [48, 5000] {
-        let (mut pair, told) = watched(fabric, Reliability::Delivery);
+        let (mut pair, events) = watched(fabric, Reliability::Delivery);
         pair.connect();
         pair.b.post_receive(47);
-        breaks(&mut pair, &told, len);
-        told.nothing_more(pair);
+        breaks(&mut pair, &events, len);
+        events.nothing_more(pair);
     }
 }
 
 fn immediate_data_without_a_receive_are_told(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     pair.connect();
     let window = pair.b.nic.window(100, pair.b.ptag).unwrap();
     let descriptor = Descriptor::rdma_write([pair.a.region(&[1; 100])], window.remote()).immediate(1);
     pair.a.vi.post_send(descriptor).unwrap();
-    told.at_both(&mut pair, BROKEN_AT_B);
+    events.at_both(&mut pair, BROKEN_AT_B);
     drop(window);
-    told.nothing_more(pair);
+    events.nothing_more(pair);
 }
 
 fn peers_are_told(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     let addresses = [&pair.b, &pair.a].map(|end| address(&end.nic, b"told"));
     for (end, to) in [&mut pair.a, &mut pair.b].into_iter().zip(&addresses) {
         let cq = end.cq.handle();
@@ -145,37 +145,37 @@ fn peers_are_told(fabric: &dyn Fabric) {
     for end in [&mut pair.a, &mut pair.b] {
         end.vi.peer_wait().unwrap();
     }
-    breaks(&mut pair, &told, 10);
-    told.nothing_more(pair);
+    breaks(&mut pair, &events, 10);
+    events.nothing_more(pair);
 }
 
 fn each_connection_is_told_of(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     for _ in 0..3 {
         pair.connect();
-        breaks(&mut pair, &told, 10);
+        breaks(&mut pair, &events, 10);
         pair.a.vi.disconnect();
         pair.b.vi.disconnect();
         while pair.a.vi.send_done().is_some() {}
     }
     pair.connect();
     pair.check();
-    told.nothing_more(pair);
+    events.nothing_more(pair);
 }
 
 fn one_connection_of_many_is_told_of(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     pair.connect();
     let mut other = Pair { a: End::new(&pair.a.nic, |_| {}), b: End::new(&pair.b.nic, |_| {}) };
     other.connect();
-    breaks(&mut pair, &told, 10);
+    breaks(&mut pair, &events, 10);
     other.check();
     drop(other);
-    told.nothing_more(pair);
+    events.nothing_more(pair);
 }
 
 fn an_orderly_end_is_not_told(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     pair.connect();
     pair.check();
     pair.a.post_send(b"what the peer does not read");
@@ -184,11 +184,11 @@ fn an_orderly_end_is_not_told(fabric: &dyn Fabric) {
         pair.a.vi.receive_done();
         (pair.a.vi.state() == State::Error).then_some(())
     });
-    told.nothing_more(pair);
+    events.nothing_more(pair);
 }
 
 fn a_dropped_unreliable_message_is_not_told(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Unreliable);
+    let (mut pair, events) = watched(fabric, Reliability::Unreliable);
     pair.connect();
     for len in [10, 5000] {
         pair.a.post_send(&pattern(1, len));
@@ -202,11 +202,11 @@ fn a_dropped_unreliable_message_is_not_told(fabric: &dyn Fabric) {
         });
     }
     pair.check();
-    told.nothing_more(pair);
+    events.nothing_more(pair);
 }
 
 fn refused_posts_are_not_told(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     let early = Descriptor::new([pair.a.region(b"x")]);
     assert!(pair.a.vi.post_send(early).is_err(), "not connected");
     pair.connect();
@@ -215,23 +215,23 @@ fn refused_posts_are_not_told(fabric: &dyn Fabric) {
     let lent = ViAttributes { receive: Receive::Lent, ..*pair.a.vi.attributes() };
     assert!(pair.a.vi.set_attributes(lent).is_err(), "not idle");
     pair.check();
-    told.nothing_more(pair);
+    events.nothing_more(pair);
 }
 
 fn errors_go_on_without_a_callback(fabric: &dyn Fabric) {
-    let (mut pair, told) = watched(fabric, Reliability::Delivery);
+    let (mut pair, events) = watched(fabric, Reliability::Delivery);
     pair.a.nic.clear_on_error();
     pair.connect();
     pair.a.post_send(b"nobody waits for this");
     let event = until("told", || {
         pair.b.vi.receive_done();
-        told.0[1].try_recv().ok()
+        events.0[1].try_recv().ok()
     });
     assert_eq!(event.code, ErrorCode::ReceiveQueueEmpty);
     until("the sender finds it by looking", || {
         pair.a.vi.receive_done();
         (pair.a.vi.state() == State::Error).then_some(())
     });
-    assert!(matches!(told.0[0].try_recv(), Err(TryRecvError::Empty | TryRecvError::Disconnected)));
-    told.nothing_more(pair);
+    assert!(matches!(events.0[0].try_recv(), Err(TryRecvError::Empty | TryRecvError::Disconnected)));
+    events.nothing_more(pair);
 }

@@ -289,7 +289,7 @@ fn a_queue_of_another_nic_is_refused_by_accept(fabric: &dyn Fabric) {
     let door = Door::new(&pair.b.nic, b"door");
     let (foreign, own) = (pair.a.cq.handle(), pair.b.cq.handle());
     let vi = &mut pair.b.vi;
-    let (asked, answered) = door.ask(&mut pair.a, b"", |request| request.accept(vi, &own, &foreign, b""));
+    let (asked, answered) = door.connect(&mut pair.a, b"", |request| request.accept(vi, &own, &foreign, b""));
     assert!(matches!(answered, Err(Error::InvalidParameter(_))), "{answered:?}");
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     assert_eq!(pair.b.vi.state(), State::Idle);

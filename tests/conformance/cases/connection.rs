@@ -94,7 +94,7 @@ fn a_connected_vi_cannot_accept(fabric: &dyn Fabric) {
     let mut pair = Pair::posted(fabric);
     let door = Door::new(&pair.b.nic, b"again");
     let mut other = End::new(&pair.a.nic, |_| {});
-    let (asked, answered) = door.ask(&mut other, b"", |request| pair.b.accept(request, b""));
+    let (asked, answered) = door.connect(&mut other, b"", |request| pair.b.accept(request, b""));
     assert!(matches!(answered, Err(Error::InvalidState { state: State::Connected, .. })), "{answered:?}");
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     assert_eq!(other.vi.state(), State::Idle);
@@ -110,7 +110,7 @@ fn a_vi_of_another_nic_cannot_accept(fabric: &dyn Fabric) {
     let door = Door::new(&b, b"nic");
     let cq = asked_end.cq.handle();
     let (asked, answered) =
-        door.ask(&mut asker, b"", |request| request.accept(&mut stranger.vi, &cq, &cq, b""));
+        door.connect(&mut asker, b"", |request| request.accept(&mut stranger.vi, &cq, &cq, b""));
     assert!(matches!(answered, Err(Error::InvalidParameter(_))), "{answered:?}");
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     assert_eq!((asker.vi.state(), stranger.vi.state()), (State::Idle, State::Idle));
@@ -160,7 +160,7 @@ fn private_data_travel_both_ways(fabric: &dyn Fabric) {
     let door = Door::new(&pair.b.nic, b"private");
     for len in [0, 1, limit] {
         let (ours, theirs) = (pattern(1, len), pattern(2, len));
-        let (asked, answered) = door.ask(&mut pair.a, &ours, |request| {
+        let (asked, answered) = door.connect(&mut pair.a, &ours, |request| {
             assert_eq!(request.private_data(), ours);
             pair.b.accept(request, &theirs)
         });
@@ -185,7 +185,7 @@ fn private_data_too_long_are_refused_by_accept(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     let long = vec![0; pair.b.nic.attributes().max_private_data + 1];
     let door = Door::new(&pair.b.nic, b"private");
-    let (asked, answered) = door.ask(&mut pair.a, b"", |request| pair.b.accept(request, &long));
+    let (asked, answered) = door.connect(&mut pair.a, b"", |request| pair.b.accept(request, &long));
     assert!(matches!(answered, Err(Error::InvalidParameter(_))), "{answered:?}");
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     assert_eq!((pair.a.vi.state(), pair.b.vi.state()), (State::Idle, State::Idle));
@@ -196,7 +196,7 @@ fn a_rejection_carries_its_reason(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     let door = Door::new(&pair.b.nic, b"strict");
     for reason in ["", "no, thank you: ñ µ"] {
-        let (asked, ()) = door.ask(&mut pair.a, b"", |request| request.reject(reason));
+        let (asked, ()) = door.connect(&mut pair.a, b"", |request| request.reject(reason));
         assert!(matches!(&asked, Err(Error::Rejected(why)) if why == reason), "{asked:?}");
         assert_eq!(pair.a.vi.state(), State::Idle);
     }
@@ -207,7 +207,7 @@ fn a_long_reason_arrives_cut(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     let door = Door::new(&pair.b.nic, b"strict");
     let reason = "µ".repeat(100_000);
-    let (asked, ()) = door.ask(&mut pair.a, b"", |request| request.reject(&reason));
+    let (asked, ()) = door.connect(&mut pair.a, b"", |request| request.reject(&reason));
     let Err(Error::Rejected(why)) = asked else { panic!("{asked:?}") };
     assert!(!why.is_empty() && reason.starts_with(&why), "a beginning of the reason");
     door.join(&mut pair.a, &mut pair.b);
@@ -216,7 +216,7 @@ fn a_long_reason_arrives_cut(fabric: &dyn Fabric) {
 fn a_request_dropped_unanswered_is_refused(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
     let door = Door::new(&pair.b.nic, b"careless");
-    let (asked, ()) = door.ask(&mut pair.a, b"", drop);
+    let (asked, ()) = door.connect(&mut pair.a, b"", drop);
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     door.join(&mut pair.a, &mut pair.b);
 }
@@ -325,7 +325,7 @@ fn requests_wait_in_order(fabric: &dyn Fabric) {
         // The last request has a generous deadline.
         let mut waiting = Vec::new();
         let mut last = End::new(&a, |_| {});
-        let (asked, ()) = door.ask(&mut last, &[MANY], |first| {
+        let (asked, ()) = door.connect(&mut last, &[MANY], |first| {
             let mut next = first;
             while next.private_data() != [MANY] {
                 waiting.push(next.private_data()[0]);
@@ -367,7 +367,7 @@ fn discriminators_are_compared_by_all_their_bytes(fabric: &dyn Fabric) {
     let doors: Vec<_> = names.iter().map(|name| Door::new(&b, name)).collect();
     for (door, name) in doors.iter().zip(names) {
         let mut end = End::new(&a, |_| {});
-        let (asked, ()) = door.ask(&mut end, name, |request| {
+        let (asked, ()) = door.connect(&mut end, name, |request| {
             assert_eq!(request.private_data(), name);
             request.reject("right");
         });
@@ -410,7 +410,7 @@ fn different_reliability_levels_never_connect(fabric: &dyn Fabric) {
     let mut reception = End::new(&a, |attributes| attributes.reliability = Reliability::Reception);
     let mut delivery = End::new(&b, |attributes| attributes.reliability = Reliability::Delivery);
     let door = Door::new(&b, b"level");
-    let (asked, answered) = door.ask(&mut reception, b"", |request| delivery.accept(request, b""));
+    let (asked, answered) = door.connect(&mut reception, b"", |request| delivery.accept(request, b""));
     assert!(matches!(answered, Err(Error::InvalidReliability)), "{answered:?}");
     assert!(matches!(asked, Err(Error::InvalidReliability)), "{asked:?}");
     assert_eq!((reception.vi.state(), delivery.vi.state()), (State::Idle, State::Idle));
@@ -458,7 +458,7 @@ fn each_rank_learns_which_the_other_is(fabric: &dyn Fabric) {
     assert_eq!((zero.attributes().identity, one.attributes().identity), (Some(0), Some(1)));
     let door = Door::new(&zero, b"ranks");
     let mut pair = Pair { a: to_rank(&one, Some(0)), b: to_rank(&zero, Some(1)) };
-    let (asked, answered) = door.ask(&mut pair.a, b"", |request| {
+    let (asked, answered) = door.connect(&mut pair.a, b"", |request| {
         let peer = request.peer();
         pair.b.accept(request, b"").map(|()| peer)
     });
@@ -466,7 +466,7 @@ fn each_rank_learns_which_the_other_is(fabric: &dyn Fabric) {
     pair.check();
     // A VI that names no rank proves only that it belongs to the job.
     let mut anybody = to_rank(&one, None);
-    let (asked, answered) = door.ask(&mut anybody, b"", |request| {
+    let (asked, answered) = door.connect(&mut anybody, b"", |request| {
         let peer = request.peer();
         (peer, to_rank(&zero, Some(1)).accept(request, b""))
     });

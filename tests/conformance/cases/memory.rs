@@ -43,7 +43,7 @@ fn write(pair: &mut Pair, bytes: &[u8], to: RemoteBuffer) -> udeck_via::Result {
         error
     })?;
     assert_eq!(pair.a.sent().length, bytes.len());
-    pair.settle();
+    pair.drain();
     Ok(())
 }
 

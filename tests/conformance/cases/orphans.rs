@@ -97,7 +97,7 @@ fn a_listener_outlives_its_nic(fabric: &dyn Fabric) {
     let listener = Listener::new(&b, b"orphan").unwrap();
     drop(b);
     let door = Door { listener, address };
-    let (asked, ()) = door.ask(&mut asker, b"here?", |request| {
+    let (asked, ()) = door.connect(&mut asker, b"here?", |request| {
         assert_eq!(request.private_data(), b"here?");
         request.reject("still here");
     });

@@ -137,7 +137,7 @@ fn a_failed_connect_gives_the_places_back(fabric: &dyn Fabric) {
     for _ in 0..2 {
         let failed = a.connect(&nobody, b"");
         assert!(matches!(failed, Err(Error::NoMatch(_))), "{failed:?}");
-        let (failed, ()) = door.ask(&mut a, b"", |request| request.reject("no"));
+        let (failed, ()) = door.connect(&mut a, b"", |request| request.reject("no"));
         assert!(matches!(failed, Err(Error::Rejected(_))), "{failed:?}");
         drop(door.stale(&mut a));
         assert_eq!(free(&mut a.cq), 2);
@@ -149,7 +149,7 @@ fn a_failed_connect_gives_the_places_back(fabric: &dyn Fabric) {
 fn a_refused_acceptor_tells_the_requester(fabric: &dyn Fabric) {
     let (door, mut a, mut b) = two(fabric, 2);
     b.cq.resize(1).unwrap();
-    let (asked, answered) = door.ask(&mut a, b"", |request| b.accept(request, b""));
+    let (asked, answered) = door.connect(&mut a, b"", |request| b.accept(request, b""));
     assert_full(answered);
     assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
     assert_eq!((free(&mut a.cq), free(&mut b.cq)), (2, 1));

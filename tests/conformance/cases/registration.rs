@@ -121,7 +121,7 @@ fn write(pair: &mut Pair, to: RemoteBuffer) -> udeck_via::Result {
     let write = Descriptor::rdma_write([pair.a.region(&[6; 100])], to);
     pair.a.vi.post_send(write).map_err(|(error, _)| error)?;
     pair.a.sent();
-    pair.settle();
+    pair.drain();
     Ok(())
 }
 

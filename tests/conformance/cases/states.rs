@@ -40,38 +40,42 @@ const STATES: [State; 4] = [State::Idle, State::ConnectPending, State::Connected
 
 /// Effect of a call in a state.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Does {
+enum Effect {
     Refused,
-    Stays,
+    Unchanged,
     Goes(State),
 }
 
-use Does::{Goes, Refused, Stays};
+use Effect::{Goes, Refused, Unchanged};
 
 /// A call, and its effect in each of [`STATES`].
 struct Row {
     name: &'static str,
     call: fn(&mut Scene) -> udeck_via::Result,
-    does: [Does; 4],
+    effects: [Effect; 4],
 }
 
 const TABLE: &[Row] = &[
-    Row { name: "post_send", call: post_send, does: [Refused, Refused, Stays, Refused] },
-    Row { name: "post_receive", call: post_receive, does: [Stays, Stays, Stays, Refused] },
-    Row { name: "connect", call: connect, does: [Goes(State::Connected), Refused, Refused, Refused] },
-    Row { name: "accept", call: accept, does: [Goes(State::Connected), Refused, Refused, Refused] },
-    Row { name: "peer_request", call: ask, does: [Goes(State::ConnectPending), Refused, Refused, Refused] },
-    Row { name: "peer_done", call: peer_done, does: [Refused, Stays, Refused, Refused] },
-    Row { name: "peer_wait", call: peer_wait, does: [Refused, Goes(State::Connected), Refused, Refused] },
+    Row { name: "post_send", call: post_send, effects: [Refused, Refused, Unchanged, Refused] },
+    Row { name: "post_receive", call: post_receive, effects: [Unchanged, Unchanged, Unchanged, Refused] },
+    Row { name: "connect", call: connect, effects: [Goes(State::Connected), Refused, Refused, Refused] },
+    Row { name: "accept", call: accept, effects: [Goes(State::Connected), Refused, Refused, Refused] },
+    Row {
+        name: "peer_request",
+        call: ask,
+        effects: [Goes(State::ConnectPending), Refused, Refused, Refused],
+    },
+    Row { name: "peer_done", call: peer_done, effects: [Refused, Unchanged, Refused, Refused] },
+    Row { name: "peer_wait", call: peer_wait, effects: [Refused, Goes(State::Connected), Refused, Refused] },
     Row {
         name: "disconnect",
         call: disconnect,
-        does: [Stays, Goes(State::Idle), Goes(State::Idle), Goes(State::Idle)],
+        effects: [Unchanged, Goes(State::Idle), Goes(State::Idle), Goes(State::Idle)],
     },
-    Row { name: "set_attributes", call: set_attributes, does: [Stays, Refused, Refused, Refused] },
-    Row { name: "send_done", call: send_done, does: [Stays; 4] },
-    Row { name: "receive_done", call: receive_done, does: [Stays; 4] },
-    Row { name: "query", call: query, does: [Stays; 4] },
+    Row { name: "set_attributes", call: set_attributes, effects: [Unchanged, Refused, Refused, Refused] },
+    Row { name: "send_done", call: send_done, effects: [Unchanged; 4] },
+    Row { name: "receive_done", call: receive_done, effects: [Unchanged; 4] },
+    Row { name: "query", call: query, effects: [Unchanged; 4] },
 ];
 
 const NAME: &[u8] = b"states";
@@ -142,7 +146,7 @@ fn connect(scene: &mut Scene) -> udeck_via::Result {
         return refused;
     }
     let Pair { a, b } = &mut scene.pair;
-    let (asked, answered) = door.ask(a, b"", |request| b.accept(request, b""));
+    let (asked, answered) = door.connect(a, b"", |request| b.accept(request, b""));
     answered.unwrap();
     asked.map(drop)
 }
@@ -150,7 +154,7 @@ fn connect(scene: &mut Scene) -> udeck_via::Result {
 fn accept(scene: &mut Scene) -> udeck_via::Result {
     let door = Door::new(&scene.pair.a.nic, NAME);
     let mut asker = End::new(&scene.pair.b.nic, |_| {});
-    let (asked, answered) = door.ask(&mut asker, b"", |request| scene.pair.a.accept(request, b""));
+    let (asked, answered) = door.connect(&mut asker, b"", |request| scene.pair.a.accept(request, b""));
     assert_eq!(asked.is_ok(), answered.is_ok(), "both sides say the same: {asked:?}");
     answered
 }
@@ -207,19 +211,19 @@ fn query(scene: &mut Scene) -> udeck_via::Result {
 
 fn every_call_in_every_state(fabric: &dyn Fabric) {
     for row in TABLE {
-        for (before, does) in STATES.into_iter().zip(row.does) {
+        for (before, effect) in STATES.into_iter().zip(row.effects) {
             let mut scene = Scene::new(fabric, before);
             let (result, name) = ((row.call)(&mut scene), row.name);
-            let expected = match does {
+            let expected = match effect {
                 Refused => {
                     let error = result.expect_err(&format!("{name} when {before:?}"));
                     let as_it_is = matches!(error, Error::InvalidState { state, .. } if state == before);
                     assert!(as_it_is, "{name} when {before:?}: {error}");
                     before
                 }
-                Stays | Goes(_) => {
+                Unchanged | Goes(_) => {
                     result.unwrap_or_else(|error| panic!("{name} when {before:?}: {error}"));
-                    if let Goes(after) = does { after } else { before }
+                    if let Goes(after) = effect { after } else { before }
                 }
             };
             assert_eq!(scene.state(), expected, "{name} when {before:?}");
@@ -230,7 +234,7 @@ fn every_call_in_every_state(fabric: &dyn Fabric) {
 fn a_refused_call_leaves_the_vi_as_good_as_before(fabric: &dyn Fabric) {
     for (at, state) in STATES.into_iter().enumerate() {
         let mut scene = Scene::new(fabric, state);
-        for row in TABLE.iter().filter(|row| row.does[at] == Refused) {
+        for row in TABLE.iter().filter(|row| row.effects[at] == Refused) {
             (row.call)(&mut scene).expect_err(row.name);
         }
         match state {
@@ -251,7 +255,7 @@ fn a_refused_accept_refuses_the_request(fabric: &dyn Fabric) {
         let mut scene = Scene::new(fabric, state);
         let door = Door::new(&scene.pair.a.nic, b"other");
         let mut asker = End::new(&scene.pair.b.nic, |_| {});
-        let (asked, answered) = door.ask(&mut asker, b"", |request| scene.pair.a.accept(request, b""));
+        let (asked, answered) = door.connect(&mut asker, b"", |request| scene.pair.a.accept(request, b""));
         assert!(matches!(answered, Err(Error::InvalidState { .. })), "{answered:?}");
         assert!(matches!(asked, Err(Error::Rejected(_))), "{asked:?}");
         assert_eq!((asker.vi.state(), scene.state()), (State::Idle, state));
@@ -309,7 +313,7 @@ fn a_withdrawn_request_flushes_the_receives(fabric: &dyn Fabric) {
 
 fn the_error_state_ends_by_disconnect_only(fabric: &dyn Fabric) {
     let mut scene = Scene::new(fabric, State::Error);
-    for row in TABLE.iter().filter(|row| row.does[3] == Stays) {
+    for row in TABLE.iter().filter(|row| row.effects[3] == Unchanged) {
         (row.call)(&mut scene).unwrap();
         assert_eq!(scene.state(), State::Error, "{}", row.name);
     }

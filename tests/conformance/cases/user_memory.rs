@@ -154,7 +154,7 @@ fn writes(fabric: &dyn Fabric, reliability: Reliability) {
             assert_eq!(pair.b.vi.receive_wait(soon()).unwrap().immediate, immediate);
         }
         assert_eq!(pair.a.sent().length, bytes.len());
-        pair.settle();
+        pair.drain();
         let mut there = vec![0; bytes.len()];
         window.read(0, &mut there).unwrap();
         assert_bytes(&there, &bytes);

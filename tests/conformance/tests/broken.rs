@@ -1,9 +1,9 @@
 //! Tests of the suite itself.
 //!
-//! *Lies:* for each promise that a transport may silently break, a case notices; the table says which. The case
+//! *Broken promises:* for each promise that a transport may silently break, a case notices; the table says which. The case
 //! passes over the same NICs as long as they do not lie.
 //!
-//! *Luck and traces:* permitted behaviour of a correct transport fails no case, and a traced NIC behaves like
+//! *Permitted faults and traces:* permitted behaviour of a correct transport fails no case, and a traced NIC behaves like
 //! the same NIC.
 
 #[path = "broken/lies.rs"]
@@ -16,7 +16,7 @@ mod wrapped;
 use std::process::ExitCode;
 
 use udeck_conformance::{Case, Fabric, cases, main_of};
-use udeck_faults::{Fault, Luck, Trace, When};
+use udeck_faults::{Fault, PermittedFaults, Trace, When};
 use wrapped::{PlainShm, PlainSim, Wrapping};
 
 /// Cases that require silence, or one queue's news and no others. A transport may name a queue that turns out to
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 
 /// Runs the suite over NICs with spurious news. They are traced, too: one wrapper around another.
 fn with_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
-    let luck = Luck { spurious_news: When::Chance(0.2), ..Luck::default() };
+    let luck = PermittedFaults { spurious_news: When::Chance(0.2), ..PermittedFaults::default() };
     let luck = || Fault::honest(luck.clone(), 1);
     let (shm, sim) = (Wrapping::new("shm", shm, luck), Wrapping::new("sim", sim, luck));
     let fabrics: [&dyn Fabric; 2] =
@@ -64,7 +64,7 @@ fn with_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
 
 fn with_busy_luck(shm: &dyn Fabric, sim: &dyn Fabric) -> ExitCode {
     let passed = |busy: When, names: &[&str]| {
-        let luck = Luck { busy, ..Luck::default() };
+        let luck = PermittedFaults { busy, ..PermittedFaults::default() };
         let luck = || Fault::honest(luck.clone(), 1);
         let fabrics: [&dyn Fabric; 2] =
             [&Wrapping::new("shm-busy", shm, luck), &Wrapping::new("sim-busy", sim, luck)];

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::Plan;
 use super::arrivals::{Arrivals, Taken};
-use super::desk::{Desks, News};
+use super::news_queue::{NewsQueues, QueueNews};
 use crate::Connection;
 use crate::random::Dice;
 use udeck_via::mem::{Arena, Block, Lent, LentSlice, RemoteBuffer};
@@ -38,8 +38,8 @@ pub struct FaultyEndpoint {
     feigned_busy: bool,
     /// Whether room was requested since the last accepted post.
     wants_room: bool,
-    send_news: News,
-    receive_news: News,
+    send_news: QueueNews,
+    receive_news: QueueNews,
 }
 
 impl FaultyEndpoint {
@@ -48,10 +48,10 @@ impl FaultyEndpoint {
         plan: Plan,
         seed: u64,
         connection: &Connection<'_>,
-        desks: &Desks,
+        news_queues: &NewsQueues,
     ) -> Self {
         let number = connection.number;
-        let [send_news, receive_news] = desks.news(connection);
+        let [send_news, receive_news] = news_queues.news(connection);
         FaultyEndpoint {
             inner,
             outbox: connection.outbox.clone(),

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::queues;
 use super::script::{Script, hello, ready};
-use crate::{Disguise, Fault, Interpose, Lies, Luck, Trace, Wrapped};
+use crate::{BrokenPromises, Disguise, Fault, Interpose, PermittedFaults, Trace, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::{
@@ -21,8 +21,8 @@ fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
     [
         ("disguise", Box::new(Disguise::named("scripted"))),
         ("trace", Box::new(Trace::new(|_| {}))),
-        ("luck", Box::new(Fault::honest(Luck::default(), 1))),
-        ("lies", Box::new(Fault::lying(Lies::default(), 1))),
+        ("luck", Box::new(Fault::honest(PermittedFaults::default(), 1))),
+        ("lies", Box::new(Fault::lying(BrokenPromises::default(), 1))),
     ]
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::queues;
 use super::script::{Script, hello, ready, woken};
-use crate::{Fault, Lies, Luck, When, Wrapped};
+use crate::{BrokenPromises, Fault, PermittedFaults, When, Wrapped};
 use udeck_sys::Deadline;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{
@@ -44,11 +44,11 @@ fn connect(
     device.connect(&to, None, &hello(reliability), queues, Deadline::now()).unwrap().0
 }
 
-fn lucky(luck: Luck) -> Rig {
+fn lucky(luck: PermittedFaults) -> Rig {
     rig(Fault::honest(luck, 7), Reliability::Delivery)
 }
 
-fn lying(lies: Lies) -> Rig {
+fn lying(lies: BrokenPromises) -> Rig {
     rig(Fault::lying(lies, 7), Reliability::Delivery)
 }
 
@@ -67,7 +67,7 @@ fn received(endpoint: &mut dyn ViEndpoint) -> Vec<String> {
 #[test]
 fn busy_is_no_more_than_a_refusal_and_room_is_named() {
     let Rig { script, mut endpoint, mut waiter, notifier, .. } =
-        lucky(Luck { busy: When::Numbers(vec![0, 1, 3]), ..Luck::default() });
+        lucky(PermittedFaults { busy: When::Numbers(vec![0, 1, 3]), ..PermittedFaults::default() });
     assert!(matches!(endpoint.send(None, b"", b"x"), Err(Refused::Busy)));
     assert_eq!(woken(&notifier), 0, "nobody has asked");
     endpoint.request_send_notify();
@@ -86,7 +86,8 @@ fn busy_is_no_more_than_a_refusal_and_room_is_named() {
 
 #[test]
 fn a_lost_connection_says_so_at_both_ends_and_names_its_queues() {
-    let Rig { script, mut endpoint, mut waiter, .. } = lucky(Luck { lose_after: Some(3), ..Luck::default() });
+    let Rig { script, mut endpoint, mut waiter, .. } =
+        lucky(PermittedFaults { lose_after: Some(3), ..PermittedFaults::default() });
     script.arrives_inline(b"one");
     script.arrives_inline(b"two");
     endpoint.send(None, b"", b"x").unwrap();
@@ -115,7 +116,7 @@ fn a_lost_connection_says_so_at_both_ends_and_names_its_queues() {
 #[test]
 fn luck_loses_and_reorders_unreliable_messages_only() {
     for level in LEVELS {
-        let messages = |luck: Luck| {
+        let messages = |luck: PermittedFaults| {
             let Rig { script, mut endpoint, .. } = rig(Fault::honest(luck, 7), level);
             ["a", "b", "c"].iter().for_each(|bytes| script.arrives_inline(bytes.as_bytes()));
             let mut came = received(&mut *endpoint);
@@ -123,9 +124,10 @@ fn luck_loses_and_reorders_unreliable_messages_only() {
             came
         };
         let unreliable = level == Reliability::Unreliable;
-        let lost = messages(Luck { lose: When::Numbers(vec![1]), ..Luck::default() });
+        let lost = messages(PermittedFaults { lose: When::Numbers(vec![1]), ..PermittedFaults::default() });
         assert_eq!(lost, if unreliable { vec!["a", "c"] } else { vec!["a", "b", "c"] }, "{level:?}");
-        let late = messages(Luck { reorder: When::Numbers(vec![1]), ..Luck::default() });
+        let late =
+            messages(PermittedFaults { reorder: When::Numbers(vec![1]), ..PermittedFaults::default() });
         assert_eq!(late, if unreliable { ["a", "c", "b"] } else { ["a", "b", "c"] }, "{level:?}");
     }
 }
@@ -133,7 +135,7 @@ fn luck_loses_and_reorders_unreliable_messages_only() {
 #[test]
 fn a_late_message_waits_for_none_that_is_not_there() {
     let Rig { script, mut endpoint, mut waiter, .. } =
-        lying(Lies { reorder: When::Chance(1.0), ..Lies::default() });
+        lying(BrokenPromises { reorder: When::Chance(1.0), ..BrokenPromises::default() });
     script.arrives_inline(b"alone");
     assert_eq!(received(&mut *endpoint), ["alone"]);
     script.arrives_inline(b"late");
@@ -145,8 +147,11 @@ fn a_late_message_waits_for_none_that_is_not_there() {
 
 #[test]
 fn dropped_and_doubled_messages_go_home_once() {
-    let Rig { script, mut endpoint, .. } =
-        lying(Lies { drop: When::Numbers(vec![0]), duplicate: When::Numbers(vec![1]), ..Lies::default() });
+    let Rig { script, mut endpoint, .. } = lying(BrokenPromises {
+        drop: When::Numbers(vec![0]),
+        duplicate: When::Numbers(vec![1]),
+        ..BrokenPromises::default()
+    });
     script.arrives_lent(b"first");
     script.arrives_lent(b"second");
     // A scripted receipt returns with each of them.
@@ -160,7 +165,7 @@ fn dropped_and_doubled_messages_go_home_once() {
 #[test]
 fn a_repeated_message_comes_without_end_and_nothing_silences_the_transport() {
     let Rig { script, mut endpoint, mut waiter, .. } =
-        lying(Lies { repeat: When::Numbers(vec![1]), ..Lies::default() });
+        lying(BrokenPromises { repeat: When::Numbers(vec![1]), ..BrokenPromises::default() });
     for bytes in ["first", "second", "third"] {
         script.arrives_inline(bytes.as_bytes());
     }
@@ -177,7 +182,8 @@ fn a_repeated_message_comes_without_end_and_nothing_silences_the_transport() {
 
 #[test]
 fn a_lent_message_goes_out_in_two_pieces() {
-    let Rig { script, mut endpoint, .. } = lying(Lies { split: When::Numbers(vec![1]), ..Lies::default() });
+    let Rig { script, mut endpoint, .. } =
+        lying(BrokenPromises { split: When::Numbers(vec![1]), ..BrokenPromises::default() });
     for segments in [&[(64, 5)][..], &[(64, 5)], &[(64, 5), (128, 1)]] {
         endpoint.lend(None, b"head", segments, PostedBuffer::Caller(3)).unwrap();
     }
@@ -189,7 +195,8 @@ fn a_lent_message_goes_out_in_two_pieces() {
 
 #[test]
 fn exactly_one_bit_is_altered() {
-    let Rig { script, mut endpoint, .. } = lying(Lies { corrupt: When::Chance(1.0), ..Lies::default() });
+    let Rig { script, mut endpoint, .. } =
+        lying(BrokenPromises { corrupt: When::Chance(1.0), ..BrokenPromises::default() });
     script.arrives_inline(b"inline");
     script.arrives_lent(b"message");
     script.arrives_lent(b"");
@@ -212,7 +219,7 @@ fn exactly_one_bit_is_altered() {
 #[test]
 fn what_ends_early_is_a_copy_and_ends_once() {
     let Rig { script, device, mut endpoint, mut waiter, .. } =
-        lying(Lies { complete_early: When::Numbers(vec![0]), ..Lies::default() });
+        lying(BrokenPromises { complete_early: When::Numbers(vec![0]), ..BrokenPromises::default() });
     let mut block = device.outbox().block(10, Fill::Zero).unwrap();
     block.bytes_mut().copy_from_slice(b"0123456789");
     let segments = [(block.offset() + 1, 2), (block.offset() + 5, 3)];
@@ -232,7 +239,7 @@ fn what_ends_early_is_a_copy_and_ends_once() {
 #[test]
 fn a_forgotten_queue_is_named_again_when_it_has_been_empty() {
     let Rig { script, mut waiter, .. } =
-        lying(Lies { forget_wakeup: When::Numbers(vec![1]), ..Lies::default() });
+        lying(BrokenPromises { forget_wakeup: When::Numbers(vec![1]), ..BrokenPromises::default() });
     let names = |count: usize| script.news.lock().extend((0..count).map(|_| ready(Queue::Receive)));
     names(1);
     assert_eq!(waiter.poll(), Some(ready(Queue::Receive)));
@@ -249,7 +256,8 @@ fn a_forgotten_queue_is_named_again_when_it_has_been_empty() {
 
 #[test]
 fn rumours_name_what_was_named_before() {
-    let Rig { script, mut waiter, .. } = lucky(Luck { spurious_news: When::Chance(1.0), ..Luck::default() });
+    let Rig { script, mut waiter, .. } =
+        lucky(PermittedFaults { spurious_news: When::Chance(1.0), ..PermittedFaults::default() });
     assert_eq!(waiter.poll(), None, "nothing was ever named");
     script.news.lock().push_back(ready(Queue::Receive));
     assert_eq!([waiter.poll(), waiter.poll()], [Some(ready(Queue::Receive)); 2]);
@@ -258,7 +266,7 @@ fn rumours_name_what_was_named_before() {
 #[test]
 fn a_waiter_with_something_at_hand_does_not_sleep() {
     let Rig { script, mut endpoint, mut waiter, .. } =
-        lucky(Luck { busy: When::Chance(1.0), ..Luck::default() });
+        lucky(PermittedFaults { busy: When::Chance(1.0), ..PermittedFaults::default() });
     let _ = endpoint.send(None, b"", b"x");
     endpoint.request_send_notify();
     waiter.park(Duration::from_millis(5));
@@ -270,7 +278,11 @@ fn a_waiter_with_something_at_hand_does_not_sleep() {
 
 #[test]
 fn a_port_that_was_left_is_named_no_more() {
-    let luck = Luck { busy: When::Chance(1.0), spurious_news: When::Chance(1.0), ..Luck::default() };
+    let luck = PermittedFaults {
+        busy: When::Chance(1.0),
+        spurious_news: When::Chance(1.0),
+        ..PermittedFaults::default()
+    };
     let Rig { script, device, mut endpoint, mut waiter, notifier } = lucky(luck);
     let mut other = connect(&device, &notifier, Reliability::Delivery);
     for endpoint in [&mut endpoint, &mut other] {
@@ -287,7 +299,7 @@ fn a_port_that_was_left_is_named_no_more() {
 
 #[test]
 fn each_queue_is_forgotten_where_it_reports() {
-    let luck = Luck { busy: When::Chance(1.0), ..Luck::default() };
+    let luck = PermittedFaults { busy: When::Chance(1.0), ..PermittedFaults::default() };
     let Rig { device, mut waiter, notifier, .. } = lucky(luck);
     let elsewhere = device.waiter().unwrap().notifier();
     let queues = queues(&notifier, &elsewhere, 9);
@@ -303,7 +315,8 @@ fn each_queue_is_forgotten_where_it_reports() {
 #[test]
 fn a_seed_decides_for_each_connection() {
     let refused = |seed: u64| {
-        let fault = Fault::honest(Luck { busy: When::Chance(0.5), ..Luck::default() }, seed);
+        let fault =
+            Fault::honest(PermittedFaults { busy: When::Chance(0.5), ..PermittedFaults::default() }, seed);
         assert!(format!("{fault:?}").contains(&format!("seed: {seed}")));
         let Rig { device, endpoint, notifier, .. } = rig(fault, Reliability::Delivery);
         [endpoint, connect(&device, &notifier, Reliability::Delivery)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use udeck::op::Sum;
 use udeck::{Error, Request, Result, World};
 
-use crate::common::clock::timely;
+use crate::common::clock::within_deadline;
 use crate::common::{Event, LONG, SHORT, config, ranks_believing};
 use crate::tasks::block_on;
 
@@ -188,8 +188,8 @@ fn the_first_call_has_its_own_deadline() {
                 "{error}"
             );
         };
-        late(timely(SHORT, "a barrier", || all.barrier_timeout(SHORT)));
-        late(timely(SHORT, "the same", || all.within(SHORT).barrier()));
+        late(within_deadline(SHORT, "a barrier", || all.barrier_timeout(SHORT)));
+        late(within_deadline(SHORT, "the same", || all.within(SHORT).barrier()));
         over.happen();
         world.finish()
     });
@@ -203,11 +203,12 @@ fn a_request_begins_at_once_although_nobody_has_come() {
             begun.wait();
         }
         let all = world.all()?;
-        let mut request =
-            timely(Duration::ZERO, "to begin", || all.all_reduce_nonblocking(vec![world.rank()], Sum))?;
+        let mut request = within_deadline(Duration::ZERO, "to begin", || {
+            all.all_reduce_nonblocking(vec![world.rank()], Sum)
+        })?;
         if world.rank() == 0 {
-            assert!(!timely(Duration::ZERO, "to ask", || request.is_done()));
-            let error = timely(SHORT, "to wait", || request.wait_timeout(SHORT).unwrap_err());
+            assert!(!within_deadline(Duration::ZERO, "to ask", || request.is_done()));
+            let error = within_deadline(SHORT, "to wait", || request.wait_timeout(SHORT).unwrap_err());
             assert!(matches!(error, Error::Deadline { .. }), "{error}");
             begun.happen();
         }

@@ -1,7 +1,7 @@
 //! Table of lies and the cases that notice them.
 
 use udeck_conformance::{Case, Fabric, cases};
-use udeck_faults::{Lies, When};
+use udeck_faults::{BrokenPromises, When};
 use udeck_via::Caps;
 
 const fn case(name: &'static str, needs: &'static [Caps], run: fn(&dyn Fabric)) -> Case {
@@ -28,7 +28,7 @@ fn always() -> When {
 }
 
 fn dropped(fabric: &dyn Fabric) {
-    let lies = Lies { drop: tenth(), ..Lies::default() };
+    let lies = BrokenPromises { drop: tenth(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
     noticed(
         fabric,
@@ -39,7 +39,7 @@ fn dropped(fabric: &dyn Fabric) {
 }
 
 fn doubled(fabric: &dyn Fabric) {
-    let lies = Lies { duplicate: tenth(), ..Lies::default() };
+    let lies = BrokenPromises { duplicate: tenth(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
     noticed(
         fabric,
@@ -48,12 +48,12 @@ fn doubled(fabric: &dyn Fabric) {
         "what came, and what was posted",
     );
     // The duplicate is the last of a batch: nothing arrives in the wrong place, but one message arrives again.
-    let lies = Lies { duplicate: When::Numbers(vec![15]), ..Lies::default() };
+    let lies = BrokenPromises { duplicate: When::Numbers(vec![15]), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "message 15 came again");
 }
 
 fn reordered(fabric: &dyn Fabric) {
-    let lies = Lies { reorder: tenth(), ..Lies::default() };
+    let lies = BrokenPromises { reorder: tenth(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
     noticed(
         fabric,
@@ -66,19 +66,19 @@ fn reordered(fabric: &dyn Fabric) {
 fn altered(fabric: &dyn Fabric) {
     // One message travels in its descriptor, and one is lent.
     for number in [3, 10] {
-        let lies = Lies { corrupt: When::Numbers(vec![number]), ..Lies::default() };
+        let lies = BrokenPromises { corrupt: When::Numbers(vec![number]), ..BrokenPromises::default() };
         noticed(fabric, &lies, "messages_of_all_sizes", "instead of");
         noticed(fabric, &lies, "posted_sends_reach_lent_receivers", "instead of");
     }
 }
 
 fn done_while_read(fabric: &dyn Fabric) {
-    let lies = Lies { complete_early: always(), ..Lies::default() };
+    let lies = BrokenPromises { complete_early: always(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "a_send_is_not_done_while_its_receiver_reads_it", "nobody has read them yet");
 }
 
 fn done_before_arrival(fabric: &dyn Fabric) {
-    let lies = Lies { complete_early: always(), ..Lies::default() };
+    let lies = BrokenPromises { complete_early: always(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "a_send_is_done_when_it_has_arrived", "the receiver has not looked yet");
     noticed(
         fabric,
@@ -91,12 +91,12 @@ fn done_before_arrival(fabric: &dyn Fabric) {
 fn forgotten(fabric: &dyn Fabric) {
     // Several wake-ups are forgotten, not one: a queue may be named without need, and forgetting that does no
     // harm.
-    let lies = Lies { forget_wakeup: When::Chance(0.1), ..Lies::default() };
+    let lies = BrokenPromises { forget_wakeup: When::Chance(0.1), ..BrokenPromises::default() };
     noticed(fabric, &lies, "no_post_is_slept_through", "the waiter is woken");
 }
 
 /// Checks that the suite's case of this name notices the lies.
-fn noticed(fabric: &dyn Fabric, lies: &Lies, name: &str, words: &str) {
+fn noticed(fabric: &dyn Fabric, lies: &BrokenPromises, name: &str, words: &str) {
     let case =
         cases::all().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is named {name}"));
     crate::noticed::noticed(fabric, lies, case, words);

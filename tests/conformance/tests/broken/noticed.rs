@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use udeck_conformance::{Case, Fabric, Options, kit};
-use udeck_faults::{Fault, Lies};
+use udeck_faults::{BrokenPromises, Fault};
 
 use crate::wrapped::Wrapping;
 
@@ -15,15 +15,15 @@ const PATIENCE: [Duration; 3] = [Duration::from_millis(300), Duration::from_secs
 
 /// Checks that the case fails with these words over NICs that lie in this way, and passes over the same NICs
 /// without lies.
-pub fn noticed(fabric: &dyn Fabric, lies: &Lies, case: &Case, words: &str) {
+pub fn noticed(fabric: &dyn Fabric, lies: &BrokenPromises, case: &Case, words: &str) {
     let name = case.name;
     let caps = fabric.open(&Options::default()).caps();
     assert!(case.needs.iter().all(|cap| caps.has(*cap)), "{name} would be skipped");
-    let run = |lies: &Lies| {
+    let run = |lies: &BrokenPromises| {
         let lies = lies.clone();
         (case.run)(&Wrapping::new("lying", fabric, move || Fault::lying(lies.clone(), 1)));
     };
-    run(&Lies::default());
+    run(&BrokenPromises::default());
     let mut said = Vec::new();
     for patience in PATIENCE {
         let failure = words_of_failure(patience, || run(lies));

@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::Range;
 use std::time::Duration;
 
-use udeck_conformance::both::{Access, End as _, How, Interface, Over, Place};
+use udeck_conformance::both::{Access, End as _, FinishedPost, Interface, Place, PostStatus};
 use udeck_conformance::kit::soon;
 use udeck_conformance::{Fabric, Options};
 use udeck_dat::{
@@ -73,7 +73,7 @@ impl End {
     }
 
     /// Connects, with the time limit of the cases.
-    pub fn ask(&self, to: &ServiceAddress, private_data: &[u8]) {
+    pub fn request_connection(&self, to: &ServiceAddress, private_data: &[u8]) {
         self.ep.connect(to, soon().remaining(), private_data).expect("it asks");
     }
 
@@ -126,7 +126,7 @@ fn completion(event: Event) -> Completion {
     }
 }
 
-fn next(evd: &Evd, deadline: Deadline) -> Option<Over> {
+fn next(evd: &Evd, deadline: Deadline) -> Option<FinishedPost> {
     let event = if deadline.passed() {
         evd.dequeue()?
     } else {
@@ -137,12 +137,12 @@ fn next(evd: &Evd, deadline: Deadline) -> Option<Over> {
         }
     };
     let Completion { status, length, iov, .. } = completion(event);
-    let how = match status {
-        Status::Success => How::Done,
-        Status::Flushed => How::Flushed,
-        _ => How::Failed,
+    let status = match status {
+        Status::Success => PostStatus::Done,
+        Status::Flushed => PostStatus::Flushed,
+        _ => PostStatus::Failed,
     };
-    Some(Over { how, length, parts: iov.into_vec().into_iter().map(|lmr| lmr.to_vec()).collect() })
+    Some(FinishedPost { status, length, parts: iov.into_vec().into_iter().map(|lmr| lmr.to_vec()).collect() })
 }
 
 fn taken(posted: Result<(), (Error, Iov)>) {
@@ -215,11 +215,11 @@ impl udeck_conformance::both::End for End {
         taken(self.ep.post_rdma_read(iov(pieces), from, 0, flags(fenced)));
     }
 
-    fn request_by(&mut self, deadline: Deadline) -> Option<Over> {
+    fn request_by(&mut self, deadline: Deadline) -> Option<FinishedPost> {
         next(&self.requests, deadline)
     }
 
-    fn receive_by(&mut self, deadline: Deadline) -> Option<Over> {
+    fn receive_by(&mut self, deadline: Deadline) -> Option<FinishedPost> {
         next(&self.receives, deadline)
     }
 
@@ -285,7 +285,7 @@ impl Door {
 
     /// Connects `asker` to `answerer`.
     pub fn join(&self, asker: &End, answerer: &End) {
-        asker.ask(&self.address(), b"");
+        asker.request_connection(&self.address(), b"");
         // A request that was given up before may have arrived only now.
         let request = iter::repeat_with(|| self.request()).find(|request| request.private_data() != GIVEN_UP);
         accept(answerer, request.expect("there is always a next one"), b"");

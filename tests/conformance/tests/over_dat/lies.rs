@@ -1,7 +1,7 @@
 //! Table of lies of the NIC below, and the cases for uDAPL that notice them.
 
 use udeck_conformance::{Case, Fabric};
-use udeck_faults::{Lies, When};
+use udeck_faults::{BrokenPromises, When};
 
 use crate::cases;
 use crate::noticed;
@@ -26,48 +26,48 @@ fn tenth() -> When {
 }
 
 fn dropped(fabric: &dyn Fabric) {
-    let lies = Lies { drop: tenth(), ..Lies::default() };
+    let lies = BrokenPromises { drop: tenth(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
 }
 
 fn doubled(fabric: &dyn Fabric) {
-    let lies = Lies { duplicate: tenth(), ..Lies::default() };
+    let lies = BrokenPromises { duplicate: tenth(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
     // The duplicate is the last of a batch: nothing arrives in the wrong place, but one message arrives again.
-    let lies = Lies { duplicate: When::Numbers(vec![15]), ..Lies::default() };
+    let lies = BrokenPromises { duplicate: When::Numbers(vec![15]), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "message 15 came again");
 }
 
 fn reordered(fabric: &dyn Fabric) {
-    let lies = Lies { reorder: tenth(), ..Lies::default() };
+    let lies = BrokenPromises { reorder: tenth(), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_arrive_once_in_the_order_of_posting", "what came, and what was posted");
 }
 
 fn altered(fabric: &dyn Fabric) {
     // The message is so long that the altered bit is unlikely to be in its header.
-    let lies = Lies { corrupt: When::Numbers(vec![10]), ..Lies::default() };
+    let lies = BrokenPromises { corrupt: When::Numbers(vec![10]), ..BrokenPromises::default() };
     noticed(fabric, &lies, "messages_of_all_sizes", "instead of");
 }
 
 fn forgotten(fabric: &dyn Fabric) {
     // Several wake-ups are forgotten, not one: a queue may be named without need, and forgetting that does no
     // harm.
-    let lies = Lies { forget_wakeup: When::Chance(0.1), ..Lies::default() };
+    let lies = BrokenPromises { forget_wakeup: When::Chance(0.1), ..BrokenPromises::default() };
     noticed(fabric, &lies, "no_post_is_slept_through", "a receive is over");
 }
 
 fn without_an_answer(fabric: &dyn Fabric) {
-    let lies = Lies { drop: When::Numbers(vec![4]), ..Lies::default() };
+    let lies = BrokenPromises { drop: When::Numbers(vec![4]), ..BrokenPromises::default() };
     noticed(fabric, &lies, "both_read_at_a_time", "a request is over");
 }
 
 /// A message behind a write has arrived, but the write has not.
 fn without_a_write(fabric: &dyn Fabric) {
-    let lies = Lies { drop: When::Numbers(vec![0]), ..Lies::default() };
+    let lies = BrokenPromises { drop: When::Numbers(vec![0]), ..BrokenPromises::default() };
     noticed(fabric, &lies, "write_a_whole_window", "instead of");
 }
 
-fn noticed(fabric: &dyn Fabric, lies: &Lies, name: &str, words: &str) {
+fn noticed(fabric: &dyn Fabric, lies: &BrokenPromises, name: &str, words: &str) {
     let all = cases::all();
     let case = all.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is named {name}"));
     noticed::noticed(fabric, lies, case, words);

@@ -8,16 +8,16 @@ use udeck_via::{Completion, Reliability, Status};
 use crate::image::{contents, image, payload, regions, tag, untag};
 
 /// A connection, on which each side sends one way.
-pub struct Tie {
+pub struct Connection {
     pub level: Reliability,
     /// VIs at its ends, until they disconnect. A requester that gave up was never an end.
     pub ends: [Option<usize>; 2],
-    pub ways: [Way; 2],
+    pub directions: [Direction; 2],
 }
 
 /// Messages of one side that consume receives, in the order of its posts.
 #[derive(Default)]
-pub struct Way {
+pub struct Direction {
     pub sent: Vec<Sent>,
     /// Number of messages that have arrived; if the order is kept, these are the first ones.
     pub arrived: usize,
@@ -38,18 +38,18 @@ pub struct Sent {
     pub arrived: Option<Status>,
 }
 
-impl Tie {
+impl Connection {
     pub fn new(level: Reliability, ends: [Option<usize>; 2]) -> Self {
-        Tie { level, ends, ways: Default::default() }
+        Connection { level, ends, directions: Default::default() }
     }
 
     /// Tag of the next message of `side` on connection `number`.
     pub fn next_tag(&self, number: usize, side: usize) -> u32 {
-        tag(number, side, self.ways[side].sent.len())
+        tag(number, side, self.directions[side].sent.len())
     }
 }
 
-impl Way {
+impl Direction {
     /// Finds the message that arrived by its immediate data, and checks number and order. Returns it, with what its
     /// receiver must see.
     pub fn arrives(&mut self, level: Reliability, immediate: Option<u32>) -> &mut Sent {
@@ -111,7 +111,7 @@ pub struct PostedSend {
 #[derive(Clone, Copy)]
 pub enum Kind {
     /// A message, or a write with immediate data: message `at` of this connection and side.
-    Message { tie: usize, side: usize, at: usize },
+    Message { connection: usize, side: usize, at: usize },
     /// A write of which its receiver is not notified.
     Write,
     /// A write or read that the peer does not allow.

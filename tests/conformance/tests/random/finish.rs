@@ -56,13 +56,16 @@ impl Play<'_> {
     }
 
     fn ties_hold_or_have_broken(&self) {
-        for (number, tie) in self.ties.iter().enumerate() {
+        for (number, connection) in self.connections.iter().enumerate() {
             let state = |end: &Option<usize>| end.map(|who| self.actors[who].state());
-            match [state(&tie.ends[0]), state(&tie.ends[1])] {
+            match [state(&connection.ends[0]), state(&connection.ends[1])] {
                 [Some(State::Connected), Some(State::Connected)] => {
-                    let all = tie.ways.iter().all(|way| way.arrived == way.sent.len());
+                    let all = connection
+                        .directions
+                        .iter()
+                        .all(|direction| direction.arrived == direction.sent.len());
                     assert!(
-                        all || tie.level == Reliability::Unreliable,
+                        all || connection.level == Reliability::Unreliable,
                         "connection {number} stands, and not all that was sent has come"
                     );
                 }

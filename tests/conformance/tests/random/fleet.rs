@@ -107,9 +107,9 @@ pub struct Actor {
     pub level: Reliability,
     pub book: Book,
     /// Its last connection, and its end of it.
-    pub tie: Option<(usize, usize)>,
+    pub connection: Option<(usize, usize)>,
     /// Its connections and ends, by the batch of its book that was open meanwhile.
-    pub ties: BTreeMap<u64, (usize, usize)>,
+    pub connections: BTreeMap<u64, (usize, usize)>,
     /// Window that its peers may write and read.
     pub target: Option<Target>,
 }
@@ -149,21 +149,21 @@ impl Target {
 impl Actor {
     fn new(station: &Station, home: usize, context: usize, level: Reliability) -> Self {
         let vi = Some(new_vi(station, context, level));
-        let (book, ties, target) = (Book::default(), BTreeMap::new(), Target::new(station, 0));
-        Actor { vi, home, level, book, tie: None, ties, target }
+        let (book, connections, target) = (Book::default(), BTreeMap::new(), Target::new(station, 0));
+        Actor { vi, home, level, book, connection: None, connections, target }
     }
 
     /// Replaces the VI by another one. Its window stays: windows belong to the NIC.
     pub fn replace(&mut self, station: &Station, context: usize) {
         self.vi = Some(new_vi(station, context, self.level));
-        (self.book, self.tie) = (Book::default(), None);
-        self.ties.clear();
+        (self.book, self.connection) = (Book::default(), None);
+        self.connections.clear();
     }
 
     /// Records that the VI is one end of a connection.
-    pub fn tied(&mut self, tie: usize, side: usize) {
-        self.tie = Some((tie, side));
-        self.ties.insert(self.book.batch(), (tie, side));
+    pub fn joined(&mut self, connection: usize, side: usize) {
+        self.connection = Some((connection, side));
+        self.connections.insert(self.book.batch(), (connection, side));
     }
 
     pub fn vi(&mut self) -> &mut Vi {

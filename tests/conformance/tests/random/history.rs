@@ -13,11 +13,11 @@ pub struct History(Vec<Write>);
 struct Write {
     /// Seed of its bytes.
     tag: u32,
-    way: (usize, usize),
+    direction: (usize, usize),
     offset: usize,
     bytes: Vec<u8>,
     posted: u64,
-    /// Whether writes of its way arrive in the order of their posts.
+    /// Whether writes of its direction arrive in the order of their posts.
     ordered: bool,
     /// Step from which its bytes, or those of a later write, must be visible.
     visible: Option<u64>,
@@ -29,17 +29,32 @@ pub fn blank() -> Vec<u8> {
 }
 
 impl History {
-    /// Records that a write of side `way.1` of connection `way.0` was accepted at step `posted`.
-    pub fn accepted(&mut self, tag: u32, way: (usize, usize, bool), offset: usize, len: usize, posted: u64) {
-        let (way, ordered) = ((way.0, way.1), way.2);
-        self.0.push(Write { tag, way, offset, bytes: payload(tag, len), posted, ordered, visible: None });
+    /// Records that a write of side `direction.1` of connection `direction.0` was accepted at step `posted`.
+    pub fn accepted(
+        &mut self,
+        tag: u32,
+        direction: (usize, usize, bool),
+        offset: usize,
+        len: usize,
+        posted: u64,
+    ) {
+        let (direction, ordered) = ((direction.0, direction.1), direction.2);
+        self.0.push(Write {
+            tag,
+            direction,
+            offset,
+            bytes: payload(tag, len),
+            posted,
+            ordered,
+            visible: None,
+        });
     }
 
-    /// Records that a message of this way, posted at step `posted`, was reported at step `now`. With it all earlier
+    /// Records that a message of this direction, posted at step `posted`, was reported at step `now`. With it all earlier
     /// writes of its sender are visible; without order (unreliable delivery) only the write that carried it.
-    pub fn seen(&mut self, way: (usize, usize), tag: u32, posted: u64, ordered: bool, now: u64) {
+    pub fn seen(&mut self, direction: (usize, usize), tag: u32, posted: u64, ordered: bool, now: u64) {
         let before = |write: &&mut Write| {
-            write.way == way && (write.tag == tag || (ordered && write.posted <= posted))
+            write.direction == direction && (write.tag == tag || (ordered && write.posted <= posted))
         };
         self.0.iter_mut().filter(before).for_each(|write| {
             write.visible.get_or_insert(now);
@@ -74,7 +89,7 @@ impl Write {
 
     /// Whether it has certainly arrived after `other`.
     fn is_after(&self, other: &Write) -> bool {
-        let in_order = self.ordered && self.way == other.way && self.posted > other.posted;
+        let in_order = self.ordered && self.direction == other.direction && self.posted > other.posted;
         in_order || other.is_there(self.posted)
     }
 }

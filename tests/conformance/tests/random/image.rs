@@ -7,9 +7,9 @@ const GUARD: usize = 16;
 
 /// Identifies a message within its sequence by the connection's number, the sender's side, and its index among
 /// that side's messages. The tag travels as immediate data, and seeds the contents.
-pub fn tag(tie: usize, side: usize, at: usize) -> u32 {
-    assert!(tie < 1 << 16 && at < 1 << 15, "a sequence is shorter than that");
-    (tie as u32) << 16 | (side as u32) << 15 | at as u32
+pub fn tag(connection: usize, side: usize, at: usize) -> u32 {
+    assert!(connection < 1 << 16 && at < 1 << 15, "a sequence is shorter than that");
+    (connection as u32) << 16 | (side as u32) << 15 | at as u32
 }
 
 /// The connection, side and index of a tag.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use udeck_via::{Deadline, Error, State};
 
-use crate::book::Tie;
+use crate::book::Connection;
 use crate::coverage::name;
 use crate::fleet::{Answer, DOOR, WELCOME};
 use crate::play::{LONG, Play};
@@ -71,8 +71,8 @@ impl Play<'_> {
         self.with_vi(who, "disconnect", |vi| vi.disconnect());
         assert_eq!(self.actors[who].state(), State::Idle, "disconnect leads to idle");
         self.actors[who].book.ends();
-        if let Some((tie, side)) = self.actors[who].tie {
-            self.ties[tie].ends[side] = None;
+        if let Some((connection, side)) = self.actors[who].connection {
+            self.connections[connection].ends[side] = None;
         }
         self.tried("disconnect", &format!("{who}"), &Ok(()));
     }
@@ -80,8 +80,8 @@ impl Play<'_> {
     /// Drops a VI with all its posts, which nobody hears of again, and makes another one.
     pub fn replace(&mut self) {
         let who = self.dice.below(self.actors.len());
-        if let Some((tie, side)) = self.actors[who].tie {
-            self.ties[tie].ends[side] = None;
+        if let Some((connection, side)) = self.actors[who].connection {
+            self.connections[connection].ends[side] = None;
         }
         let home = self.actors[who].home;
         self.actors[who].replace(&self.stations[home], who);
@@ -103,7 +103,7 @@ impl Play<'_> {
         if unanswered {
             self.quiesce();
         }
-        let question = (self.ties.len() as u32).to_le_bytes();
+        let question = (self.connections.len() as u32).to_le_bytes();
         let desk = self.stations[to].desk.clone();
         let desk = || desk.lock().unwrap_or_else(PoisonError::into_inner);
         {
@@ -133,7 +133,7 @@ impl Play<'_> {
             assert_eq!(answered, WELCOME, "private data of the answer");
         }
         if was_accepted {
-            self.tie([result.is_ok().then_some(asker), Some(answerer)]);
+            self.record_connection([result.is_ok().then_some(asker), Some(answerer)]);
         }
         let (kind, details) = (kind_of(answer), format!("from {asker} to {answerer}"));
         self.tried(kind, &details, &result.map(drop));
@@ -166,14 +166,14 @@ impl Play<'_> {
         }
     }
 
-    fn tie(&mut self, ends: [Option<usize>; 2]) {
+    fn record_connection(&mut self, ends: [Option<usize>; 2]) {
         let level = self.actors[ends[1].expect("who accepted")].level;
         for (side, end) in ends.iter().enumerate() {
             if let Some(who) = *end {
-                self.actors[who].tied(self.ties.len(), side);
+                self.actors[who].joined(self.connections.len(), side);
             }
         }
-        self.ties.push(Tie::new(level, ends));
+        self.connections.push(Connection::new(level, ends));
     }
 
     /// Makes a request that meets something else than an acceptance.
@@ -213,7 +213,7 @@ impl Play<'_> {
         let cq = self.cq(who).handle();
         let result = self.with_vi(who, "accept", |vi| request.accept(vi, &cq, &cq, WELCOME));
         match &result {
-            Ok(()) => self.tie([None, Some(who)]),
+            Ok(()) => self.record_connection([None, Some(who)]),
             Err(Error::InvalidReliability) => {}
             Err(error) => panic!("accepting too late: {error}"),
         }
@@ -252,7 +252,7 @@ impl Play<'_> {
             assert_eq!(result.as_deref().ok(), Some(WELCOME), "peer_wait of {who}: {result:?}");
             self.tried("peer_wait", &format!("of {who}"), &result.map(drop));
         }
-        self.tie([Some(asker), Some(listener)]);
+        self.record_connection([Some(asker), Some(listener)]);
     }
 
     /// Makes a peer request that nobody returns: it is withdrawn, or times out.

@@ -6,7 +6,7 @@ use udeck_sim::Fabric;
 use udeck_sim::trace::Happening;
 use udeck_via::{Caps, Cq, Error, Reliability, State, Vi};
 
-use crate::book::Tie;
+use crate::book::Connection;
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::fleet::{Actor, Station, launch, weather};
@@ -44,7 +44,7 @@ pub struct Play<'a> {
     pub journal: Journal,
     pub stations: Vec<Station>,
     pub actors: Vec<Actor>,
-    pub ties: Vec<Tie>,
+    pub connections: Vec<Connection>,
     /// Links on which nothing arrives at the moment.
     pub stalled: Vec<(usize, usize)>,
     /// Handles of windows that no longer exist.
@@ -120,7 +120,7 @@ impl<'a> Play<'a> {
             journal: Journal::default(),
             stations,
             actors,
-            ties: Vec::new(),
+            connections: Vec::new(),
             stalled: Vec::new(),
             stale: Vec::new(),
             step: 0,
@@ -221,17 +221,18 @@ impl<'a> Play<'a> {
     /// Whether only a loss explains that a connected VI went to the Error state: its peer has not left, and the
     /// next message had a place.
     fn can_only_be_lost(&self, who: usize, before: State) -> bool {
-        let Some((tie, side)) = self.actors[who].tie.filter(|_| before == State::Connected) else {
+        let Some((connection, side)) = self.actors[who].connection.filter(|_| before == State::Connected)
+        else {
             return false;
         };
-        let (tie, receives) = (&self.ties[tie], &self.actors[who].book.receives);
-        let way = &tie.ways[1 - side];
-        let has_place = match (way.sent.get(way.arrived), receives.front()) {
+        let (connection, receives) = (&self.connections[connection], &self.actors[who].book.receives);
+        let direction = &connection.directions[1 - side];
+        let has_place = match (direction.sent.get(direction.arrived), receives.front()) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(sent), Some(receive)) => sent.written || sent.len <= receive.room(),
         };
-        tie.ends[1 - side].is_some() && has_place
+        connection.ends[1 - side].is_some() && has_place
     }
 
     /// A random VI that fulfils `wish`.

@@ -67,32 +67,32 @@ impl Play<'_> {
     /// A connected VI, its connection, and its side.
     fn connected(&mut self) -> Option<(usize, usize, usize)> {
         let who = self.somebody(|actor| actor.state() == State::Connected)?;
-        let (tie, side) = self.actors[who].tie.expect("connected");
-        Some((who, tie, side))
+        let (connection, side) = self.actors[who].connection.expect("connected");
+        Some((who, connection, side))
     }
 
-    /// Room of the receive that the next message of this way will find, if there is one.
-    fn room_for_next(&self, tie: usize, side: usize) -> Option<usize> {
-        let way = &self.ties[tie].ways[side];
-        let peer = self.ties[tie].ends[1 - side]?;
-        let under_way = way.sent.len() - way.arrived;
-        self.actors[peer].book.receives.get(under_way).map(|receive| receive.room())
+    /// Room of the receive that the next message of this direction will find, if there is one.
+    fn room_for_next(&self, connection: usize, side: usize) -> Option<usize> {
+        let direction = &self.connections[connection].directions[side];
+        let peer = self.connections[connection].ends[1 - side]?;
+        let in_flight = direction.sent.len() - direction.arrived;
+        self.actors[peer].book.receives.get(in_flight).map(|receive| receive.room())
     }
 
-    /// Ensures that the next message of this way finds a receive, except in a few cases. Returns its allowed
+    /// Ensures that the next message of this direction finds a receive, except in a few cases. Returns its allowed
     /// length.
-    fn prepare(&mut self, tie: usize, side: usize, len: usize) -> usize {
+    fn prepare(&mut self, connection: usize, side: usize, len: usize) -> usize {
         let careless = self.dice.percent(3);
-        match self.room_for_next(tie, side) {
+        match self.room_for_next(connection, side) {
             Some(room) if !careless => len.min(room),
-            None if !careless => match self.ties[tie].ends[1 - side] {
+            None if !careless => match self.connections[connection].ends[1 - side] {
                 Some(peer) if self.actors[peer].state() == State::Connected => {
-                    while self.room_for_next(tie, side).is_none()
+                    while self.room_for_next(connection, side).is_none()
                         && self.actors[peer].book.receives.len() < 2 * ENOUGH
                     {
                         self.post_receive_of(peer, len);
                     }
-                    self.room_for_next(tie, side).map_or(len, |room| len.min(room))
+                    self.room_for_next(connection, side).map_or(len, |room| len.min(room))
                 }
                 _ => len,
             },
@@ -101,10 +101,10 @@ impl Play<'_> {
     }
 
     pub fn send(&mut self) {
-        let Some((who, tie, side)) = self.connected() else { return self.connect_somebody() };
+        let Some((who, connection, side)) = self.connected() else { return self.connect_somebody() };
         let len = self.length();
-        let len = self.prepare(tie, side, len);
-        let tag = self.ties[tie].next_tag(tie, side);
+        let len = self.prepare(connection, side, len);
+        let tag = self.connections[connection].next_tag(connection, side);
         let immediate = !self.ordered(who) || self.dice.percent(50);
         let (id, pieces) = (self.number(), self.pieces(len));
         let station = &self.stations[self.actors[who].home];
@@ -116,8 +116,8 @@ impl Play<'_> {
         let sent = Sent { tag, len, immediate, written: false, posted: self.step, arrived: None };
         let (kind, details) = (self.kind_of_send(len), format!("of {len} bytes on {who}, tag {tag:#x}"));
         if self.post(who, kind, &details, descriptor).is_ok() {
-            self.ties[tie].ways[side].sent.push(sent);
-            let kind = Kind::Message { tie, side, at: untag(tag).2 };
+            self.connections[connection].directions[side].sent.push(sent);
+            let kind = Kind::Message { connection, side, at: untag(tag).2 };
             self.actors[who].book.posted_send(kind, id, &pieces, content);
         }
     }
@@ -127,11 +127,11 @@ impl Play<'_> {
     }
 
     pub fn write(&mut self) {
-        let Some((who, tie, side)) = self.connected() else { return self.connect_somebody() };
-        let Some(peer) = self.ties[tie].ends[1 - side] else { return self.send() };
+        let Some((who, connection, side)) = self.connected() else { return self.connect_somebody() };
+        let Some(peer) = self.connections[connection].ends[1 - side] else { return self.send() };
         let immediate = self.dice.percent(50);
         if immediate {
-            self.prepare(tie, side, 0);
+            self.prepare(connection, side, 0);
         }
         let Some(target) = &self.actors[peer].target else { return };
         let remote = target.window.remote();
@@ -139,7 +139,7 @@ impl Play<'_> {
         let len = self.dice.between(0, LENGTH - offset);
         // Without immediate data the tag is one that no message has.
         let id = self.number();
-        let tag = if immediate { self.ties[tie].next_tag(tie, side) } else { !id };
+        let tag = if immediate { self.connections[connection].next_tag(connection, side) } else { !id };
         let (pieces, content) = (self.pieces(len), payload(tag, len));
         let station = &self.stations[self.actors[who].home];
         let from = segments(&station.nic, station.ptag, id, &pieces, &content);
@@ -147,17 +147,17 @@ impl Play<'_> {
         let mut kind = Kind::Write;
         if immediate {
             descriptor = descriptor.immediate(tag);
-            kind = Kind::Message { tie, side, at: untag(tag).2 };
+            kind = Kind::Message { connection, side, at: untag(tag).2 };
         }
         let name = if immediate { "rdma_write (immediate)" } else { "rdma_write" };
         let details = format!("of {len} bytes at {offset} on {who}, tag {tag:#x}");
         if self.post(who, name, &details, descriptor).is_ok() {
             let (step, ordered) = (self.step, self.ordered(who));
             let history = &mut self.actors[peer].target.as_mut().expect("just seen").history;
-            history.accepted(tag, (tie, side, ordered), offset, len, step);
+            history.accepted(tag, (connection, side, ordered), offset, len, step);
             if immediate {
                 let sent = Sent { tag, len, immediate, written: true, posted: step, arrived: None };
-                self.ties[tie].ways[side].sent.push(sent);
+                self.connections[connection].directions[side].sent.push(sent);
             }
             self.actors[who].book.posted_send(kind, id, &pieces, content);
         }
@@ -168,8 +168,8 @@ impl Play<'_> {
             actor.state() == State::Connected && actor.level != udeck_via::Reliability::Unreliable
         };
         let Some(who) = self.somebody(readable) else { return self.send() };
-        let (tie, side) = self.actors[who].tie.expect("connected");
-        let Some(owner) = self.ties[tie].ends[1 - side] else { return self.send() };
+        let (connection, side) = self.actors[who].connection.expect("connected");
+        let Some(owner) = self.connections[connection].ends[1 - side] else { return self.send() };
         let offset = self.dice.below(LENGTH);
         let len = self.dice.between(0, LENGTH - offset);
         let (id, pieces) = (self.number(), self.pieces(len));
@@ -202,8 +202,8 @@ impl Play<'_> {
 
     /// Posts RDMA where the peer does not allow it.
     pub fn forbidden(&mut self) {
-        let Some((who, tie, side)) = self.connected() else { return };
-        let Some(peer) = self.ties[tie].ends[1 - side] else { return };
+        let Some((who, connection, side)) = self.connected() else { return };
+        let Some(peer) = self.connections[connection].ends[1 - side] else { return };
         let Some(target) = &self.actors[peer].target else { return };
         let whole = target.window.remote();
         let wrong = match self.dice.below(3) {
@@ -295,20 +295,20 @@ impl Play<'_> {
         // reported after it, too.
         let actor = &self.actors[who];
         let posted = actor.book.receives.front().expect("a receive was reported that nobody has posted");
-        let (own, (tie, side)) = (is_own(posted.id), actor.ties[&posted.batch]);
-        let level = self.ties[tie].level;
-        let way = &mut self.ties[tie].ways[1 - side];
-        let sent = way.arrives(level, completion.immediate);
+        let (own, (connection, side)) = (is_own(posted.id), actor.connections[&posted.batch]);
+        let level = self.connections[connection].level;
+        let direction = &mut self.connections[connection].directions[1 - side];
+        let sent = direction.arrives(level, completion.immediate);
         let (tag, posted) = (sent.tag, sent.posted);
         if own && !sent.written && completion.length > 0 {
             self.coverage.used("a message came into memory of the program's own");
         }
         let actor = &mut self.actors[who];
         actor.book.received(completion, Some(sent));
-        way.reported(tag, status, level);
+        direction.reported(tag, status, level);
         if let Some(target) = &mut actor.target {
             let ordered = level != udeck_via::Reliability::Unreliable;
-            target.history.seen((tie, 1 - side), tag, posted, ordered, self.step);
+            target.history.seen((connection, 1 - side), tag, posted, ordered, self.step);
             target.check(self.step);
         }
     }
@@ -323,8 +323,8 @@ impl Play<'_> {
             self.coverage.used("a message left memory of the program's own");
         }
         match posted.kind {
-            Kind::Message { tie, side, at } if status == Status::Done => {
-                let arrived = self.ties[tie].ways[side].sent[at].arrived;
+            Kind::Message { connection, side, at } if status == Status::Done => {
+                let arrived = self.connections[connection].directions[side].sent[at].arrived;
                 let promised = level == udeck_via::Reliability::Reception;
                 assert!(
                     !promised || arrived == Some(Status::Done),

@@ -34,7 +34,7 @@ fn private_data_travel_both_ways(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     for len in [0, 1, MAX_PRIVATE_DATA] {
         let (ours, theirs) = (pattern(1, len), pattern(2, len));
-        a.ask(&door.address(), &ours);
+        a.request_connection(&door.address(), &ours);
         let request = door.request();
         assert_eq!(request.private_data(), ours);
         accept(&b, request, &theirs);
@@ -53,7 +53,7 @@ fn private_data_too_long_are_refused(fabric: &dyn Fabric) {
     let error = a.ep.connect(&door.address(), soon().remaining(), &long).unwrap_err();
     assert!(matches!(error, Error::Length { .. }), "{error}");
     assert_eq!(a.ep.state(), EpState::Unconnected);
-    a.ask(&door.address(), b"");
+    a.request_connection(&door.address(), b"");
     let (error, request) = b.ep.accept(door.request(), &long).unwrap_err();
     assert!(matches!(error, Error::Length { .. }), "{error}");
     accept(&b, request, b"");
@@ -63,7 +63,7 @@ fn private_data_too_long_are_refused(fabric: &dyn Fabric) {
 fn a_rejection_carries_its_reason(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     for reason in [vec![], pattern(3, MAX_PRIVATE_DATA)] {
-        a.ask(&door.address(), b"");
+        a.request_connection(&door.address(), b"");
         door.request().reject(&reason).unwrap();
         assert_eq!(a.told(), Connection::PeerRejected);
         assert_eq!((a.answer(), a.ep.state()), (reason, EpState::Disconnected));
@@ -74,7 +74,7 @@ fn a_rejection_carries_its_reason(fabric: &dyn Fabric) {
 
 fn a_request_dropped_unanswered_is_refused(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
-    a.ask(&door.address(), b"");
+    a.request_connection(&door.address(), b"");
     drop(door.request());
     assert_eq!(a.told(), Connection::PeerRejected);
     a.ep.reset().unwrap();
@@ -86,7 +86,7 @@ fn nobody_listens(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     let to = door.address();
     drop(door);
-    a.ask(&to, b"");
+    a.request_connection(&to, b"");
     assert_eq!(a.told(), Connection::NonPeerRejected);
     a.ep.reset().unwrap();
     Door::at(&b, 1).join(&a, &b);
@@ -96,7 +96,7 @@ fn who_listens_in_time_is_found(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     let to = door.address();
     drop(door);
-    a.ask(&to, b"");
+    a.request_connection(&to, b"");
     assert_eq!(a.ep.state(), EpState::ActivePending);
     let door = Door::at(&b, 1);
     accept(&b, door.request(), b"");
@@ -135,7 +135,7 @@ fn a_withdrawn_request_connects_nobody(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric);
     let Pair { a, b, door } = &mut pair;
     a.post_receive(&[5]);
-    a.ask(&door.address(), b"");
+    a.request_connection(&door.address(), b"");
     let request = door.request();
     a.ep.disconnect(false).unwrap();
     assert_eq!(a.told(), Connection::Disconnected);
@@ -152,7 +152,7 @@ fn each_request_is_answered_once(fabric: &dyn Fabric) {
     let door = Door::at(&server, 5);
     let askers: Vec<End> = (0..6).map(|_| End::on(&nic)).collect();
     for (number, asker) in (0..).zip(&askers) {
-        asker.ask(&door.address(), &[number]);
+        asker.request_connection(&door.address(), &[number]);
     }
     let mut requests: Vec<_> = askers.iter().map(|_| door.request()).collect();
     requests.sort_by_key(|request| request.private_data()[0] % 3);
@@ -181,7 +181,7 @@ fn qualifiers_are_compared_by_all_their_bits(fabric: &dyn Fabric) {
     let qualifiers = [0, 1 << 32, 1 << 63, u64::MAX, u64::from(u32::MAX)];
     let doors: Vec<Door> = qualifiers.iter().map(|qualifier| Door::at(&b, *qualifier)).collect();
     for (door, qualifier) in doors.iter().zip(qualifiers) {
-        a.ask(&door.address(), &qualifier.to_be_bytes());
+        a.request_connection(&door.address(), &qualifier.to_be_bytes());
         let request = door.request();
         assert_eq!(request.private_data(), qualifier.to_be_bytes());
         request.reject(b"right").unwrap();
@@ -203,7 +203,7 @@ fn different_secrets_never_connect(fabric: &dyn Fabric) {
     let [stranger, nic] = [1, 2]
         .map(|secret| End::on(&fabric.open(&Options { keys: [secret; 32].into(), ..Options::default() })));
     let door = Door::at(&nic, 1);
-    stranger.ask(&door.address(), b"");
+    stranger.request_connection(&door.address(), b"");
     let told = stranger.told();
     assert!(matches!(told, Connection::Unreachable | Connection::NonPeerRejected), "{told:?}");
     assert!(door.request_by(Deadline::now()).is_none(), "the request never came through");

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use udeck_conformance::both::{End as _, How};
+use udeck_conformance::both::{End as _, PostStatus};
 use udeck_conformance::kit::{assert_bytes, pattern, soon, until};
 use udeck_conformance::{Case, Fabric, Options};
 use udeck_dat::{Connection, Ep, EpAttributes, Evd, Event, Ia, Lmr, Pz, Status};
@@ -46,7 +46,7 @@ fn many_to_one_all_arrive_in_order(fabric: &dyn Fabric) {
                     let cookie = (receivers.len() * EACH + number) as u64;
                     ep.post_receive(Lmr::new(&pz, room).unwrap(), cookie).unwrap();
                 }
-                sender.ask(&psp.address(), b"");
+                sender.request_connection(&psp.address(), b"");
                 let Event::Request(request) = requests.wait(soon()).unwrap() else { panic!() };
                 ep.accept(request, b"").map_err(|(error, _)| error).unwrap();
                 assert_eq!(sender.told(), Connection::Established);
@@ -71,10 +71,12 @@ fn many_to_one_all_arrive_in_order(fabric: &dyn Fabric) {
         }
         let mut next = vec![0; receivers.len()];
         while next.iter().sum::<usize>() < receivers.len() * EACH {
-            let Event::Dto(over) = evd.wait(soon()).expect("messages are still to come") else { panic!() };
-            let at = receivers.iter().position(|ep| ep.id() == over.ep).expect("one of ours");
-            assert_eq!((over.status, over.cookie), (Status::Success, (at * EACH + next[at]) as u64));
-            assert_bytes(&over.iov.into_lmr()[..over.length], &message(at, next[at]));
+            let Event::Dto(finished) = evd.wait(soon()).expect("messages are still to come") else {
+                panic!()
+            };
+            let at = receivers.iter().position(|ep| ep.id() == finished.ep).expect("one of ours");
+            assert_eq!((finished.status, finished.cookie), (Status::Success, (at * EACH + next[at]) as u64));
+            assert_bytes(&finished.iov.into_lmr()[..finished.length], &message(at, next[at]));
             next[at] += 1;
         }
     });
@@ -109,8 +111,8 @@ fn is_held_back(fabric: &dyn Fabric, len: usize) {
                 }
             }
         }
-        while let Some(Event::Dto(over)) = a.requests.dequeue() {
-            assert_eq!((over.status, over.length), (Status::Success, len));
+        while let Some(Event::Dto(finished)) = a.requests.dequeue() {
+            assert_eq!((finished.status, finished.length), (Status::Success, len));
         }
     }
     assert!(held_back > 0, "{MESSAGES} messages fit queues of 64");
@@ -122,7 +124,7 @@ fn is_held_back(fabric: &dyn Fabric, len: usize) {
     let mut a = a;
     a.disconnect();
     let flushed = until("the end", || b.receive_by(soon()));
-    assert_eq!(flushed.how, How::Flushed, "no more than was sent");
+    assert_eq!(flushed.status, PostStatus::Flushed, "no more than was sent");
 }
 
 fn a_flood_of_short_messages_is_held_back(fabric: &dyn Fabric) {

@@ -19,7 +19,7 @@ fn many_ask_at_a_time(fabric: &dyn Fabric) {
     let door = Door::at(&server, 9);
     let askers: Vec<End> = (0..MANY).map(|_| End::on(&here)).collect();
     for (number, asker) in askers.iter().enumerate() {
-        asker.ask(&door.address(), &[number as u8]);
+        asker.request_connection(&door.address(), &[number as u8]);
     }
     let mut served = Vec::new();
     for _ in 0..MANY {

@@ -30,7 +30,7 @@ fn an_address_is_a_value(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     let ServiceAddress::Nic { nic, qualifier } = door.address() else { panic!("made of a NIC") };
     assert_eq!((&nic, qualifier), (&b.ia.nic().attributes().address, 1));
-    a.ask(&ServiceAddress::Nic { nic, qualifier }, b"");
+    a.request_connection(&ServiceAddress::Nic { nic, qualifier }, b"");
     door.request().reject(b"").unwrap();
 }
 

@@ -44,7 +44,7 @@ fn completions_outlive_their_end_point(fabric: &dyn Fabric) {
 fn a_request_outlives_its_service_point(fabric: &dyn Fabric) {
     let mut pair = Pair::idle(fabric);
     let door = Door::at(&pair.b, 2);
-    pair.a.ask(&door.address(), b"");
+    pair.a.request_connection(&door.address(), b"");
     let request = door.request();
     drop(door);
     accept(&pair.b, request, b"");
@@ -55,7 +55,7 @@ fn a_request_outlives_its_service_point(fabric: &dyn Fabric) {
 /// A request that nobody has taken is refused when its dispatcher ends.
 fn a_dispatcher_takes_along_what_is_in_it(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
-    a.ask(&door.address(), b"");
+    a.request_connection(&door.address(), b"");
     udeck_conformance::kit::until("the request has come", || (!door.requests.is_empty()).then_some(()));
     drop(door);
     assert_eq!(a.told(), Connection::PeerRejected);

@@ -19,7 +19,7 @@ fn states_follow_connect_and_disconnect(fabric: &dyn Fabric) {
     let Pair { a, b, door } = Pair::idle(fabric);
     let states = || (a.ep.state(), b.ep.state());
     assert_eq!(states(), (EpState::Unconnected, EpState::Unconnected));
-    a.ask(&door.address(), b"");
+    a.request_connection(&door.address(), b"");
     let request = door.request();
     assert_eq!(states(), (EpState::ActivePending, EpState::Unconnected));
     accept(&b, request, b"");
@@ -76,7 +76,7 @@ fn a_connected_end_point_neither_asks_nor_accepts(fabric: &dyn Fabric) {
     let (other, answer) = (End::on(&fabric.open(&Options::default())), End::on(b.ia.nic()));
     // An end point accepts only requests that arrived at its own adapter.
     let own = Door::at(&answer, 2);
-    other.ask(&own.address(), b"");
+    other.request_connection(&own.address(), b"");
     let (error, request) = b.ep.accept(own.request(), b"").unwrap_err();
     assert!(is_in(&error, EpState::Connected), "{error}");
     accept(&answer, request, b"");

@@ -1,6 +1,6 @@
 //! Messages that find no receive: they wait for one, as hardware does by repeating them.
 
-use udeck_conformance::both::{Access, End as _, How};
+use udeck_conformance::both::{Access, End as _, PostStatus};
 use udeck_conformance::kit::{assert_bytes, pattern, soon};
 use udeck_conformance::{Case, Fabric};
 use udeck_dat::{Connection, EpState};
@@ -58,7 +58,7 @@ fn the_end_comes_behind_what_waits(fabric: &dyn Fabric) {
     }
     assert_eq!(b.told(), Connection::Disconnected);
     b.post_receive(&[1]);
-    assert_eq!(b.receive_by(soon()).expect("it is reported").how, How::Flushed);
+    assert_eq!(b.receive_by(soon()).expect("it is reported").status, PostStatus::Flushed);
 }
 
 /// The reads wait behind a message without a receive, under way or at the peer.
@@ -75,9 +75,9 @@ fn reads_under_way_are_flushed(fabric: &dyn Fabric) {
             a.ep.disconnect(false).unwrap();
         }
         for _ in 0..5 {
-            let over = a.request_by(soon()).expect("it is reported");
-            assert_eq!((over.how, over.length), (How::Flushed, 0));
-            assert_bytes(&over.parts[0], &[0xcc; 200_000]);
+            let finished = a.request_by(soon()).expect("it is reported");
+            assert_eq!((finished.status, finished.length), (PostStatus::Flushed, 0));
+            assert_bytes(&finished.parts[0], &[0xcc; 200_000]);
         }
         a.assert_quiet();
     }

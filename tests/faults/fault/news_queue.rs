@@ -14,85 +14,87 @@ use udeck_via::transport::{Armed, Notifier, Queue, Queues, Ready, Waiter};
 
 /// Number of polls in a row that do not name a forgotten queue, after which it counts as empty: a transport with
 /// several queues need not check each of them each time.
-const EMPTY_LOOKS: u32 = 64;
+const EMPTY_POLLS: u32 = 64;
 
 /// Largest number of queues left here by endpoints that are named in a row before the transport is polled.
 const DUE_IN_A_ROW: u32 = 16;
 
-/// Desks of a device's waiters.
+/// News queues of a device's waiters.
 #[derive(Debug, Default)]
-pub struct Desks(Mutex<Vec<Weak<Desk>>>);
+pub struct NewsQueues(Mutex<Vec<Weak<NewsQueue>>>);
 
 /// Place where endpoints leave news of their own making for a waiter.
 #[derive(Debug)]
-pub struct Desk {
+pub struct NewsQueue {
     /// Notifier of the waiter; not kept alive, because its transport relies on its end.
     notifier: Weak<dyn Notifier>,
-    sheet: Mutex<Sheet>,
+    state: Mutex<NewsState>,
 }
 
 #[derive(Debug, Default)]
-struct Sheet {
+struct NewsState {
     /// Queues to be named, with the number of the connection: each queue at most once.
     due: VecDeque<(u64, Ready)>,
     /// Queue that the transport named last, unless its connection has been left.
     last_named: Option<Ready>,
 }
 
-/// Connection of a queue to the desk of its waiter.
+/// Connection of a work queue to the news queue of its waiter.
 #[derive(Debug)]
-pub struct News {
-    desk: Arc<Desk>,
+pub struct QueueNews {
+    news_queue: Arc<NewsQueue>,
     connection: u64,
     ready: Ready,
 }
 
-impl Desks {
-    fn open(&self, notifier: &Arc<dyn Notifier>) -> Arc<Desk> {
-        let desk = Arc::new(Desk { notifier: Arc::downgrade(notifier), sheet: Mutex::default() });
-        let mut desks = self.0.lock();
-        desks.retain(|desk| desk.strong_count() > 0);
-        desks.push(Arc::downgrade(&desk));
-        desk
+impl NewsQueues {
+    fn open(&self, notifier: &Arc<dyn Notifier>) -> Arc<NewsQueue> {
+        let news_queue = Arc::new(NewsQueue { notifier: Arc::downgrade(notifier), state: Mutex::default() });
+        let mut news_queues = self.0.lock();
+        news_queues.retain(|news_queue| news_queue.strong_count() > 0);
+        news_queues.push(Arc::downgrade(&news_queue));
+        news_queue
     }
 
-    /// The desk of the waiter behind `notifier`; a desk that nobody reads, if this waiter is not wrapped.
-    fn of(&self, notifier: &Arc<dyn Notifier>) -> Arc<Desk> {
-        let is_its = |desk: &Arc<Desk>| std::ptr::addr_eq(desk.notifier.as_ptr(), Arc::as_ptr(notifier));
+    /// The news queue of the waiter behind `notifier`; a news queue that nobody reads, if this waiter is not wrapped.
+    fn of(&self, notifier: &Arc<dyn Notifier>) -> Arc<NewsQueue> {
+        let is_its = |news_queue: &Arc<NewsQueue>| {
+            std::ptr::addr_eq(news_queue.notifier.as_ptr(), Arc::as_ptr(notifier))
+        };
         let found = self.0.lock().iter().filter_map(Weak::upgrade).find(is_its);
         found.unwrap_or_else(|| self.open(notifier))
     }
 
-    /// Connections to the desks for a connection's send and receive queue.
-    pub fn news(&self, connection: &Connection<'_>) -> [News; 2] {
+    /// Connections to the news queues for a connection's send and receive queue.
+    pub fn news(&self, connection: &Connection<'_>) -> [QueueNews; 2] {
         let Queues { send, receive, context, .. } = connection.queues;
-        [(send, Queue::Send), (receive, Queue::Receive)].map(|(notifier, queue)| News {
-            desk: self.of(notifier),
+        [(send, Queue::Send), (receive, Queue::Receive)].map(|(notifier, queue)| QueueNews {
+            news_queue: self.of(notifier),
             connection: connection.number,
             ready: Ready { context, queue },
         })
     }
 }
 
-impl News {
+impl QueueNews {
     /// Makes the waiter name the queue once more, and wake if it sleeps.
     pub fn name(&self) {
-        let mut sheet = self.desk.sheet.lock();
+        let mut state = self.news_queue.state.lock();
         let entry = (self.connection, self.ready);
-        if !sheet.due.contains(&entry) {
-            sheet.due.push_back(entry);
+        if !state.due.contains(&entry) {
+            state.due.push_back(entry);
         }
-        drop(sheet);
-        if let Some(notifier) = self.desk.notifier.upgrade() {
+        drop(state);
+        if let Some(notifier) = self.news_queue.notifier.upgrade() {
             notifier.wake();
         }
     }
 
     /// Forgets the connection: nothing names it any more.
     pub fn forget(&self) {
-        let mut sheet = self.desk.sheet.lock();
-        sheet.due.retain(|(connection, _)| *connection != self.connection);
-        sheet.last_named = sheet.last_named.filter(|last| *last != self.ready);
+        let mut state = self.news_queue.state.lock();
+        state.due.retain(|(connection, _)| *connection != self.connection);
+        state.last_named = state.last_named.filter(|last| *last != self.ready);
     }
 }
 
@@ -100,11 +102,11 @@ impl News {
 #[derive(Debug)]
 pub struct FaultyWaiter {
     inner: Box<dyn Waiter>,
-    desk: Arc<Desk>,
+    news_queue: Arc<NewsQueue>,
     plan: Plan,
     /// Random decisions about news, and about polls that find none.
     news: Dice,
-    looks: Dice,
+    polls: Dice,
     forgotten: Vec<Forgotten>,
     /// Number of queues left here by endpoints that were named in a row.
     due_in_a_row: u32,
@@ -114,17 +116,17 @@ pub struct FaultyWaiter {
 struct Forgotten {
     ready: Ready,
     /// Number of polls in a row that did not find it.
-    empty_looks: u32,
+    empty_polls: u32,
 }
 
 impl FaultyWaiter {
-    pub fn new(inner: Box<dyn Waiter>, plan: Plan, seed: u64, number: u64, desks: &Desks) -> Self {
+    pub fn new(inner: Box<dyn Waiter>, plan: Plan, seed: u64, number: u64, news_queues: &NewsQueues) -> Self {
         FaultyWaiter {
-            desk: desks.open(&inner.notifier()),
+            news_queue: news_queues.open(&inner.notifier()),
             inner,
             plan,
             news: Dice::new(seed, 4 * number + 2),
-            looks: Dice::new(seed, 4 * number + 3),
+            polls: Dice::new(seed, 4 * number + 3),
             forgotten: Vec::new(),
             due_in_a_row: 0,
         }
@@ -137,14 +139,14 @@ impl FaultyWaiter {
         }
         let [forget] = self.news.throw([&self.plan.forget_wakeup]);
         if forget {
-            self.forgotten.push(Forgotten { ready, empty_looks: 0 });
+            self.forgotten.push(Forgotten { ready, empty_polls: 0 });
         }
         forget
     }
 
     /// Next queue that an endpoint has left here.
     fn due(&mut self) -> Option<Ready> {
-        let (_, ready) = self.desk.sheet.lock().due.pop_front()?;
+        let (_, ready) = self.news_queue.state.lock().due.pop_front()?;
         self.due_in_a_row += 1;
         Some(ready)
     }
@@ -156,21 +158,21 @@ impl FaultyWaiter {
         match found {
             Some(ready) if self.keeps_quiet_about(ready) => None,
             Some(ready) => {
-                self.desk.sheet.lock().last_named = Some(ready);
+                self.news_queue.state.lock().last_named = Some(ready);
                 Some(ready)
             }
             None => {
-                let [spurious] = self.looks.throw([&self.plan.spurious_news]);
-                self.desk.sheet.lock().last_named.filter(|_| spurious)
+                let [spurious] = self.polls.throw([&self.plan.spurious_news]);
+                self.news_queue.state.lock().last_named.filter(|_| spurious)
             }
         }
     }
 
     fn note_look(&mut self, found: Option<Ready>) {
         self.forgotten.retain_mut(|forgotten| {
-            let looks = mem::take(&mut forgotten.empty_looks);
-            forgotten.empty_looks = if found == Some(forgotten.ready) { 0 } else { looks + 1 };
-            forgotten.empty_looks < EMPTY_LOOKS
+            let polls = mem::take(&mut forgotten.empty_polls);
+            forgotten.empty_polls = if found == Some(forgotten.ready) { 0 } else { polls + 1 };
+            forgotten.empty_polls < EMPTY_POLLS
         });
     }
 }
@@ -193,18 +195,18 @@ impl Waiter for FaultyWaiter {
     }
 
     fn sole_active(&mut self) -> Option<Ready> {
-        if self.desk.sheet.lock().due.is_empty() { self.inner.sole_active() } else { None }
+        if self.news_queue.state.lock().due.is_empty() { self.inner.sole_active() } else { None }
     }
 
     fn park(&mut self, limit: Duration) {
-        if self.desk.sheet.lock().due.is_empty() {
+        if self.news_queue.state.lock().due.is_empty() {
             // A queue named from now on wakes the waiter: `News::name` does.
             self.inner.park(limit);
         }
     }
 
     fn arm(&mut self) -> Armed {
-        if self.desk.sheet.lock().due.is_empty() { self.inner.arm() } else { Armed::News }
+        if self.news_queue.state.lock().due.is_empty() { self.inner.arm() } else { Armed::News }
     }
 
     fn notifier(&self) -> Arc<dyn Notifier> {
