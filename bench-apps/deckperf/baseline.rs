@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::failure::{Failure, Result};
+use crate::failure::{PerfError, Result};
 
 /// Limits at one size, in µs.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +80,11 @@ impl Baselines {
     /// Measures the limits at `size` bytes. Blocks for a few milliseconds, longer at the largest sizes.
     pub fn measure(&mut self, size: usize) -> Result<BaselineSample> {
         thread::sleep(RANK_1_FALLS_ASLEEP);
-        let line = self.line().map_err(Failure::system("measuring the raw cache line"))?;
+        let line = self.line().map_err(PerfError::system("measuring the raw cache line"))?;
         let copies = if size < MIN_COPY {
             None
         } else {
-            Some(self.copies(size).map_err(Failure::system("measuring the raw copies"))?)
+            Some(self.copies(size).map_err(PerfError::system("measuring the raw copies"))?)
         };
         Ok(BaselineSample { line, copies })
     }

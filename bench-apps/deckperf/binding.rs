@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{PerfError, Result};
 
 /// One place of the `--bind` list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spot {
+pub enum BindPlace {
     /// This core.
     Core(usize),
     /// A core of this NUMA node that no earlier rank of the host has.
@@ -20,18 +20,19 @@ pub struct Cpus {
     nodes: Vec<(usize, Vec<usize>)>,
 }
 
-impl Spot {
+impl BindPlace {
     /// Reads `3` or `node:1`.
     ///
     /// # Errors
     /// A sentence on the forms that are allowed.
     pub fn parse(text: &str) -> Result<Self, String> {
         let number = |digits: &str| digits.parse().ok();
-        let spot = match text.strip_prefix("node:") {
-            Some(node) => number(node).map(Spot::Node),
-            None => number(text).map(Spot::Core),
+        let bind_place = match text.strip_prefix("node:") {
+            Some(node) => number(node).map(BindPlace::Node),
+            None => number(text).map(BindPlace::Core),
         };
-        spot.ok_or_else(|| "a core (0, 1, ...) or a NUMA node (node:0, node:1, ...) for each rank".to_owned())
+        bind_place
+            .ok_or_else(|| "a core (0, 1, ...) or a NUMA node (node:0, node:1, ...) for each rank".to_owned())
     }
 }
 
@@ -69,45 +70,51 @@ fn cpu_list(text: &str) -> Vec<usize> {
 ///
 /// # Errors
 /// The list is too short, or a core or node does not exist, or this process may not use it.
-pub fn core_of(spots: &[Spot], local: usize, ranks: usize, usable: &[usize], cpus: &Cpus) -> Result<usize> {
-    if spots.len() < ranks {
-        return Err(Failure::Bind(format!(
+pub fn core_of(
+    bind_places: &[BindPlace],
+    local: usize,
+    ranks: usize,
+    usable: &[usize],
+    cpus: &Cpus,
+) -> Result<usize> {
+    if bind_places.len() < ranks {
+        return Err(PerfError::Bind(format!(
             "names {} places, and {ranks} ranks run on this host: name one for each",
-            spots.len()
+            bind_places.len()
         )));
     }
     let mut taken = Vec::new();
-    for &spot in &spots[..=local] {
-        taken.push(resolve(spot, &taken, usable, cpus)?);
+    for &bind_place in &bind_places[..=local] {
+        taken.push(resolve(bind_place, &taken, usable, cpus)?);
     }
-    taken.last().copied().ok_or_else(|| Failure::Bind("names no place".to_owned()))
+    taken.last().copied().ok_or_else(|| PerfError::Bind("names no place".to_owned()))
 }
 
 /// Checks every place of the list.
 ///
 /// # Errors
 /// The same as [`core_of`]'s.
-pub fn check(spots: &[Spot], ranks: usize) -> Result {
-    match ranks.min(spots.len()).checked_sub(1) {
+pub fn check(bind_places: &[BindPlace], ranks: usize) -> Result {
+    match ranks.min(bind_places.len()).checked_sub(1) {
         None => Ok(()),
         Some(last) => {
-            core_of(spots, last, ranks, &udeck::sys::usable_cpus(), &Cpus::of_this_host()).map(drop)
+            core_of(bind_places, last, ranks, &udeck::sys::usable_cpus(), &Cpus::of_this_host()).map(drop)
         }
     }
 }
 
-fn resolve(spot: Spot, taken: &[usize], usable: &[usize], cpus: &Cpus) -> Result<usize> {
+fn resolve(bind_place: BindPlace, taken: &[usize], usable: &[usize], cpus: &Cpus) -> Result<usize> {
     let may = || format!("this process may use {}", show(usable));
-    let failed = |what: String| Err(Failure::Bind(what));
-    match spot {
-        Spot::Core(core) if !cpus.online.is_empty() && !cpus.online.contains(&core) => {
+    let failed = |what: String| Err(PerfError::Bind(what));
+    match bind_place {
+        BindPlace::Core(core) if !cpus.online.is_empty() && !cpus.online.contains(&core) => {
             failed(format!("core {core} does not exist: this host has {}", show(&cpus.online)))
         }
-        Spot::Core(core) if !usable.contains(&core) => {
+        BindPlace::Core(core) if !usable.contains(&core) => {
             failed(format!("core {core} may not be used here: {}", may()))
         }
-        Spot::Core(core) => Ok(core),
-        Spot::Node(node) => {
+        BindPlace::Core(core) => Ok(core),
+        BindPlace::Node(node) => {
             let Some((_, cores)) = cpus.nodes.iter().find(|(known, _)| *known == node) else {
                 let known: Vec<usize> = cpus.nodes.iter().map(|(node, _)| *node).collect();
                 return failed(format!("NUMA node {node} does not exist: this host has {}", show(&known)));
@@ -134,42 +141,48 @@ mod tests {
         Cpus { online: (0..8).collect(), nodes: vec![(0, vec![0, 1, 2, 3]), (1, vec![4, 5, 6, 7])] }
     }
 
-    fn of(spots: &[Spot], local: usize, usable: &[usize]) -> Result<usize, String> {
-        core_of(spots, local, 2, usable, &cpus()).map_err(|error| error.to_string())
+    fn of(bind_places: &[BindPlace], local: usize, usable: &[usize]) -> Result<usize, String> {
+        core_of(bind_places, local, 2, usable, &cpus()).map_err(|error| error.to_string())
     }
 
     #[test]
     fn lists_are_read_as_the_kernel_writes_them() {
         assert_eq!(cpu_list("0-2,5\n"), [0, 1, 2, 5]);
         assert_eq!(cpu_list(""), [0; 0]);
-        assert_eq!((Spot::parse("3"), Spot::parse("node:1")), (Ok(Spot::Core(3)), Ok(Spot::Node(1))));
+        assert_eq!(
+            (BindPlace::parse("3"), BindPlace::parse("node:1")),
+            (Ok(BindPlace::Core(3)), Ok(BindPlace::Node(1)))
+        );
         for text in ["", "x", "node:", "-1", "socket:0"] {
-            assert!(Spot::parse(text).is_err(), "{text}");
+            assert!(BindPlace::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn ranks_go_where_they_are_put() {
         let all: Vec<usize> = (0..8).collect();
-        assert_eq!(of(&[Spot::Core(5), Spot::Core(2)], 1, &all), Ok(2));
-        assert_eq!(of(&[Spot::Core(4), Spot::Node(1)], 1, &all), Ok(5), "the next one of the node");
-        assert_eq!(of(&[Spot::Node(0), Spot::Node(1)], 1, &[0, 7]), Ok(7));
+        assert_eq!(of(&[BindPlace::Core(5), BindPlace::Core(2)], 1, &all), Ok(2));
+        assert_eq!(of(&[BindPlace::Core(4), BindPlace::Node(1)], 1, &all), Ok(5), "the next one of the node");
+        assert_eq!(of(&[BindPlace::Node(0), BindPlace::Node(1)], 1, &[0, 7]), Ok(7));
         assert_eq!(cpus().node_of(6), Some(1));
     }
 
     #[test]
     fn what_is_not_there_or_not_allowed_is_said() {
         let usable = [0, 1];
-        for (spots, part) in [
-            ([Spot::Core(99), Spot::Core(0)], "core 99 does not exist: this host has 0, 1, 2"),
-            ([Spot::Core(7), Spot::Core(0)], "core 7 may not be used here: this process may use 0, 1"),
-            ([Spot::Node(3), Spot::Core(0)], "NUMA node 3 does not exist: this host has 0, 1"),
-            ([Spot::Node(1), Spot::Core(0)], "NUMA node 1 has no core left among 4, 5, 6, 7"),
+        for (bind_places, part) in [
+            ([BindPlace::Core(99), BindPlace::Core(0)], "core 99 does not exist: this host has 0, 1, 2"),
+            (
+                [BindPlace::Core(7), BindPlace::Core(0)],
+                "core 7 may not be used here: this process may use 0, 1",
+            ),
+            ([BindPlace::Node(3), BindPlace::Core(0)], "NUMA node 3 does not exist: this host has 0, 1"),
+            ([BindPlace::Node(1), BindPlace::Core(0)], "NUMA node 1 has no core left among 4, 5, 6, 7"),
         ] {
-            let error = of(&spots, 0, &usable).expect_err("not there");
+            let error = of(&bind_places, 0, &usable).expect_err("not there");
             assert!(error.contains(part), "{error}");
         }
-        let error = of(&[Spot::Core(0)], 0, &usable).expect_err("one place");
+        let error = of(&[BindPlace::Core(0)], 0, &usable).expect_err("one place");
         assert!(error.contains("names 1 places, and 2 ranks"), "{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! The command line: commands, and the task of each. Shared options and plans are in the folder.
 
+mod accepted_options;
 mod options;
 mod plans;
-mod taken;
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ use udeck_manual::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
 
-use crate::binding::Spot;
+use crate::binding::BindPlace;
 use crate::plan::{Checks, Format, Plan, Test};
 use crate::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
 
@@ -127,17 +127,17 @@ impl Parser for Cli {}
 
 impl CommandFactory for Cli {
     fn command() -> clap::Command {
-        taken::shown(Line::command())
+        accepted_options::with_help_filtered(Line::command())
     }
 
     fn command_for_update() -> clap::Command {
-        taken::shown(Line::command_for_update())
+        accepted_options::with_help_filtered(Line::command_for_update())
     }
 }
 
 impl FromArgMatches for Cli {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        match taken::refusal(&Line::command(), matches) {
+        match accepted_options::refusal(&Line::command(), matches) {
             Some(why) => Err(conflict(&why)),
             None => Line::from_arg_matches(matches).map(Cli),
         }
@@ -323,7 +323,7 @@ pub enum Task {
     /// Make an HTML page.
     Page(page::PagePlan),
     /// Run the ranks of a job, this many, under a conductor.
-    PeerRank(u32, peers::Course),
+    PeerRank(u32, peers::Setting),
     /// Measure processor time.
     Cpu(cpu::CpuPlan),
     /// Be a rank that `cpu` conducts.
@@ -355,7 +355,7 @@ impl Cli {
     }
 
     /// Places to bind ranks to; empty if none were given.
-    pub fn binding(&self) -> Vec<Spot> {
+    pub fn binding(&self) -> Vec<BindPlace> {
         self.0.options.bind.clone()
     }
 
@@ -376,9 +376,9 @@ impl Cli {
                 Err(conflict("--explain is about what carries messages of a mailbox; it measures nothing"))
             }
             (Some(Command::PeerRank { ranks, groups: true }), _) => {
-                Ok(Task::PeerRank(ranks, peers::Course::Groups))
+                Ok(Task::PeerRank(ranks, peers::Setting::Groups))
             }
-            (Some(Command::PeerRank { ranks, .. }), _) => Ok(Task::PeerRank(ranks, options.course())),
+            (Some(Command::PeerRank { ranks, .. }), _) => Ok(Task::PeerRank(ranks, options.setting())),
             (Some(Command::Collectives { peers, ranks }), _) => {
                 options.collectives_plan(peers, ranks).map(Task::Peers)
             }

@@ -82,7 +82,7 @@ pub fn measure(
 /// Serves as rank 1.
 pub fn follow(pair: &RankPair<'_>, plan: &ClonesPlan) -> Result {
     idle::follow(pair, CloneSets::open(pair, &plan.counts)?)?;
-    plan.sizes.iter().try_for_each(|&size| flood::pour(pair, plan.flooding, size))
+    plan.sizes.iter().try_for_each(|&size| flood::keep_full(pair, plan.flooding, size))
 }
 
 /// Largest size of the raw limits, in bytes.

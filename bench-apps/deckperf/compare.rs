@@ -12,7 +12,7 @@ mod verdict;
 use std::path::{Path, PathBuf};
 
 use self::{
-    cells::{Cell, Weather},
+    cells::{Cell, LineVariation},
     effect::Effect,
     input::Source,
     verdict::Verdict,
@@ -109,7 +109,7 @@ struct Comparison {
     missing: Vec<String>,
     /// Smallest change that counts, as a share.
     threshold: f64,
-    weather: Option<Weather>,
+    line_variation: Option<LineVariation>,
     /// Sentences on differences that `--force` overruled, and on differences that may matter.
     remarks: Vec<String>,
     all: bool,
@@ -249,8 +249,8 @@ fn judge(base: Vec<Source>, new: Vec<Source>, args: &CompareArgs) -> Result<Comp
         let figures = other.cell.figures.cmp(&one.cell.figures);
         verdicts.then(figures).then(change(other).total_cmp(&change(one)))
     });
-    let weather = cells::weather(&base, &new);
-    Ok(Comparison { base, new, rows, missing, threshold, weather, remarks, all: args.all })
+    let line_variation = cells::line_variation(&base, &new);
+    Ok(Comparison { base, new, rows, missing, threshold, line_variation, remarks, all: args.all })
 }
 
 fn parse_threshold(text: &str) -> Result<f64, String> {

@@ -28,7 +28,7 @@ use clap::ValueEnum;
 use self::{contenders::Contenders, report::CpuReport, usage::Accounting};
 pub use self::{mailboxes::serve, sockets::serve as serve_sockets};
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     peers::scratch::Scratch,
     plan::{Format, Payload},
 };
@@ -109,17 +109,18 @@ impl Kind {
 pub fn measure(plan: &CpuPlan) -> Result<String> {
     // deckrun sets this variable in each rank.
     if env::var_os("DECK_RANK").is_some() {
-        return Err(Failure::IsRank("cpu"));
+        return Err(PerfError::IsRank("cpu"));
     }
     let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
-        return Err(Failure::OneProcessor("cpu"));
+        return Err(PerfError::OneProcessor("cpu"));
     };
     udeck::sys::restrict_to_cpus(&[first, second])
-        .map_err(Failure::system("restricting this process to two processors"))?;
-    let accounting = Accounting::probe().map_err(Failure::system("looking how processor time is divided"))?;
+        .map_err(PerfError::system("restricting this process to two processors"))?;
+    let accounting =
+        Accounting::probe().map_err(PerfError::system("looking how processor time is divided"))?;
 
-    let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
-    let mut field = Contenders::assemble(scratch.path(), plan)?;
+    let scratch = Scratch::new().map_err(PerfError::system("making a folder for temporary files"))?;
+    let mut field = Contenders::start_all(scratch.path(), plan)?;
     let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan, &mut field, passed)?;

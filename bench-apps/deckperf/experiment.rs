@@ -7,7 +7,7 @@ use udeck::{Buf, Error, PostError, Postbox, Protocol};
 use crate::{
     baseline::{BaselineSample, Baselines},
     exchange::{Tally, exchange},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     handicap::Handicap,
     order::{Batch, Order},
     payload,
@@ -69,7 +69,7 @@ fn conduct_as(
     pair.send_words(&[])?;
     let report = pair.receive_words()?;
     let &[copied_there, messages, bytes, mismatches] = &report[..] else {
-        return Err(Failure::BadReport(report.len()));
+        return Err(PerfError::BadReport(report.len()));
     };
     tally.add(&Tally { messages, bytes, mismatches });
     Ok((Sample { elapsed, lasted: elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
@@ -202,7 +202,7 @@ pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Res
         words[0] = turn;
         let (got, wanted) = (pair.receive_each_word(window)?, words.iter().sum());
         if got != wanted {
-            return Err(Failure::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
+            return Err(PerfError::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
         }
         pair.acknowledge()
     })
@@ -282,7 +282,7 @@ pub fn check(pair: &RankPair<'_>, batch: &Batch, message: &[u8], seed: u64) -> R
     if batch.payload == Payload::WrittenRead {
         let (got, wanted) = (payload::sum(message), payload::expected_sum(batch.size, seed));
         if got != wanted {
-            return Err(Failure::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
+            return Err(PerfError::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
         }
     }
     Ok(())

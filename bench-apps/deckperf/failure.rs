@@ -6,7 +6,7 @@ use udeck::Protocol;
 
 /// Error with which a rank gives up.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum PerfError {
     /// The library refused or lost something.
     #[error(transparent)]
     Library(#[from] udeck::Error),
@@ -20,7 +20,9 @@ pub enum Failure {
     #[error("uDAPL: unexpected: {0}")]
     BadEvent(String),
     /// A size that the transport does not carry as one message.
-    #[error("uDAPL: a message of {wanted} bytes, and one has at most {most} here: name smaller --sizes")]
+    #[error(
+        "uDAPL: {wanted} bytes exceed the transport's largest message ({most} bytes): use smaller --sizes"
+    )]
     TooLarge {
         /// Bytes of the message.
         wanted: usize,
@@ -38,7 +40,7 @@ pub enum Failure {
         got: usize,
     },
     /// Nothing arrived in time, and no error was reported.
-    #[error("waited in vain for {0} (DECK_DEADLINE sets how long)")]
+    #[error("timed out waiting for {0} (DECK_DEADLINE sets how long)")]
     Overdue(&'static str),
     /// A contender of `deckperf peers` failed that the comparison needs.
     #[error("{who}: {what}")]
@@ -97,6 +99,9 @@ pub enum Failure {
     /// Rank 1 got an order that it does not understand: the ranks run different builds.
     #[error("rank 0 sent an order that this build does not know ({0}): do both ranks run the same deckperf?")]
     BadOrder(String),
+    /// The program broke a rule of its own.
+    #[error("an error in deckperf itself: {0}")]
+    Internal(String),
     /// A message is shorter or longer than what was posted.
     #[error("{protocol}: a message of {wanted} bytes arrived with {got} bytes")]
     WrongLength {
@@ -166,17 +171,17 @@ pub enum Failure {
 }
 
 /// Result of a rank's work.
-pub type Result<T = (), E = Failure> = std::result::Result<T, E>;
+pub type Result<T = (), E = PerfError> = std::result::Result<T, E>;
 
-impl<M> From<udeck::PostError<M>> for Failure {
+impl<M> From<udeck::PostError<M>> for PerfError {
     fn from(error: udeck::PostError<M>) -> Self {
-        Failure::Library(error.into())
+        PerfError::Library(error.into())
     }
 }
 
-impl Failure {
+impl PerfError {
     /// Wraps a system error, and names the operation that failed.
     pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Failure::System { what, source }
+        move |source| PerfError::System { what, source }
     }
 }

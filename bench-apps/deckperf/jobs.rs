@@ -14,8 +14,8 @@ use std::time::Duration;
 use udeck::{Protocol, World};
 
 use crate::{
-    binding::Spot,
-    failure::{Failure, Result},
+    binding::BindPlace,
+    failure::{PerfError, Result},
     plan::{Format, Pace},
 };
 use cli_common::machine::Machine;
@@ -83,13 +83,13 @@ impl Kind {
 }
 
 /// Runs the plan at one rank of the job; rank 0's result is the text to print.
-pub fn play(world: &World, plan: &JobsPlan, spots: &[Spot]) -> Result<String> {
+pub fn play(world: &World, plan: &JobsPlan, bind_places: &[BindPlace]) -> Result<String> {
     if world.size() < plan.kind.fewest() {
         let (wanted, got) = (plan.kind.fewest(), world.size());
-        return Err(Failure::FewRanks { command: plan.kind.name(), wanted, got });
+        return Err(PerfError::FewRanks { command: plan.kind.name(), wanted, got });
     }
     let control = Control::open(world)?;
-    let placement = control.place(plan.pin, spots)?;
+    let placement = control.place(plan.pin, bind_places)?;
     let Some(placement) = placement else {
         match plan.kind {
             Kind::MultiPair(_) => multi_pair::follow(&control, plan.protocol)?,

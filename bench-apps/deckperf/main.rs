@@ -58,10 +58,10 @@ use udeck::World;
 
 use crate::{
     baseline::Baselines,
-    binding::{Cpus, Spot},
+    binding::{BindPlace, Cpus},
     cli::{Cli, Task},
     experiment::{Conductor, follow},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     off_cache::{Extent, Rotation},
     order::Order,
     plan::{Checks, Plan},
@@ -76,10 +76,10 @@ fn main() -> ExitCode {
     // Options are parsed before anything starts, so that a mistyped option is reported once, not by two ranks.
     let cli = Cli::parse();
     if let Some(text) = cli.generated() {
-        return print(Ok::<_, Failure>(text));
+        return print(Ok::<_, PerfError>(text));
     }
     let transport = cli.transport();
-    let spots = cli.binding();
+    let bind_places = cli.binding();
     let task = cli.task().unwrap_or_else(|error| error.exit());
     let ranks = match task {
         Task::StartTime(order) => {
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     };
     // Places are checked before anything starts, too, unless the ranks may be on other hosts.
     if std::env::var_os("DECK_RANK").is_none()
-        && let Err(error) = binding::check(&spots, ranks as usize)
+        && let Err(error) = binding::check(&bind_places, ranks as usize)
     {
         return exit_code(Err(error));
     }
@@ -104,21 +104,21 @@ fn main() -> ExitCode {
     if let Some(transport) = transport {
         job = job.env("DECK_TRANSPORT", transport);
     }
-    if !spots.is_empty() {
+    if !bind_places.is_empty() {
         job = job.bind(deckrun::Bind::None);
     }
     match deckrun::launch_self(job) {
         Ok(Some(outcome)) => outcome.exit_code(),
-        Ok(None) => {
-            exit_code(udeck::init().map_err(Failure::from).and_then(|world| be_a_rank(world, &task, &spots)))
-        }
+        Ok(None) => exit_code(
+            udeck::init().map_err(PerfError::from).and_then(|world| be_a_rank(world, &task, &bind_places)),
+        ),
         Err(error) => exit_code(Err(error)),
     }
 }
 
-fn print<E: std::fmt::Display + From<Failure>>(printed: Result<String, E>) -> ExitCode {
+fn print<E: std::fmt::Display + From<PerfError>>(printed: Result<String, E>) -> ExitCode {
     exit_code(printed.and_then(|text| {
-        Ok(io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))?)
+        Ok(io::stdout().write_all(text.as_bytes()).map_err(PerfError::system("writing the report"))?)
     }))
 }
 
@@ -152,20 +152,20 @@ fn exit_code<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
 }
 
 /// Runs a task as a rank of a job. Both ranks leave the job before rank 0 reports what was wrong.
-fn be_a_rank(world: World, task: &Task, spots: &[Spot]) -> Result {
+fn be_a_rank(world: World, task: &Task, bind_places: &[BindPlace]) -> Result {
     let (rank, size) = (world.rank(), world.size());
     if size != 2 && !task.takes_any_job() {
         world.finish()?;
-        return if rank == 0 { Err(Failure::WrongJobSize(size)) } else { Ok(()) };
+        return if rank == 0 { Err(PerfError::WrongJobSize(size)) } else { Ok(()) };
     }
-    let printed = play(&world, task, spots)?;
+    let printed = play(&world, task, bind_places)?;
     world.finish()?;
     let text = printed?;
-    io::stdout().write_all(text.as_bytes()).map_err(Failure::system("writing the report"))
+    io::stdout().write_all(text.as_bytes()).map_err(PerfError::system("writing the report"))
 }
 
 /// Does the task's work. The outer result is about the work, the inner one about what rank 0 found (rank 1 finds nothing).
-fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
+fn play(world: &World, task: &Task, bind_places: &[BindPlace]) -> Result<Result<String>> {
     let (protocols, pin) = match task {
         Task::Measure(plan) => (&plan.protocols[..], plan.pin),
         Task::MeasureVi(plan) => (&[][..], plan.pin),
@@ -178,11 +178,11 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
         Task::Registration(plan) => (&[][..], plan.pin),
         Task::StartTime(_) => unreachable!("it has a job of its own"),
         // Ranks of `peers` and `cpu` have other links, and follow another process.
-        Task::PeerRank(_, course) => return peers::serve(world, *course).map(|()| Ok(String::new())),
+        Task::PeerRank(_, setting) => return peers::serve(world, *setting).map(|()| Ok(String::new())),
         Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
         Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) | Task::Page(_) => unreachable!("it is no rank"),
         Task::CpuSockets(_) => unreachable!("it has no world"),
-        Task::Jobs(plan) => return jobs::play(world, plan, spots).map(Ok),
+        Task::Jobs(plan) => return jobs::play(world, plan, bind_places).map(Ok),
         Task::Explain(_) => (&[][..], false),
     };
     let mut pair = RankPair::open(world, protocols)?;
@@ -190,7 +190,7 @@ fn play(world: &World, task: &Task, spots: &[Spot]) -> Result<Result<String>> {
         pair.set_handicap(plan.handicap.map(|percent| f64::from(percent) / 100.0));
         pair.set_rotation(plan.off_cache.then(|| Rotation::new(Extent::of_this_host(world.config().arena))));
     }
-    let places = Places::take(&pair, pin, spots)?;
+    let places = Places::take(&pair, pin, bind_places)?;
     if !pair.leads() {
         match task {
             Task::MeasureVi(plan) => vi::follow(&pair, plan)?,
@@ -327,21 +327,21 @@ const NOT_PINNED: u64 = u64::MAX;
 impl Places {
     /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher has pinned
     /// stays on its core.
-    fn take(pair: &RankPair<'_>, pin: bool, spots: &[Spot]) -> Result<Self> {
+    fn take(pair: &RankPair<'_>, pin: bool, bind_places: &[BindPlace]) -> Result<Self> {
         let usable = udeck::sys::usable_cpus();
-        let mine = if spots.is_empty() {
+        let mine = if bind_places.is_empty() {
             usable.get(pair.world().rank()).or(usable.first()).copied().filter(|_| pin)
         } else {
             let neighbours = pair.world().host_ranks();
             let local = neighbours.iter().position(|&rank| rank == pair.world().rank()).unwrap_or(0);
-            Some(binding::core_of(spots, local, neighbours.len(), &usable, &Cpus::of_this_host())?)
+            Some(binding::core_of(bind_places, local, neighbours.len(), &usable, &Cpus::of_this_host())?)
         };
         if let Some(cpu) = mine {
-            udeck::sys::pin_to_cpu(cpu).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
+            udeck::sys::pin_to_cpu(cpu).map_err(PerfError::system("pinning this rank (try --no-pin)"))?;
         }
         pair.send_words(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
         let report = pair.receive_words()?;
-        let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+        let &[theirs] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
         let theirs = usize::try_from(theirs).ok().filter(|_| theirs != NOT_PINNED);
         Ok(Self { usable, pinned: mine.zip(theirs).map(|(mine, theirs)| [mine, theirs]) })
     }

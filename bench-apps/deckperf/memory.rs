@@ -2,12 +2,12 @@
 
 use std::{fs, io};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{PerfError, Result};
 
 /// Proportional set size in bytes: private pages, and this process's part of each shared page. Summed over all processes
 /// that share a segment, it counts the segment once.
 pub fn proportional() -> Result<u64> {
-    let failed = Failure::system("reading /proc/self/smaps_rollup");
+    let failed = PerfError::system("reading /proc/self/smaps_rollup");
     match fs::read_to_string("/proc/self/smaps_rollup") {
         Ok(text) => pss(&text).ok_or_else(|| failed(io::ErrorKind::InvalidData.into())),
         Err(error) => Err(failed(error)),

@@ -3,7 +3,7 @@
 use udeck::Protocol;
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     plan::{PROTOCOLS, Payload},
     sizes::MAX_SIZE,
 };
@@ -70,14 +70,14 @@ impl Order {
         let protocol = PROTOCOLS
             .iter()
             .position(|&known| known == batch.protocol)
-            .ok_or_else(|| Failure::BadOrder(format!("protocol {} has no number", batch.protocol)))?;
+            .ok_or_else(|| PerfError::BadOrder(format!("protocol {} has no number", batch.protocol)))?;
         let payload = u64::from(batch.payload == Payload::WrittenRead);
         Ok([kind, protocol as u64, payload, batch.size as u64, batch.warm_up, batch.iterations, window])
     }
 
     /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
-        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
+        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
         let &[kind, protocol, payload, size, warm_up, iterations, window] = words else {
             return Err(bad("not seven words"));
         };

@@ -90,7 +90,7 @@ pub enum PageFailure {
     IsRank,
     /// The text could not be printed.
     #[error(transparent)]
-    Print(#[from] crate::failure::Failure),
+    Print(#[from] crate::failure::PerfError),
 }
 
 impl PageFailure {

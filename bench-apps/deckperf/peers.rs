@@ -43,10 +43,10 @@ use std::{env, path::PathBuf, time::Duration};
 
 pub use rank::serve;
 
-pub use self::targets::Course;
+pub use self::targets::Setting;
 use self::{contenders::Contenders, report::PeersReport, scratch::Scratch};
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     plan::Format,
 };
 use cli_common::machine::Machine;
@@ -59,7 +59,7 @@ pub struct PeersPlan {
     /// Format of the report.
     pub format: Format,
     /// Transport of the messages, or the collective operations.
-    pub course: Course,
+    pub setting: Setting,
     /// Numbers of ranks of the jobs, ascending.
     pub sizes: Vec<usize>,
     /// Folder of libraries that are measured beside the installed ones.
@@ -77,27 +77,28 @@ pub const SECONDS: u64 = 60;
 pub fn measure(plan: &PeersPlan) -> Result<String> {
     // deckrun sets this variable in each rank.
     if env::var_os("DECK_RANK").is_some() {
-        return Err(Failure::IsRank(plan.course.command()));
+        return Err(PerfError::IsRank(plan.setting.command()));
     }
     let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
-        return Err(Failure::OneProcessor(plan.course.command()));
+        return Err(PerfError::OneProcessor(plan.setting.command()));
     };
     let cores = [first, second];
     // Processes that are started from here on inherit the two cores: more than two would be too many wherever this runs.
     udeck::sys::restrict_to_cpus(&cores)
-        .map_err(Failure::system("restricting this process to two processors"))?;
+        .map_err(PerfError::system("restricting this process to two processors"))?;
 
-    let scratch = Scratch::new().map_err(Failure::system("making a folder for temporary files"))?;
+    let scratch = Scratch::new().map_err(PerfError::system("making a folder for temporary files"))?;
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
-    let mut field = Contenders::assemble(scratch.path(), cores, plan.course, &plan.sizes, folder.as_deref())?;
+    let mut field =
+        Contenders::start_all(scratch.path(), cores, plan.setting, &plan.sizes, folder.as_deref())?;
     let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
     bar.finish_and_clear();
 
-    let crowd = if plan.course.is_network() { "" } else { "; 4 and 8 share these cores" };
+    let crowd = if plan.setting.is_network() { "" } else { "; 4 and 8 share these cores" };
     let pinning = format!("one on core {first}, one on core {second}{crowd}");
-    let machine = Machine::describe(pinning, plan.course.transport().to_owned());
+    let machine = Machine::describe(pinning, plan.setting.transport().to_owned());
     let Contenders { peers, missing, .. } = field;
-    Ok(PeersReport::new(machine, plan.course, peers, missing, &outcome).render(plan.format))
+    Ok(PeersReport::new(machine, plan.setting, peers, missing, &outcome).render(plan.format))
 }

@@ -14,7 +14,7 @@ use crate::{
     baseline::{BaselineSample, Baselines},
     data, experiment,
     export::{self, key, of_rounds},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     order::Order,
     plan::{Payload, Plan},
     rank_pair::RankPair,
@@ -126,7 +126,7 @@ impl Runner for Observer<'_, '_> {
 
     fn post(&mut self, order: Order) -> Result<Sample> {
         let Order::PingPong(batch) = order else {
-            return Err(Failure::BadOrder(format!("{order:?} has no round trips")));
+            return Err(PerfError::BadOrder(format!("{order:?} has no round trips")));
         };
         self.last.clear();
         let single = |pair: &RankPair<'_>| experiment::ping_pong_each(pair, &batch, &mut self.last);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     off_cache::Rotation,
 };
 
@@ -28,7 +28,7 @@ impl<'w> RankPair<'w> {
     pub fn open(world: &'w World, protocols: &[Protocol]) -> Result<Self> {
         match world.size() {
             2 => Self::in_pairs(world, protocols),
-            size => Err(Failure::WrongJobSize(size)),
+            size => Err(PerfError::WrongJobSize(size)),
         }
     }
 
@@ -99,7 +99,7 @@ impl<'w> RankPair<'w> {
         let found = self.outlets.iter().find(|(known, _)| *known == protocol);
         found
             .map(|(_, outlet)| outlet)
-            .ok_or_else(|| Failure::BadOrder(format!("{protocol} is not among the protocols of this run")))
+            .ok_or_else(|| PerfError::BadOrder(format!("{protocol} is not among the protocols of this run")))
     }
 
     /// Mailbox of the messages under test. Callers pass the length of each message to [`RankPair::check_length`]. A method that
@@ -111,7 +111,7 @@ impl<'w> RankPair<'w> {
     /// Checks that a message has the expected length.
     #[inline]
     pub fn check_length(&self, protocol: Protocol, wanted: usize, got: usize) -> Result {
-        if got == wanted { Ok(()) } else { Err(Failure::WrongLength { protocol, wanted, got }) }
+        if got == wanted { Ok(()) } else { Err(PerfError::WrongLength { protocol, wanted, got }) }
     }
 
     /// Posts an empty message, which means "everything so far has arrived".

@@ -298,7 +298,7 @@ fn a_message_that_udapl_does_not_carry_is_refused() {
     let task = task.and_then(Cli::task).expect("a task");
     udeck::run_local(2, move |world| {
         let error = play(&world, &task, &[]).err().map(|error| error.to_string()).unwrap_or_default();
-        assert!(error.contains("name smaller --sizes"), "{error}");
+        assert!(error.contains("use smaller --sizes"), "{error}");
         world.finish()
     })
     .expect("both ranks refuse");

@@ -9,7 +9,7 @@ use std::{
 use udeck::via::Deadline;
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rounds::Shape,
 };
 
@@ -78,7 +78,7 @@ pub struct Part {
 
 /// Kinds of posts that are made before the clock starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fresh {
+pub enum PostKind {
     /// Receive of a message.
     Receive,
     /// Timed request: a message, or RDMA.
@@ -109,7 +109,7 @@ pub struct Turn<'l, L: Lane, F> {
     /// Receive of the last message, until the answer is on its way.
     taken: Option<L::Post>,
     /// Receives for which no more messages come.
-    spent: Vec<L::Post>,
+    unused_receives: Vec<L::Post>,
     /// Message by which the waiting rank learns that all reads are complete.
     last: Option<L::Post>,
     /// Connection of the next message to send.
@@ -128,7 +128,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         part: Part,
         lane: &'l mut L,
         on: F,
-        mut fresh: impl FnMut(Fresh) -> Result<L::Post>,
+        mut fresh: impl FnMut(PostKind) -> Result<L::Post>,
     ) -> Result<Self> {
         let Part { pattern, leads, shape: Shape { warm_up, iterations, messages }, .. } = part;
         let repeats = warm_up + iterations;
@@ -141,13 +141,13 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
             (Pattern::Read | Pattern::ReadStream, false) => (1, 1, 0),
         };
         let (receive, request) = match (pattern, leads) {
-            (Pattern::Stream, true) => (Fresh::EmptyReceive, Fresh::Request),
-            (Pattern::Stream, false) => (Fresh::Receive, Fresh::EmptyRequest),
-            (Pattern::PingPong, _) => (Fresh::Receive, Fresh::Request),
-            (Pattern::Read | Pattern::ReadStream, _) => (Fresh::EmptyReceive, Fresh::Request),
+            (Pattern::Stream, true) => (PostKind::EmptyReceive, PostKind::Request),
+            (Pattern::Stream, false) => (PostKind::Receive, PostKind::EmptyRequest),
+            (Pattern::PingPong, _) => (PostKind::Receive, PostKind::Request),
+            (Pattern::Read | Pattern::ReadStream, _) => (PostKind::EmptyReceive, PostKind::Request),
         };
         let ahead = ahead.min(incoming);
-        let last = if pattern.reads() && leads { Some(fresh(Fresh::EmptyRequest)?) } else { None };
+        let last = if pattern.reads() && leads { Some(fresh(PostKind::EmptyRequest)?) } else { None };
         let mut turn = Self {
             part,
             lane,
@@ -155,7 +155,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
             on,
             idle: Vec::with_capacity(under_way as usize),
             taken: None,
-            spent: Vec::with_capacity(ahead as usize),
+            unused_receives: Vec::with_capacity(ahead as usize),
             last,
             sent: 0,
             posted: 0,
@@ -245,7 +245,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
     #[inline]
     fn post_receive(&mut self, post: L::Post) -> Result {
         if self.posted == self.incoming {
-            self.spent.push(post);
+            self.unused_receives.push(post);
             return Ok(());
         }
         let on = (self.on)(self.posted);
@@ -274,7 +274,7 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
         let lasted = self.timed(iteration)?;
         match self.last.take() {
             Some(last) => self.lane.post_send(self.next_on, last, &mut self.idle, self.part.deadline)?,
-            None => return Err(Failure::BadOrder("reads have no last message".into())),
+            None => return Err(PerfError::Internal("reads have no last message".into())),
         }
         Ok(lasted)
     }
@@ -306,7 +306,12 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
     /// Gives all memory back, and returns the time that this rank rested.
     pub fn finish(mut self, give_back: impl FnMut(L::Post)) -> Result<Duration> {
         self.lane.settle(&mut self.idle, self.part.deadline)?;
-        self.idle.into_iter().chain(self.spent).chain(self.taken).chain(self.last).for_each(give_back);
+        self.idle
+            .into_iter()
+            .chain(self.unused_receives)
+            .chain(self.taken)
+            .chain(self.last)
+            .for_each(give_back);
         Ok(self.rested)
     }
 }
@@ -318,48 +323,48 @@ pub fn poll<T>(
     what: &'static str,
     mut look: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
-    let mut patience = Patience::new(deadline, what);
+    let mut budget = PollBudget::new(deadline, what);
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        patience.next_look()?;
+        budget.next_poll()?;
     }
 }
 
 /// Polls after which a rank gives its core away, about 0.1 ms: the peer may need it.
-const PATIENCE: u32 = 1 << 14;
+const POLLS_BEFORE_YIELD: u32 = 1 << 14;
 
 /// Polls between two further yields.
-const LOOKS_PER_YIELD: u32 = 64;
+const POLLS_PER_YIELD: u32 = 64;
 
 /// Poll budget of a rank that polls.
-pub struct Patience {
+pub struct PollBudget {
     deadline: Deadline,
     what: &'static str,
-    looks: u32,
+    polls: u32,
 }
 
-impl Patience {
+impl PollBudget {
     /// Budget for a wait for `what`, until `deadline`.
     pub fn new(deadline: Deadline, what: &'static str) -> Self {
-        Self { deadline, what, looks: 0 }
+        Self { deadline, what, polls: 0 }
     }
 
     /// Counts a poll: returns at once, or when others have had the core; fails at the deadline.
     #[inline]
-    pub fn next_look(&mut self) -> Result {
-        self.looks += 1;
-        if self.looks == PATIENCE { self.run_out() } else { Ok(()) }
+    pub fn next_poll(&mut self) -> Result {
+        self.polls += 1;
+        if self.polls == POLLS_BEFORE_YIELD { self.run_out() } else { Ok(()) }
     }
 
     #[cold]
     fn run_out(&mut self) -> Result {
         if self.deadline.passed() {
-            return Err(Failure::Overdue(self.what));
+            return Err(PerfError::Overdue(self.what));
         }
         thread::yield_now();
-        self.looks -= LOOKS_PER_YIELD;
+        self.polls -= POLLS_PER_YIELD;
         Ok(())
     }
 }

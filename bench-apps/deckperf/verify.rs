@@ -3,7 +3,7 @@
 use crate::{
     exchange::Tally,
     experiment::conduct,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     order::{Batch, Order},
     plan::{Checks, Payload},
     rank_pair::RankPair,
@@ -32,7 +32,7 @@ pub fn run(pair: &RankPair<'_>, checks: &Checks, mut step: impl FnMut()) -> Resu
 /// The closing sentence of a run, or its failure.
 pub fn verdict(tally: &Tally, checks: &Checks) -> Result<String> {
     if tally.mismatches > 0 {
-        return Err(Failure::Mismatch(tally.mismatches));
+        return Err(PerfError::Mismatch(tally.mismatches));
     }
     Ok(format!(
         "verified {} messages, {} bytes: every byte arrived as it was posted \
@@ -66,7 +66,7 @@ mod tests {
              (3 sizes over 2 protocols, both ways)"
         );
         tally.add(&Tally { messages: 1, bytes: 8, mismatches: 1 });
-        assert!(matches!(verdict(&tally, &checks), Err(Failure::Mismatch(1))));
+        assert!(matches!(verdict(&tally, &checks), Err(PerfError::Mismatch(1))));
     }
 
     #[test]

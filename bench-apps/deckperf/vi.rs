@@ -22,12 +22,12 @@ use crate::{
 };
 use cli_common::machine::Machine;
 
-pub use contender::{Look, Traffic, Transfer, ViSetup};
+pub use contender::{Detection, Traffic, Transfer, ViSetup};
 pub use ends::ViEnds;
 pub use experiment::{follow, prepare};
 pub use order::ViBatch;
 
-use contender::{contenders, ways};
+use contender::{contenders, setups};
 use experiment::ViConductor;
 use order::ViOrder;
 use report::ViReport;
@@ -70,10 +70,10 @@ pub fn measure(
     let mut plan = plan.clone();
     let nic = pair.world().nic().attributes();
     plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
-    let ways = ways(&plan, nic.caps);
-    let ends = ViEnds::open(pair, &ways, plan.largest())?;
+    let setups = setups(&plan, nic.caps);
+    let ends = ViEnds::open(pair, &setups, plan.largest())?;
     let mut conductor = ViConductor { pair, raw, ends };
-    let results = rounds::measure(plan.pace, contenders(&plan, &ways), &mut conductor, progress)?;
+    let results = rounds::measure(plan.pace, contenders(&plan, &setups), &mut conductor, progress)?;
     pair.send_words(&ViOrder::Stop.encode())?;
     let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
     Ok(ViReport::new(Machine::describe(places, transport), plan, results).render())

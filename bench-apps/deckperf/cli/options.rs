@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use udeck::Protocol;
 
-use crate::binding::Spot;
+use crate::binding::BindPlace;
 use crate::plan::{Format, PROTOCOLS};
 use crate::{peers, sizes};
 
@@ -64,9 +64,9 @@ pub(super) struct Options {
     #[arg(long, global = true, hide = true, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) handicap: Option<u32>,
     /// Bind the ranks of a host to these cores, or to free cores of these NUMA nodes: 0,1 or node:0,node:1
-    #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = Spot::parse,
+    #[arg(long, global = true, value_name = "LIST", value_delimiter = ',', value_parser = BindPlace::parse,
           conflicts_with = "no_pin")]
-    pub(super) bind: Vec<Spot>,
+    pub(super) bind: Vec<BindPlace>,
     /// Transport of the messages: shm, verbs, tcp, udp [default: the best there is, as for every program]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_transport)]
     pub(super) transport: Option<&'static str>,
@@ -105,10 +105,10 @@ pub(super) enum PayloadChoice {
 }
 
 impl Options {
-    pub(super) fn course(&self) -> peers::Course {
+    pub(super) fn setting(&self) -> peers::Setting {
         match self.transport {
-            None | Some("shm") => peers::Course::Memory,
-            Some(network) => peers::Course::Network(network),
+            None | Some("shm") => peers::Setting::Memory,
+            Some(network) => peers::Setting::Network(network),
         }
     }
 
@@ -120,7 +120,7 @@ impl Options {
     pub(super) fn protocols_or(&self, default: &[Protocol]) -> Vec<Protocol> {
         let default = default.iter().filter(|protocol| {
             // Hand-off works only between ranks that share memory.
-            self.course() == peers::Course::Memory || **protocol != Protocol::HandOff
+            self.setting() == peers::Setting::Memory || **protocol != Protocol::HandOff
         });
         let asked: Vec<&Protocol> =
             if self.protocol.is_empty() { default.collect() } else { self.protocol.iter().collect() };
@@ -158,7 +158,7 @@ pub(super) fn parse_transport(text: &str) -> Result<&'static str, String> {
 }
 
 pub(super) fn parse_ranks(text: &str) -> Result<usize, String> {
-    let sizes = peers::Course::Groups.job_sizes();
+    let sizes = peers::Setting::Groups.job_sizes();
     let known = text.parse().ok().filter(|ranks| sizes.contains(ranks));
     known.ok_or_else(|| format!("there are goals for {sizes:?} ranks"))
 }

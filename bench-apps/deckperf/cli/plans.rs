@@ -58,7 +58,7 @@ impl Options {
         };
         let sizes = if self.sizes.is_empty() { Vec::new() } else { self.sizes_or(&[]) };
         if matches!(kind, jobs::Kind::Incast(_)) && sizes[..] == [0] {
-            return Err(conflict("`incast` has no size but 0, and nothing to count: name others"));
+            return Err(conflict("`incast` cannot count empty messages: name other --sizes"));
         }
         let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: self.window };
         Ok(Task::Jobs(jobs::JobsPlan { kind, protocol, sizes, pace, format: self.format, pin: !self.no_pin }))
@@ -106,8 +106,8 @@ impl Options {
     }
 
     pub(super) fn peers_plan(self, folder: Option<PathBuf>) -> peers::PeersPlan {
-        let course = self.course();
-        self.comparison(course, course.job_sizes(), folder)
+        let setting = self.setting();
+        self.comparison(setting, setting.job_sizes(), folder)
     }
 
     pub(super) fn collectives_plan(
@@ -115,12 +115,12 @@ impl Options {
         folder: Option<PathBuf>,
         ranks: Vec<usize>,
     ) -> Result<peers::PeersPlan, clap::Error> {
-        if self.course() != peers::Course::Memory {
+        if self.setting() != peers::Setting::Memory {
             return Err(conflict("`collectives` compares ranks that share memory (--transport shm)"));
         }
-        let course = peers::Course::Groups;
+        let setting = peers::Setting::Groups;
         let asked = |size: &usize| ranks.is_empty() || ranks.contains(size);
-        Ok(self.comparison(course, course.job_sizes().into_iter().filter(asked).collect(), folder))
+        Ok(self.comparison(setting, setting.job_sizes().into_iter().filter(asked).collect(), folder))
     }
 
     pub(super) fn cpu_plan(
@@ -161,12 +161,12 @@ impl Options {
 
     pub(super) fn comparison(
         &self,
-        course: peers::Course,
+        setting: peers::Setting,
         sizes: Vec<usize>,
         folder: Option<PathBuf>,
     ) -> peers::PeersPlan {
         let time = self.time_or(peers::SECONDS);
-        peers::PeersPlan { time, format: self.format, course, sizes, folder }
+        peers::PeersPlan { time, format: self.format, setting, sizes, folder }
     }
 
     pub(super) fn page_plan(

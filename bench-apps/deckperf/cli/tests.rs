@@ -139,7 +139,7 @@ fn single_messages_and_memory_have_plans() {
 
 #[test]
 fn jobs_of_more_ranks_have_plans() {
-    assert!(error("deckperf incast --sizes 0").contains("no size but 0"));
+    assert!(error("deckperf incast --sizes 0").contains("cannot count empty messages"));
     let plan = |line: &str| match task(line) {
         Task::Jobs(plan) => plan,
         other => panic!("{line} is of a job, not {other:?}"),
@@ -157,7 +157,7 @@ fn jobs_of_more_ranks_have_plans() {
 #[test]
 fn ranks_are_bound_to_what_the_list_says() {
     let cli = |line: &str| Cli::try_parse_from(line.split(' ')).expect(line);
-    assert_eq!(cli("deckperf latency --bind 0,node:1").binding(), [Spot::Core(0), Spot::Node(1)]);
+    assert_eq!(cli("deckperf latency --bind 0,node:1").binding(), [BindPlace::Core(0), BindPlace::Node(1)]);
     assert!(error("deckperf --bind socket:1").contains("node:0, node:1"));
     assert!(error("deckperf --bind 0,1 --no-pin").contains("cannot be used with"));
     assert!(error("deckperf peers --bind 0,1").contains("places of its own"));
@@ -174,8 +174,8 @@ fn peers_have_a_plan_of_their_own() {
     assert!(error("deckperf peers --sizes 8").contains("sizes of its own"));
     assert!(error("deckperf peers --protocol copy").contains("protocols and sizes of its own"));
     assert!(error("deckperf peers --layer vi").contains("compares mailboxes"));
-    let course = peers::Course::Memory;
-    assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4, course));
+    let setting = peers::Setting::Memory;
+    assert_eq!(task("deckperf peer-rank --ranks 4"), Task::PeerRank(4, setting));
 }
 
 #[test]
@@ -185,14 +185,14 @@ fn collectives_are_compared_for_the_ranks_asked_for() {
         other => panic!("{line} compares, not {other:?}"),
     };
     let all = plan("deckperf collectives --time 2 --peers some/where");
-    assert_eq!((all.course, &all.sizes[..]), (peers::Course::Groups, &[2, 4, 8][..]));
+    assert_eq!((all.setting, &all.sizes[..]), (peers::Setting::Groups, &[2, 4, 8][..]));
     assert_eq!((all.time, all.folder), (Duration::from_secs(2), Some("some/where".into())));
     assert_eq!(plan("deckperf collectives --ranks 8,2,8 --transport shm").sizes, [2, 8]);
     assert!(error("deckperf collectives --ranks 3").contains("goals for [2, 4, 8] ranks"));
     assert!(error("deckperf collectives --sizes 8").contains("sizes of its own"));
     assert!(error("deckperf collectives --layer vi").contains("`collectives` is about mailboxes"));
     assert!(error("deckperf collectives --transport tcp").contains("share memory"));
-    assert_eq!(task("deckperf peer-rank --ranks 4 --groups"), Task::PeerRank(4, peers::Course::Groups));
+    assert_eq!(task("deckperf peer-rank --ranks 4 --groups"), Task::PeerRank(4, peers::Setting::Groups));
 }
 
 #[test]

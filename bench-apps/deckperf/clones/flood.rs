@@ -3,7 +3,7 @@
 use udeck::{Error, Postbox};
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     memory,
     rank_pair::RankPair,
 };
@@ -45,22 +45,24 @@ pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Res
     let inbox = pair.world().mailbox_with_queue::<u8>(&name(size), 0)?;
     let before = memory::proportional()?;
     pair.send_words(&[])?;
-    let [before_there, idle_there] = heard(pair)?;
+    let [before_there, idle_there] = receive_words(pair)?;
     let idle = memory::proportional()?;
-    pair.send_words(&[])?; // rank 1 pours now
+    pair.send_words(&[])?; // rank 1 floods now
     pair.receive_words()?; // every clone has posted
 
     let mut delivered = vec![0; clones];
     for _ in 0..clones * each {
         let tag = inbox.retrieve()?.tag() as usize;
-        *delivered.get_mut(tag).ok_or_else(|| Failure::BadOrder(format!("a message of clone {tag}")))? += 1;
+        *delivered
+            .get_mut(tag)
+            .ok_or_else(|| PerfError::Internal(format!("a message came from clone {tag} of {clones}")))? += 1;
     }
     let during = memory::proportional()?;
     pair.send_words(&[])?; // stop
-    let [during_there, blocks] = heard(pair)?;
+    let [during_there, blocks] = receive_words(pair)?;
     drop(inbox);
     pair.send_words(&[])?;
-    let [after_there] = heard(pair)?;
+    let [after_there] = receive_words(pair)?;
     let after = memory::proportional()?;
     let queue = pair.world().nic().attributes().max_descriptors_per_queue;
     Ok(Flood {
@@ -73,7 +75,7 @@ pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Res
 }
 
 /// Runs rank 1: keeps the queues of all clones full until it is told to stop.
-pub fn pour(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
+pub fn keep_full(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
     let world = pair.world();
     pair.receive_words()?;
     let before = memory::proportional()?;
@@ -131,9 +133,9 @@ fn give_up(postbox: &Postbox<u8>) -> Result {
     }
 }
 
-fn heard<const WORDS: usize>(pair: &RankPair<'_>) -> Result<[u64; WORDS]> {
+fn receive_words<const WORDS: usize>(pair: &RankPair<'_>) -> Result<[u64; WORDS]> {
     let report = pair.receive_words()?;
-    report[..].try_into().map_err(|_| Failure::BadReport(report.len()))
+    report[..].try_into().map_err(|_| PerfError::BadReport(report.len()))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use udeck::{Mailbox, Postbox, World};
 
 use crate::{
     baseline::{BaselineSample, Baselines},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     plan::Quantity,
     rank_pair::RankPair,
     rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
@@ -64,7 +64,7 @@ impl IdleOrder {
 
     /// Decodes an order; `None` is the stop order.
     fn decode(words: &[u64]) -> Result<Option<(Self, u16)>> {
-        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
+        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
         let &[clones, tcp, warm_up, iterations, port] = words else { return Err(bad("not five words")) };
         if clones == 0 {
             return Ok(None);
@@ -107,7 +107,7 @@ impl CloneSets {
     }
 
     fn of(&mut self, clones: usize) -> Result<&mut CloneSet> {
-        let unknown = || Failure::BadOrder(format!("no mailbox has {clones} clones in this run"));
+        let unknown = || PerfError::BadOrder(format!("no mailbox has {clones} clones in this run"));
         self.0.iter_mut().find(|end| end.clones.len() == clones).ok_or_else(unknown)
     }
 }
@@ -144,7 +144,7 @@ struct Idle {
 
 impl Idle {
     fn wait_for(stream: TcpStream) -> Result<Self> {
-        let mut watched = stream.try_clone().map_err(Failure::system(TCP))?;
+        let mut watched = stream.try_clone().map_err(PerfError::system(TCP))?;
         let waiting = thread::spawn(move || {
             // Nothing is ever sent: this returns when the connection is shut down.
             let _ = watched.read(&mut [0]);
@@ -184,7 +184,7 @@ impl Runner for IdleConductor<'_, '_> {
     type Contender = IdleContender;
 
     fn post(&mut self, order: IdleOrder) -> Result<Sample> {
-        let failed = || Failure::system(TCP);
+        let failed = || PerfError::system(TCP);
         let listener = order.contender.tcp.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
         let listener = listener.transpose().map_err(failed())?;
         let address = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(failed())?;
@@ -207,7 +207,7 @@ impl Runner for IdleConductor<'_, '_> {
 pub fn follow(pair: &RankPair<'_>, mut ends: CloneSets) -> Result {
     while let Some((order, port)) = IdleOrder::decode(&pair.receive_words()?)? {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-        let stream = order.contender.tcp.then(connect).transpose().map_err(Failure::system(TCP))?;
+        let stream = order.contender.tcp.then(connect).transpose().map_err(PerfError::system(TCP))?;
         let idle = stream.map(Idle::wait_for).transpose()?;
         pair.send_words(&[])?;
         ends.of(order.contender.clones)?.ping_pong(pair.world(), order.shape)?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    effect::{Track, apart, middle_mean},
+    effect::{Track, level_difference, middle_mean},
     input::Source,
     listed,
 };
@@ -195,7 +195,7 @@ pub fn moved(base: &[Source], new: &[Source]) -> f64 {
         side.iter().filter_map(of).collect()
     };
     let differences: Vec<f64> = keys
-        .filter_map(|series| apart(&side(base, &series.key), &side(new, &series.key)))
+        .filter_map(|series| level_difference(&side(base, &series.key), &side(new, &series.key)))
         .map(|difference| difference * difference)
         .collect();
     let count = differences.len().max(1) as f64;
@@ -204,7 +204,7 @@ pub fn moved(base: &[Source], new: &[Source]) -> f64 {
 
 /// Variation of the hand-over of a cache line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Weather {
+pub struct LineVariation {
     /// For each run of both sides, its name and the shortest and longest level of its tenths, in µs.
     pub runs: Vec<(String, f64, f64)>,
     /// Median over all rounds of the base, in µs.
@@ -214,7 +214,7 @@ pub struct Weather {
 }
 
 /// Computes the variation; `None` where a run has no such limit.
-pub fn weather(base: &[Source], new: &[Source]) -> Option<Weather> {
+pub fn line_variation(base: &[Source], new: &[Source]) -> Option<LineVariation> {
     let one = |source: &Source| -> Option<(String, f64, f64)> {
         let by_round = lines(&source.run)?;
         let tenth = by_round.len().div_ceil(10).max(1);
@@ -228,7 +228,7 @@ pub fn weather(base: &[Source], new: &[Source]) -> Option<Weather> {
         Some(middle_mean(&all?.concat()))
     };
     let runs = base.iter().chain(new).map(one).collect::<Option<Vec<_>>>()?;
-    Some(Weather { runs, base: side(base)?, new: side(new)? })
+    Some(LineVariation { runs, base: side(base)?, new: side(new)? })
 }
 
 /// Median over the sizes, by round.

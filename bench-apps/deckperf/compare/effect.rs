@@ -34,7 +34,7 @@ pub struct Effect {
     /// Upper 95 % bound, of this cell alone.
     pub high: f64,
     /// Probability that chance alone makes such a difference.
-    pub chance: f64,
+    pub p_value: f64,
     /// The ratio of times as they were measured.
     pub absolute: f64,
     /// The ratio of times as multiples of the limit.
@@ -76,19 +76,19 @@ pub fn effect(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
 struct Difference {
     value: f64,
     error: f64,
-    freedom: usize,
+    degrees_of_freedom: usize,
 }
 
 impl Difference {
-    fn chance(&self) -> f64 {
+    fn p_value(&self) -> f64 {
         if self.value.abs() < 1e-12 {
             return 1.0;
         }
-        student::exceeded(self.value / self.error, self.freedom)
+        student::exceeded(self.value / self.error, self.degrees_of_freedom)
     }
 
     fn bounds(&self) -> (f64, f64) {
-        let reach = self.error * student::quantile(OUTSIDE, self.freedom);
+        let reach = self.error * student::quantile(OUTSIDE, self.degrees_of_freedom);
         (self.value - reach, self.value + reach)
     }
 }
@@ -102,7 +102,7 @@ fn by_blocks(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
         })
         .min_by(|(_, one), (_, other)| one.error.total_cmp(&other.error));
     let (mut low, mut high) = absolute.bounds();
-    let (mut value, mut chance) = (absolute.value, absolute.chance());
+    let (mut value, mut p_value) = (absolute.value, absolute.p_value());
     if let Some((_, relative)) = &relative {
         let (its_low, its_high) = relative.bounds();
         (low, high) = (low.min(its_low), high.max(its_high));
@@ -112,13 +112,13 @@ fn by_blocks(base: &[Track], new: &[Track], moved: f64) -> Option<Effect> {
             true => value,
             false => 0.0,
         };
-        chance = if value == 0.0 { 1.0 } else { chance.max(relative.chance()) };
+        p_value = if value == 0.0 { 1.0 } else { p_value.max(relative.p_value()) };
     }
     Some(Effect {
         ratio: value.exp(),
         low: low.exp(),
         high: high.exp(),
-        chance,
+        p_value,
         absolute: absolute.value.exp(),
         relative: relative.as_ref().map(|(_, relative)| relative.value.exp()),
         limit: relative.map(|(name, _)| name),
@@ -173,12 +173,12 @@ fn of_blocks(base: &[f64], new: &[f64], moved: f64) -> Difference {
     Difference {
         value: mean(new) - mean(base),
         error: (error(base) + error(new) + moved * moved).sqrt(),
-        freedom: base.len().min(new.len()) - 1,
+        degrees_of_freedom: base.len().min(new.len()) - 1,
     }
 }
 
 /// Distance between the levels of two sides, whatever the reason; `None` where a side has no figures.
-pub fn apart(base: &[Vec<Option<f64>>], new: &[Vec<Option<f64>>]) -> Option<f64> {
+pub fn level_difference(base: &[Vec<Option<f64>>], new: &[Vec<Option<f64>>]) -> Option<f64> {
     Some(level(&new.concat())? - level(&base.concat())?)
 }
 
@@ -211,7 +211,7 @@ fn by_pairs(base: &[Track], new: &[Track]) -> Option<Effect> {
         ratio: judged.value.exp(),
         low: low.exp(),
         high: high.exp(),
-        chance: judged.chance(),
+        p_value: judged.p_value(),
         absolute: absolute.exp(),
         relative: best.map(|(at, _)| (absolute - mean(&moved(at))).exp()),
         limit: best.map(|(at, _)| names[at]),
@@ -250,11 +250,11 @@ fn regression(times: &[f64], limit: &[f64]) -> Difference {
     let slopes: Vec<f64> = pairs.filter_map(slope).collect();
     let share = stats::median(&slopes).map_or(0.0, |slope| slope.clamp(0.0, 1.0));
     let left: Vec<f64> = times.iter().zip(limit).map(|(y, x)| y - share * x).collect();
-    let Difference { value, error, freedom } = trimmed(&left, 2);
+    let Difference { value, error, degrees_of_freedom } = trimmed(&left, 2);
     // The error of the share counts as far as the limit has moved.
     let (moved, spread) = (mean(limit), squares(limit) / limit.len() as f64);
     let lever = if spread > 1e-12 { moved * moved / spread } else { 0.0 };
-    Difference { value, error: error * (1.0 + lever).sqrt(), freedom }
+    Difference { value, error: error * (1.0 + lever).sqrt(), degrees_of_freedom }
 }
 
 /// The mean without the lowest and the highest fifth. Its error comes from the winsorised variance (Yuen 1974), with one
@@ -267,8 +267,12 @@ fn trimmed(values: &[f64], estimated: usize) -> Difference {
     let value = mean(&sorted[cut..sorted.len() - cut]);
     let ends = (sorted[cut], sorted[last - cut]);
     sorted.iter_mut().for_each(|value| *value = value.clamp(ends.0, ends.1));
-    let freedom = kept.saturating_sub(estimated).max(1);
-    Difference { value, error: (squares(&sorted) / (kept as f64 * freedom as f64)).sqrt(), freedom }
+    let degrees_of_freedom = kept.saturating_sub(estimated).max(1);
+    Difference {
+        value,
+        error: (squares(&sorted) / (kept as f64 * degrees_of_freedom as f64)).sqrt(),
+        degrees_of_freedom,
+    }
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ fn found(runs: usize, noise: Noise, shift: f64) -> f64 {
         // There is no effect if one of four pairs is left out because of a disturbed limit.
         let Some(effect) = effect(&base, &new, 0.0) else { return false };
         let right = if shift < 0.0 { effect.ratio < 1.0 / 1.05 } else { effect.ratio > 1.05 };
-        effect.chance < 0.05 && if shift == 0.0 { (effect.ratio - 1.0).abs() > 0.05 } else { right }
+        effect.p_value < 0.05 && if shift == 0.0 { (effect.ratio - 1.0).abs() > 0.05 } else { right }
     };
     (0..SEEDS).filter(hit).count() as f64 / SEEDS as f64
 }
@@ -153,7 +153,7 @@ fn a_machine_that_changed_is_no_slowdown() {
     // The line takes half as long again, and the message a fifth: absolute and relative differences contradict each other.
     new[0].limits[0].1.iter_mut().flatten().for_each(|line| *line += 0.4);
     let effect = effect(&base, &new, 0.0).expect("enough rounds");
-    assert_eq!((effect.ratio, effect.chance), (1.0, 1.0));
+    assert_eq!((effect.ratio, effect.p_value), (1.0, 1.0));
     assert!(effect.absolute > 1.2 && effect.relative.is_some_and(|relative| relative < 0.85), "{effect:?}");
     assert!(effect.low < 0.85 && effect.high > 1.2, "{effect:?}");
 }
@@ -165,10 +165,10 @@ fn what_the_limits_differ_by_is_noise() {
     let (base, new) = (side(&mut dice, 1, noise, 0.0), side(&mut dice, 1, noise, 0.1));
     let (calm, moved) = (effect(&base, &new, 0.0), effect(&base, &new, 0.3));
     let (calm, moved) = calm.zip(moved).expect("enough rounds");
-    assert!(calm.chance < 0.01 && moved.chance > 0.5 && moved.high > calm.high, "{calm:?} {moved:?}");
+    assert!(calm.p_value < 0.01 && moved.p_value > 0.5 && moved.high > calm.high, "{calm:?} {moved:?}");
     let one = |level: f64| vec![vec![Some(level), None, Some(level)]];
-    assert_eq!(apart(&one(1.0), &one(1.5)), Some(0.5));
-    assert_eq!(apart(&one(1.0), &[]), None);
+    assert_eq!(level_difference(&one(1.0), &one(1.5)), Some(0.5));
+    assert_eq!(level_difference(&one(1.0), &[]), None);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn one_pair_in_which_something_else_ran_counts_for_little() {
     let (base, mut new) = (side(&mut dice, 8, noise, 0.0), side(&mut dice, 8, noise, 0.1));
     new[2].times.iter_mut().flatten().for_each(|time| *time += 3.0);
     let found = effect(&base, &new, 0.0).expect("enough pairs");
-    assert!((found.ratio - 0.1_f64.exp()).abs() < 0.03 && found.chance < 0.01, "{found:?}");
+    assert!((found.ratio - 0.1_f64.exp()).abs() < 0.03 && found.p_value < 0.01, "{found:?}");
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_side_with_itself_is_no_difference() {
     for runs in [1, 5] {
         let side = side(&mut Dice(7), runs, noises()[5], 0.0);
         let effect = effect(&side, &side, 0.0).expect("enough rounds");
-        assert_eq!((effect.ratio, effect.absolute, effect.chance), (1.0, 1.0, 1.0));
+        assert_eq!((effect.ratio, effect.absolute, effect.p_value), (1.0, 1.0, 1.0));
         assert!(effect.low <= 1.0 && effect.high >= 1.0);
     }
 }
@@ -244,9 +244,9 @@ fn few_rounds_say_nothing() {
 fn what_never_changes_has_no_noise() {
     let constant = |time| vec![Track { times: vec![Some(time); 20], limits: vec![] }];
     let same = effect(&constant(1.0), &constant(1.0), 0.0).expect("enough rounds");
-    assert_eq!((same.low, same.high, same.chance), (1.0, 1.0, 1.0));
+    assert_eq!((same.low, same.high, same.p_value), (1.0, 1.0, 1.0));
     let slower = effect(&constant(1.0), &constant(1.5), 0.0).expect("enough rounds");
-    assert_eq!((slower.chance, slower.limit), (0.0, None));
+    assert_eq!((slower.p_value, slower.limit), (0.0, None));
 }
 
 #[test]

@@ -115,7 +115,7 @@ pub fn remarks(sources: &[&Source]) -> Vec<String> {
 
 fn said(source: &Source, key: &str) -> String {
     match source.run.machine.get(key) {
-        None => "not said".to_owned(),
+        None => "not recorded".to_owned(),
         Some(Value::String(text)) => text.clone(),
         Some(value) => value.to_string(),
     }

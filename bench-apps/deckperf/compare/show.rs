@@ -82,17 +82,18 @@ fn method(comparison: &Comparison) -> String {
 
 /// Notes: verdicts that were overruled, runs that were left out, and the variation of the machine.
 pub fn notes(comparison: &Comparison) -> impl Iterator<Item = String> {
-    comparison.remarks.iter().cloned().chain(weather(comparison))
+    comparison.remarks.iter().cloned().chain(line_variation(comparison))
 }
 
 /// Sentences on the variation of the machine, if there was any.
-fn weather(comparison: &Comparison) -> Vec<String> {
+fn line_variation(comparison: &Comparison) -> Vec<String> {
     /// Largest variation of the raw line, as a quotient, at which the machine counts as calm.
     const CALM: f64 = 1.3;
-    let Some(weather) = &comparison.weather else { return Vec::new() };
+    let Some(line_variation) = &comparison.line_variation else { return Vec::new() };
     let ns = |micros: f64| format!("{:.0}", micros * 1e3);
     let mut said = Vec::new();
-    let wildest = weather.runs.iter().max_by(|one, other| (one.2 / one.1).total_cmp(&(other.2 / other.1)));
+    let wildest =
+        line_variation.runs.iter().max_by(|one, other| (one.2 / one.1).total_cmp(&(other.2 / other.1)));
     if let Some((name, low, high)) = wildest.filter(|(_, low, high)| high / low > CALM) {
         said.push(format!(
             "the raw line moved by x {} during {name}: from {} to {} ns",
@@ -101,12 +102,12 @@ fn weather(comparison: &Comparison) -> Vec<String> {
             ns(*high)
         ));
     }
-    let between = (weather.new / weather.base).max(weather.base / weather.new);
+    let between = (line_variation.new / line_variation.base).max(line_variation.base / line_variation.new);
     if between > CALM {
         said.push(format!(
             "the raw line took {} ns in a and {} ns in b: the machine itself changed by x {}",
-            ns(weather.base),
-            ns(weather.new),
+            ns(line_variation.base),
+            ns(line_variation.new),
             three_digits(between)
         ));
     }
@@ -203,7 +204,7 @@ fn csv(comparison: &Comparison) -> String {
             number(effect.map(|effect| effect.ratio)),
             number(effect.map(|effect| effect.low)),
             number(effect.map(|effect| effect.high)),
-            number(effect.map(|effect| effect.chance)),
+            number(effect.map(|effect| effect.p_value)),
             number(effect.map(|effect| effect.absolute)),
             number(effect.and_then(|effect| effect.relative)),
             effect.and_then(|effect| effect.limit).unwrap_or_default().to_owned(),
@@ -246,7 +247,7 @@ fn row_json(row: &Row) -> Value {
         "ratio": effect.map(|effect| effect.ratio),
         "low_95": effect.map(|effect| effect.low),
         "high_95": effect.map(|effect| effect.high),
-        "chance": effect.map(|effect| effect.chance),
+        "chance": effect.map(|effect| effect.p_value),
         "absolute": effect.map(|effect| effect.absolute),
         "relative": effect.and_then(|effect| effect.relative),
         "limit": effect.and_then(|effect| effect.limit),

@@ -117,7 +117,7 @@ fn what_is_not_comparable_is_refused_or_marked() {
         (
             "\"cores\":2",
             "\"cores\":2,\"memory\":\"off-cache\"",
-            "memory: not said in a.json, off-cache in b.json",
+            "memory: not recorded in a.json, off-cache in b.json",
         ),
         ("\"command\":\"messages\"", "\"command\":\"vi\"", "what was measured"),
         ("rustc, optimised", "rustc, NOT optimised: use --release", "b.json is of a build that is not"),
@@ -154,8 +154,11 @@ fn files_that_cannot_be_read_are_named() {
 #[test]
 fn several_runs_are_compared_by_pairs() {
     let sides = |micros: f64| -> Vec<Source> {
-        let text = |weather: f64| run("messages", &[(8, rounds(micros * weather))]);
-        [1.0, 1.5, 0.8, 1.2, 1.1].iter().map(|&weather| source("x.json", &text(weather))).collect()
+        let text = |line_variation: f64| run("messages", &[(8, rounds(micros * line_variation))]);
+        [1.0, 1.5, 0.8, 1.2, 1.1]
+            .iter()
+            .map(|&line_variation| source("x.json", &text(line_variation)))
+            .collect()
     };
     // The machine varies much more from pair to pair than the message does.
     let comparison = judge(sides(1.0), sides(1.1), &args("a b")).expect("comparable");

@@ -34,11 +34,11 @@ impl Verdict {
 
 /// A verdict for each effect; `threshold` is the smallest change that counts, 0.05 for 5 %.
 pub fn verdicts(effects: &[Option<Effect>], threshold: f64) -> Vec<Verdict> {
-    let limit = limit(effects.iter().flatten().map(|effect| effect.chance).collect());
+    let limit = limit(effects.iter().flatten().map(|effect| effect.p_value).collect());
     let one = |effect: &Option<Effect>| {
         let Some(effect) = effect else { return Verdict::TooNoisy };
         let (slow, fast) = (1.0 + threshold, 1.0 / (1.0 + threshold));
-        match effect.chance <= limit {
+        match effect.p_value <= limit {
             true if effect.ratio > slow => Verdict::Slower,
             true if effect.ratio < fast => Verdict::Faster,
             _ if effect.low >= fast && effect.high <= slow => Verdict::Same,
@@ -49,21 +49,21 @@ pub fn verdicts(effects: &[Option<Effect>], threshold: f64) -> Vec<Verdict> {
 }
 
 /// The largest probability of chance that still counts as a change; negative if there is none.
-fn limit(mut chances: Vec<f64>) -> f64 {
-    chances.sort_unstable_by(f64::total_cmp);
-    let count = chances.len() as f64;
+fn limit(mut p_values: Vec<f64>) -> f64 {
+    p_values.sort_unstable_by(f64::total_cmp);
+    let count = p_values.len() as f64;
     let allowed = |place: usize| FALSE_DISCOVERIES * (place + 1) as f64 / count;
-    let last = (0..chances.len()).rev().find(|&place| chances[place] <= allowed(place));
-    last.map_or(-1.0, |place| chances[place])
+    let last = (0..p_values.len()).rev().find(|&place| p_values[place] <= allowed(place));
+    last.map_or(-1.0, |place| p_values[place])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn effect(ratio: f64, reach: f64, chance: f64) -> Option<Effect> {
+    fn effect(ratio: f64, reach: f64, p_value: f64) -> Option<Effect> {
         let (low, high) = (ratio - reach, ratio + reach);
-        Some(Effect { ratio, low, high, chance, absolute: ratio, relative: None, limit: None })
+        Some(Effect { ratio, low, high, p_value, absolute: ratio, relative: None, limit: None })
     }
 
     #[test]

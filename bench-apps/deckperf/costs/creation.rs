@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rank_pair::RankPair,
 };
 
@@ -31,7 +31,7 @@ pub struct Creation {
 /// Measures as rank 0.
 pub fn measure(pair: &RankPair<'_>, batch: usize) -> Result<Creation> {
     let world = pair.world();
-    let echo = Echo::start().map_err(Failure::system(ECHO))?;
+    let echo = Echo::start().map_err(PerfError::system(ECHO))?;
     drop(world.postbox::<u8>(TARGET)?); // the first contact of the two processes is not timed
     let mut found = Creation::default();
     for round in 0..ROUNDS {
@@ -46,7 +46,7 @@ pub fn measure(pair: &RankPair<'_>, batch: usize) -> Result<Creation> {
             clones.push(clone?);
             found.clones.push(lasted);
             let (there_and_back, lasted) = timed(|| echo.round_trip());
-            there_and_back.map_err(Failure::system(ECHO))?;
+            there_and_back.map_err(PerfError::system(ECHO))?;
             found.round_trips.push(lasted);
         }
     }

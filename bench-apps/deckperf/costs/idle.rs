@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use udeck::Error;
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     memory,
     rank_pair::RankPair,
 };
@@ -40,7 +40,7 @@ pub fn memory(pair: &RankPair<'_>, connections: usize) -> Result<IdleMemory> {
     let both = || -> Result<u64> {
         pair.send_words(&[])?;
         let report = pair.receive_words()?;
-        let &[theirs] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+        let &[theirs] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
         Ok(theirs + memory::proportional()?)
     };
     let before = both()?;
@@ -84,7 +84,7 @@ pub fn blocked(pair: &RankPair<'_>, limit: Duration) -> Result<Blocked> {
     pair.send_words(&[])?;
     // This rank blocks too, and longer, so it uses no core meanwhile.
     let report = pair.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
-    let &[processor, lasted] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+    let &[processor, lasted] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
     Ok(Blocked { processor: Duration::from_nanos(processor), lasted: Duration::from_nanos(lasted) })
 }
 
@@ -96,7 +96,7 @@ pub fn block(pair: &RankPair<'_>, limit: Duration) -> Result {
     match silent.retrieve_timeout(limit) {
         Err(Error::Deadline { .. }) => {}
         Err(error) => return Err(error.into()),
-        Ok(_) => return Err(Failure::BadOrder("a message in a mailbox that nobody knows".into())),
+        Ok(_) => return Err(PerfError::Internal("a message came to a mailbox that nobody posts to".into())),
     }
     let (lasted, processor) = (started.elapsed(), processor_time() - before);
     pair.send_words(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])

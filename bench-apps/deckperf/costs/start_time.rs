@@ -11,7 +11,7 @@ use std::{
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{PerfError, Result};
 
 /// Times of the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,21 +41,21 @@ const STARTING: &str = "starting deckperf once more, to start ranks";
 
 /// Starts the ranks and waits until all have ended.
 pub fn run(ranks: u32) -> Result<StartTime> {
-    let program = std::env::current_exe().map_err(Failure::system(STARTING))?;
+    let program = std::env::current_exe().map_err(PerfError::system(STARTING))?;
     let (started, on_the_wall) = (Instant::now(), now());
     let output = Command::new(program)
         .args(["start-time", "--ranks", &ranks.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
-        .map_err(Failure::system(STARTING))?;
+        .map_err(PerfError::system(STARTING))?;
     let ended = started.elapsed();
     let found = String::from_utf8_lossy(&output.stdout);
     match (output.status.success(), read(&found)) {
         (true, Some([passed, barrier])) => {
             Ok(StartTime { ranks, passed: passed.saturating_sub(on_the_wall), barrier, ended })
         }
-        _ => Err(Failure::StartTime { ranks, status: output.status.to_string() }),
+        _ => Err(PerfError::StartTime { ranks, status: output.status.to_string() }),
     }
 }
 
@@ -64,8 +64,8 @@ pub fn play(order: StartArgs) -> Result<ExitCode> {
     if order.rank {
         return be_a_rank().map(|()| ExitCode::SUCCESS);
     }
-    use_all_cpus().map_err(Failure::system("letting the ranks use every processor"))?;
-    let program = std::env::current_exe().map_err(Failure::system(STARTING))?;
+    use_all_cpus().map_err(PerfError::system("letting the ranks use every processor"))?;
+    let program = std::env::current_exe().map_err(PerfError::system(STARTING))?;
     let job = deckrun::Job::new(order.ranks).program(program);
     let job = job.args(["start-time", "--ranks", &order.ranks.to_string(), "--rank"]);
     Ok(job.bind(deckrun::Bind::None).run()?.exit_code())
@@ -86,7 +86,7 @@ fn be_a_rank() -> Result {
     let barrier = started.elapsed();
     if world.rank() == 0 {
         let line = format!("{} {}\n", passed.as_nanos(), barrier.as_nanos());
-        io::stdout().write_all(line.as_bytes()).map_err(Failure::system("reporting the barrier"))?;
+        io::stdout().write_all(line.as_bytes()).map_err(PerfError::system("reporting the barrier"))?;
     }
     Ok(world.finish()?)
 }

@@ -10,9 +10,9 @@ use super::{
 };
 use crate::{
     data::OURS,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     peers::{
-        Course,
+        Setting,
         job::Job,
         library::{ADVICE, Prefix, check_folder},
         mpi::{Installed, MPIS},
@@ -53,24 +53,24 @@ impl Contenders {
     ///
     /// # Errors
     /// µDECK or bare sockets do not start, or there is nothing in the folder of `--peers`.
-    pub fn assemble(scratch: &Path, plan: &CpuPlan) -> Result<Self> {
+    pub fn start_all(scratch: &Path, plan: &CpuPlan) -> Result<Self> {
         if let Some(folder) = &plan.folder {
             check_folder(folder, MPIS.iter().map(|mpi| &mpi.library))?;
         }
         let mut field = Contenders { rows: Vec::new(), notes: Vec::new(), jobs: Vec::new() };
-        field.enter_sockets(scratch, plan)?;
+        field.add_sockets(scratch, plan)?;
         for kind in &plan.kinds {
             if let Some(transport) = kind.transport() {
-                field.enter_ours(scratch, transport)?;
+                field.add_ours(scratch, transport)?;
             }
         }
         if plan.kinds.contains(&Kind::Mpi) {
-            field.enter_mpis(scratch, plan);
+            field.add_mpis(scratch, plan);
         }
         Ok(field)
     }
 
-    fn enter_sockets(&mut self, scratch: &Path, plan: &CpuPlan) -> Result {
+    fn add_sockets(&mut self, scratch: &Path, plan: &CpuPlan) -> Result {
         let udp = (Kind::UdpSockets, "UDP sockets", Way::Udp, [SMALLEST_DATAGRAM, LARGEST_DATAGRAM]);
         let tcp = (Kind::TcpSockets, "TCP sockets", Way::Tcp, [1, usize::MAX]);
         let asked = [udp, tcp].into_iter().filter(|(kind, ..)| plan.kinds.contains(kind));
@@ -88,12 +88,12 @@ impl Contenders {
             return Ok(());
         }
         let job = Job::start(scratch, "sockets", 2, ourselves(&["--sockets"])?);
-        let job = job.map_err(|what| Failure::Contender { who: "bare sockets".to_owned(), what })?;
-        self.enter(rows, Some(job));
+        let job = job.map_err(|what| PerfError::Contender { who: "bare sockets".to_owned(), what })?;
+        self.add(rows, Some(job));
         Ok(())
     }
 
-    fn enter_ours(&mut self, scratch: &Path, transport: &'static str) -> Result {
+    fn add_ours(&mut self, scratch: &Path, transport: &'static str) -> Result {
         let name = format!("µDECK {transport}");
         let is_needed = transport != "verbs";
         let row = |waitings| Row {
@@ -108,24 +108,24 @@ impl Contenders {
         if !is_needed && let Some(library) = env::var_os("DECK_VERBS_LIBRARY") {
             let library = library.display();
             self.notes.push(format!("{name} is not measured: DECK_VERBS_LIBRARY names {library}; {COUNTED}"));
-            self.enter(vec![row(&[])], None);
+            self.add(vec![row(&[])], None);
             return Ok(());
         }
         let command = ourselves(&["--transport", transport])?;
         match Job::start(scratch, &format!("ours-{transport}"), 2, command) {
-            Ok(job) => self.enter(vec![row(WAITINGS)], Some(job)),
-            Err(what) if is_needed => return Err(Failure::Contender { who: name, what }),
+            Ok(job) => self.add(vec![row(WAITINGS)], Some(job)),
+            Err(what) if is_needed => return Err(PerfError::Contender { who: name, what }),
             Err(why) => {
                 // The first line of `why` is the conductor's, the second the rank's.
                 let why = why.lines().nth(1).unwrap_or(&why).trim();
                 self.notes.push(format!("{name} is not measured: {why}; {COUNTED}"));
-                self.enter(vec![row(&[])], None);
+                self.add(vec![row(&[])], None);
             }
         }
         Ok(())
     }
 
-    fn enter_mpis(&mut self, scratch: &Path, plan: &CpuPlan) {
+    fn add_mpis(&mut self, scratch: &Path, plan: &CpuPlan) {
         for (index, mpi) in MPIS.iter().enumerate() {
             let (found, missing) = mpi.library.find(plan.folder.as_deref());
             self.notes.extend(missing.iter().map(|why| format!("not measured: {}", first_line(why))));
@@ -143,23 +143,23 @@ impl Contenders {
                     Prefix::System => String::new(),
                     Prefix::Folder(folder) => format!(" in {}", folder.display()),
                 };
-                let flags = installed.flags(Course::Network("tcp"));
+                let flags = installed.flags(Setting::Network("tcp"));
                 self.notes.push(format!("{title}{place}; over TCP {flags}"));
                 let name = if is_alone { mpi.library.name } else { &title };
-                self.enter_mpi(scratch, name, &installed, Course::Memory);
-                self.enter_mpi(scratch, name, &installed, Course::Network("tcp"));
+                self.add_mpi(scratch, name, &installed, Setting::Memory);
+                self.add_mpi(scratch, name, &installed, Setting::Network("tcp"));
             }
         }
         self.notes.extend(plan.folder.is_none().then(|| ADVICE.to_owned()));
     }
 
-    fn enter_mpi(&mut self, scratch: &Path, title: &str, installed: &Installed, course: Course) {
-        let name = format!("{title} {}", course.transport());
+    fn add_mpi(&mut self, scratch: &Path, title: &str, installed: &Installed, setting: Setting) {
+        let name = format!("{title} {}", setting.transport());
         let row = |waitings| Row {
             name: name.clone(),
             library: (
                 format!("{} {}", installed.mpi.library.name, installed.found.version),
-                course.transport(),
+                setting.transport(),
             ),
             way: Way::Send,
             waitings,
@@ -167,17 +167,17 @@ impl Contenders {
             is_needed: false,
         };
         let job =
-            Job::start(scratch, &format!("mpi-{}", self.jobs.len()), 2, installed.command(2, 2, course));
+            Job::start(scratch, &format!("mpi-{}", self.jobs.len()), 2, installed.command(2, 2, setting));
         match job {
-            Ok(job) => self.enter(vec![row(&[Waiting::Polling])], Some(job)),
+            Ok(job) => self.add(vec![row(&[Waiting::Polling])], Some(job)),
             Err(why) => {
                 self.notes.push(format!("{name} is not measured: {}", first_line(&why)));
-                self.enter(vec![row(&[])], None);
+                self.add(vec![row(&[])], None);
             }
         }
     }
 
-    fn enter(&mut self, rows: Vec<Row>, job: Option<Job>) {
+    fn add(&mut self, rows: Vec<Row>, job: Option<Job>) {
         let indices = self.rows.len()..self.rows.len() + rows.len();
         self.rows.extend(rows);
         self.jobs.push((indices.collect(), job));
@@ -192,7 +192,7 @@ fn first_line(text: &str) -> &str {
 }
 
 fn ourselves(arguments: &[&str]) -> Result<Command> {
-    let program = env::current_exe().map_err(Failure::system("finding this program's own file"))?;
+    let program = env::current_exe().map_err(PerfError::system("finding this program's own file"))?;
     let mut command = Command::new(program);
     command.arg("cpu-rank").args(arguments);
     Ok(command)

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     experiment,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     order::Batch,
     peers::rank::follow,
     rank_pair::RankPair,
@@ -24,7 +24,7 @@ const PROTOCOL: Protocol = Protocol::Auto;
 /// Longest wait for a message that is polled for. The loss of a peer is noticed at once, so only an error can last that long.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Polls between two reads of the clock.
-const LOOKS: u32 = 1 << 16;
+const POLLS: u32 = 1 << 16;
 
 /// Follows the conductor until it hangs up.
 ///
@@ -33,9 +33,9 @@ const LOOKS: u32 = 1 << 16;
 pub fn serve(world: &World) -> Result {
     let pair = RankPair::open(world, &[PROTOCOL])?;
     follow(world.rank(), world.size(), |line| {
-        let order: CpuOrder = line.parse().map_err(Failure::BadOrder)?;
+        let order: CpuOrder = line.parse().map_err(PerfError::BadOrder)?;
         if order.way != Way::Mailbox {
-            return Err(Failure::BadOrder(line.to_owned()));
+            return Err(PerfError::BadOrder(line.to_owned()));
         }
         Side::new(&pair, order)?.perform().map(|answer| answer.to_string())
     })
@@ -58,7 +58,7 @@ impl<'p, 'w> Side<'p, 'w> {
 
     fn perform(&self) -> Result<CpuAnswer> {
         let (world, order) = (self.pair.world(), &self.order);
-        let now = || Usage::now().map_err(Failure::system("reading this process's processor time"));
+        let now = || Usage::now().map_err(PerfError::system("reading this process's processor time"));
         world.barrier()?; // all ranks are awake
         for turn in 0..order.warm_up {
             self.window(turn, None)?;
@@ -101,13 +101,13 @@ impl<'p, 'w> Side<'p, 'w> {
         }
         let started = Instant::now();
         while started.elapsed() < LIMIT {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if let Some(message) = inbox.try_retrieve()? {
                     return Ok(message);
                 }
                 hint::spin_loop();
             }
         }
-        Err(Failure::Overdue("a message of the other rank"))
+        Err(PerfError::Overdue("a message of the other rank"))
     }
 }

@@ -10,7 +10,7 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rounds::rotation,
 };
 
@@ -205,7 +205,7 @@ fn note(
     let row = &runner.rows()[number];
     let who = row.name.clone();
     if row.is_needed {
-        return Err(Failure::Contender { who, what });
+        return Err(PerfError::Contender { who, what });
     }
     // A job that has failed once is of no use any more. Further failures of it are not reported.
     if !losses.iter().any(|known| known.starts_with(&format!("{who}: "))) {

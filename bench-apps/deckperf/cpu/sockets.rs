@@ -24,7 +24,7 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     payload,
     peers::{rank::follow, sockets},
     plan::Payload,
@@ -49,13 +49,13 @@ const BUFFER: usize = 32 << 20;
 /// # Errors
 /// Errors of the system.
 pub fn serve(port: Option<u16>) -> Result {
-    let io = Failure::system;
+    let io = PerfError::system;
     let rank = usize::from(port.is_some());
-    let cpu = udeck::sys::usable_cpus().get(rank).copied().ok_or(Failure::OneProcessor("cpu"))?;
+    let cpu = udeck::sys::usable_cpus().get(rank).copied().ok_or(PerfError::OneProcessor("cpu"))?;
     let (mut ends, child) = connect(port).map_err(io("connecting two processes with bare sockets"))?;
     udeck::sys::pin_to_cpu(cpu).map_err(io("pinning a process with bare sockets"))?;
     let served = follow(rank, 2, |line| {
-        let order: CpuOrder = line.parse().map_err(Failure::BadOrder)?;
+        let order: CpuOrder = line.parse().map_err(PerfError::BadOrder)?;
         let answer = ends.perform(rank == 0, &order).map_err(io("sending over a bare socket"))?;
         Ok(answer.to_string())
     });
@@ -222,7 +222,7 @@ impl Side<'_> {
     fn take_datagrams(&mut self, turn: u64) -> io::Result<u64> {
         let (depth, mut data, mut came) = (self.order.depth, mem::take(&mut self.ends.data), 0);
         loop {
-            let len = self.hear(&mut data, LIMIT)?.ok_or_else(overdue)?;
+            let len = self.receive(&mut data, LIMIT)?.ok_or_else(overdue)?;
             let number = u64::from_ne_bytes(data[..8].try_into().expect("eight bytes"));
             match len {
                 NOTE if number < turn => self.note(self.last)?,
@@ -249,7 +249,7 @@ impl Side<'_> {
     fn await_note(&mut self, turn: u64) -> io::Result<u64> {
         let (started, mut note) = (Instant::now(), [0; NOTE]);
         while started.elapsed() < LIMIT {
-            let [number, came] = match self.hear(&mut note, PATIENCE)? {
+            let [number, came] = match self.receive(&mut note, PATIENCE)? {
                 Some(NOTE) => {
                     [0, 8].map(|at| u64::from_ne_bytes(note[at..at + 8].try_into().expect("eight")))
                 }
@@ -284,7 +284,7 @@ impl Side<'_> {
     }
 
     /// Receives a datagram; `None`: none arrived within `limit`.
-    fn hear(&self, data: &mut [u8], limit: Duration) -> io::Result<Option<usize>> {
+    fn receive(&self, data: &mut [u8], limit: Duration) -> io::Result<Option<usize>> {
         let started = Instant::now();
         loop {
             for _ in 0..64 {

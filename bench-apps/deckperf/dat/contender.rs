@@ -15,7 +15,7 @@ use crate::{
 
 /// Layer that moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum Api {
     /// uDAPL's endpoints.
     Dat,
     /// The virtual interfaces under them, as a program of that interface uses them.
@@ -23,7 +23,7 @@ pub enum Level {
 }
 
 /// Levels, in the order of the columns; the index travels in a [`DatOrder`].
-pub const LEVELS: [Level; 2] = [Level::Dat, Level::Vi];
+pub const APIS: [Api; 2] = [Api::Dat, Api::Vi];
 /// Transfers, in the order of the tables; the index travels in a [`DatOrder`].
 pub const TRANSFERS: [Transfer; 3] = [Transfer::Send, Transfer::RdmaWrite, Transfer::RdmaRead];
 
@@ -33,17 +33,17 @@ pub struct DatContender {
     /// Test that is timed.
     pub test: Test,
     /// Layer that moves the data.
-    pub level: Level,
+    pub api: Api,
     /// Transfer that moves the data.
     pub transfer: Transfer,
 }
 
-impl Level {
+impl Api {
     /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
-            Level::Dat => "dat",
-            Level::Vi => "vi",
+            Api::Dat => "dat",
+            Api::Vi => "vi",
         }
     }
 }
@@ -63,7 +63,7 @@ impl Contend for DatContender {
             (Test::Bandwidth | Test::BiBandwidth, Transfer::RdmaRead) => Pattern::ReadStream,
             (Test::Bandwidth | Test::BiBandwidth, _) => Pattern::Stream,
         };
-        DatOrder::Time(DatBatch { level: self.level, transfer: self.transfer, pattern, size, shape })
+        DatOrder::Time(DatBatch { api: self.api, transfer: self.transfer, pattern, size, shape })
     }
 
     /// Counts one message for the latency of a read, because it has no way back.
@@ -75,12 +75,12 @@ impl Contend for DatContender {
     }
 }
 
-/// Whether `level` has `transfer` over a NIC with these capabilities. uDAPL always has it, because its RDMA travels in messages.
-pub fn has(level: Level, transfer: Transfer, caps: Caps) -> bool {
-    match (level, transfer) {
-        (Level::Dat, _) | (Level::Vi, Transfer::Send) => true,
-        (Level::Vi, Transfer::RdmaWrite) => caps.has(Caps::RDMA_WRITE),
-        (Level::Vi, Transfer::RdmaRead) => caps.has(Caps::RDMA_READ),
+/// Whether `api` has `transfer` over a NIC with these capabilities. uDAPL always has it, because its RDMA travels in messages.
+pub fn has(api: Api, transfer: Transfer, caps: Caps) -> bool {
+    match (api, transfer) {
+        (Api::Dat, _) | (Api::Vi, Transfer::Send) => true,
+        (Api::Vi, Transfer::RdmaWrite) => caps.has(Caps::RDMA_WRITE),
+        (Api::Vi, Transfer::RdmaRead) => caps.has(Caps::RDMA_READ),
     }
 }
 
@@ -89,10 +89,10 @@ pub fn contenders(plan: &DatPlan, caps: Caps) -> Results<DatContender> {
     let mut cells = Vec::new();
     for &test in &plan.tests {
         for transfer in TRANSFERS {
-            for level in LEVELS.into_iter().filter(|&level| has(level, transfer, caps)) {
+            for api in APIS.into_iter().filter(|&api| has(api, transfer, caps)) {
                 // A bandwidth of empty messages is 0 by definition.
                 let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
-                cells.extend(sizes.map(|&size| (DatContender { test, level, transfer }, size)));
+                cells.extend(sizes.map(|&size| (DatContender { test, api, transfer }, size)));
             }
         }
     }
@@ -110,13 +110,13 @@ mod tests {
         // Two sizes of latency and one of bandwidth.
         assert_eq!(all.posts.len(), 2 * 3 * (2 + 1));
         let without = contenders(&plan(), Caps::default());
-        let of = |level| without.posts.iter().filter(|series| series.contender.level == level).count();
-        assert_eq!((of(Level::Dat), of(Level::Vi)), (3 * 3, 3));
+        let of = |api| without.posts.iter().filter(|series| series.contender.api == api).count();
+        assert_eq!((of(Api::Dat), of(Api::Vi)), (3 * 3, 3));
     }
 
     #[test]
     fn a_read_is_timed_to_its_end_and_a_message_one_way() {
-        let of = |transfer| DatContender { test: Test::Latency, level: Level::Dat, transfer };
+        let of = |transfer| DatContender { test: Test::Latency, api: Api::Dat, transfer };
         assert_eq!(TRANSFERS.map(|transfer| of(transfer).counted(2)), [2, 2, 1]);
         let bandwidth = DatContender { test: Test::Bandwidth, ..of(Transfer::RdmaRead) };
         assert_eq!(bandwidth.counted(64), 64);

@@ -13,7 +13,7 @@ use super::{
     lane::{DatLane, DatPost, Work},
 };
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rank_pair::RankPair,
     vi::Transfer,
 };
@@ -50,7 +50,7 @@ impl DatEnds {
         // Both ranks refuse the size here, before one of them waits for the other.
         let most = ia.max_transfer();
         if largest > most {
-            return Err(Failure::TooLarge { wanted: largest, most });
+            return Err(PerfError::TooLarge { wanted: largest, most });
         }
         let pz = Pz::new(&ia);
         let mine = SharedLmr::new(&pz, largest.max(1), Rights::READ_WRITE)?;
@@ -77,7 +77,7 @@ impl DatEnds {
         let place = self.theirs.part(0..size)?;
         let known = self.lanes.iter_mut().find(|lanes| lanes.transfer == transfer);
         let Lanes { lanes, batches, .. } =
-            known.ok_or_else(|| Failure::BadOrder(format!("{transfer:?} is none of this run's")))?;
+            known.ok_or_else(|| PerfError::BadOrder(format!("{transfer:?} is none of this run's")))?;
         let at = *batches % lanes.len();
         *batches += 1;
         let lane = &mut lanes[at];
@@ -99,7 +99,7 @@ fn exchange_places(pair: &RankPair<'_>, mine: RemoteMemory) -> Result<RemoteMemo
     pair.send_words(&mine.to_bytes().map(u64::from))?;
     let words = pair.receive_words()?;
     let bytes: Vec<u8> = words.iter().map(|&word| word as u8).collect();
-    Ok(RemoteMemory::from_bytes(bytes.try_into().map_err(|_| Failure::BadReport(words.len()))?))
+    Ok(RemoteMemory::from_bytes(bytes.try_into().map_err(|_| PerfError::BadReport(words.len()))?))
 }
 
 /// Makes the connections, one after the other, on both sides in the same order.
@@ -126,7 +126,7 @@ impl<'l> Greeter<'l> {
             // Rank 1 listens before it sends its address.
             let listening = Psp::new(DOOR, &connections)?;
             let ServiceAddress::Nic { nic, .. } = listening.address() else {
-                return Err(Failure::BadEvent("a service point that has no address by its NIC".into()));
+                return Err(PerfError::BadEvent("a service point that has no address by its NIC".into()));
             };
             pair.send_words(&nic.iter().map(|&byte| u64::from(byte)).collect::<Vec<_>>())?;
             Side::Answers { _listening: listening }
@@ -148,12 +148,12 @@ impl<'l> Greeter<'l> {
             Side::Asks(peer) => ep.connect(peer, self.setup, &[])?,
             Side::Answers { .. } => match self.connections.wait(Deadline::after(self.setup))? {
                 Event::Request(request) => ep.accept(request, &[]).map_err(|(error, _)| error)?,
-                other => return Err(Failure::BadEvent(format!("{other:?}"))),
+                other => return Err(PerfError::BadEvent(format!("{other:?}"))),
             },
         }
         match self.connections.wait(Deadline::after(self.setup))? {
             Event::Connection { what: Connection::Established, .. } => {}
-            other => return Err(Failure::BadEvent(format!("{other:?}"))),
+            other => return Err(PerfError::BadEvent(format!("{other:?}"))),
         }
         Ok(DatLane::new(ep, self.pz.clone(), requests, receives, place))
     }

@@ -6,18 +6,18 @@ use udeck::via::Deadline;
 
 use super::{
     DatPlan,
-    contender::{DatContender, Level, TRANSFERS, has},
+    contender::{Api, DatContender, TRANSFERS, has},
     ends::{DatEnds, LmrPool, work_of},
     lane::{DatLane, DatPost, Work},
     order::{DatBatch, DatOrder},
 };
 use crate::{
     baseline::{BaselineSample, Baselines},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rank_pair::RankPair,
     rounds::{Runner, Sample},
-    turn::{Fresh, Part, Turn},
-    vi::{self, Look, Traffic, Transfer, ViBatch, ViEnds, ViSetup},
+    turn::{Part, PostKind, Turn},
+    vi::{self, Detection, Traffic, Transfer, ViBatch, ViEnds, ViSetup},
 };
 
 /// One rank's connections at both levels.
@@ -28,7 +28,7 @@ pub struct Both {
 
 /// Setup of the virtual interfaces: their receiver polls a completion queue, as uDAPL's dispatchers do.
 fn setup(transfer: Transfer) -> ViSetup {
-    ViSetup { transfer, look: Look::CompletionQueue, vis: 1 }
+    ViSetup { transfer, detection: Detection::CompletionQueue, vis: 1 }
 }
 
 impl Both {
@@ -36,9 +36,9 @@ impl Both {
     pub fn open(pair: &RankPair<'_>, plan: &DatPlan) -> Result<Self> {
         let caps = pair.world().nic().attributes().caps;
         let dat = DatEnds::open(pair, plan.largest(), plan.pace.window)?;
-        let ways: Vec<ViSetup> =
-            TRANSFERS.into_iter().filter(|&transfer| has(Level::Vi, transfer, caps)).map(setup).collect();
-        Ok(Self { dat, vi: ViEnds::open(pair, &ways, plan.largest())? })
+        let setups: Vec<ViSetup> =
+            TRANSFERS.into_iter().filter(|&transfer| has(Api::Vi, transfer, caps)).map(setup).collect();
+        Ok(Self { dat, vi: ViEnds::open(pair, &setups, plan.largest())? })
     }
 
     /// Plays one rank's part, in step with the other; calls `meet` when everything is prepared.
@@ -49,10 +49,10 @@ impl Both {
         meet: impl FnOnce() -> Result,
     ) -> Result<Duration> {
         let DatOrder::Time(batch) = order else {
-            return Err(Failure::BadOrder(format!("{order:?} is not timed")));
+            return Err(PerfError::BadOrder(format!("{order:?} is not timed")));
         };
-        let DatBatch { level, transfer, pattern, size, shape } = batch;
-        if level == Level::Vi {
+        let DatBatch { api, transfer, pattern, size, shape } = batch;
+        if api == Api::Vi {
             let batch = ViBatch { way: setup(transfer), traffic: Traffic::OneBusy, size, shape };
             let mut turn = vi::prepare(pair, &mut self.vi, batch, pattern)?;
             meet()?;
@@ -85,9 +85,9 @@ fn prepare<'l>(
         |_| 0,
         |fresh| {
             Ok(match fresh {
-                Fresh::Receive => DatPost { lmr: memory.take(arrives)?, work: Work::Send },
-                Fresh::Request => DatPost { lmr: memory.take(size)?, work: work_of(transfer) },
-                Fresh::EmptyReceive | Fresh::EmptyRequest => {
+                PostKind::Receive => DatPost { lmr: memory.take(arrives)?, work: Work::Send },
+                PostKind::Request => DatPost { lmr: memory.take(size)?, work: work_of(transfer) },
+                PostKind::EmptyReceive | PostKind::EmptyRequest => {
                     DatPost { lmr: memory.take(0)?, work: Work::Send }
                 }
             })

@@ -4,8 +4,8 @@ use udeck::via::Deadline;
 use udeck_dat::{Completion, Ep, Error, Evd, Event, Flags, Lmr, Pz, RemoteMemory, Status};
 
 use crate::{
-    failure::{Failure, Result},
-    turn::{self, Patience, poll},
+    failure::{PerfError, Result},
+    turn::{self, PollBudget, poll},
 };
 
 /// Operation of a request on its memory.
@@ -115,8 +115,8 @@ fn successful(event: Event) -> Result<Completion> {
 }
 
 #[cold]
-fn unexpected(event: &Event) -> Failure {
-    Failure::BadEvent(format!("{event:?}"))
+fn unexpected(event: &Event) -> PerfError {
+    PerfError::BadEvent(format!("{event:?}"))
 }
 
 impl turn::Lane for DatLane {
@@ -137,9 +137,9 @@ impl turn::Lane for DatLane {
     ) -> Result {
         let work = post.work;
         if let Some(mut back) = self.try_post(post)? {
-            let mut patience = Patience::new(deadline, "room to send");
+            let mut budget = PollBudget::new(deadline, "room to send");
             loop {
-                patience.next_look()?;
+                budget.next_poll()?;
                 self.collect(idle, true)?;
                 match self.try_post(back)? {
                     None => break,
@@ -158,7 +158,7 @@ impl turn::Lane for DatLane {
         let event = poll(deadline, "a message", || Ok(self.receives.dequeue()))?;
         let completion = successful(event)?;
         if completion.length != size {
-            return Err(Failure::BadEvent(format!("a receive of {} bytes, not {size}", completion.length)));
+            return Err(PerfError::BadEvent(format!("a receive of {} bytes, not {size}", completion.length)));
         }
         Ok(DatPost { lmr: completion.iov.into_lmr(), work: Work::Send })
     }

@@ -1,8 +1,8 @@
 //! Orders of rank 0 to rank 1: eight words, checked when they are read.
 
-use super::contender::{LEVELS, Level, TRANSFERS};
+use super::contender::{APIS, Api, TRANSFERS};
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rounds::Shape,
     sizes::MAX_SIZE,
     turn::Pattern,
@@ -22,7 +22,7 @@ pub enum DatOrder {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DatBatch {
     /// Layer that moves the data.
-    pub level: Level,
+    pub api: Api,
     /// Transfer that moves the data.
     pub transfer: Transfer,
     /// Roles of the two ranks in an iteration.
@@ -47,25 +47,25 @@ fn place<T: PartialEq>(known: &[T], wanted: &T) -> u64 {
 }
 
 impl DatOrder {
-    /// Encodes the order as `[kind, level, transfer, pattern, size, warm-up, iterations, messages]`.
+    /// Encodes the order as `[kind, api, transfer, pattern, size, warm-up, iterations, messages]`.
     pub fn encode(&self) -> [u64; WORDS] {
-        let DatOrder::Time(DatBatch { level, transfer, pattern, size, shape }) = self else {
+        let DatOrder::Time(DatBatch { api, transfer, pattern, size, shape }) = self else {
             return [STOP; WORDS];
         };
         let Shape { warm_up, iterations, messages } = *shape;
-        let [level, transfer, pattern] =
-            [place(&LEVELS, level), place(&TRANSFERS, transfer), place(&PATTERNS, pattern)];
-        [TIME, level, transfer, pattern, *size as u64, warm_up, iterations, messages]
+        let [api, transfer, pattern] =
+            [place(&APIS, api), place(&TRANSFERS, transfer), place(&PATTERNS, pattern)];
+        [TIME, api, transfer, pattern, *size as u64, warm_up, iterations, messages]
     }
 
     /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
-        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
-        let &[kind, level, transfer, pattern, size, warm_up, iterations, messages] = words else {
+        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
+        let &[kind, api, transfer, pattern, size, warm_up, iterations, messages] = words else {
             return Err(bad("not eight words"));
         };
         let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
-        let level = *LEVELS.get(number(level)).ok_or_else(|| bad("no such level"))?;
+        let api = *APIS.get(number(api)).ok_or_else(|| bad("no such level"))?;
         let transfer = *TRANSFERS.get(number(transfer)).ok_or_else(|| bad("no such transfer"))?;
         let pattern = *PATTERNS.get(number(pattern)).ok_or_else(|| bad("no such pattern"))?;
         if number(size) > MAX_SIZE {
@@ -74,7 +74,7 @@ impl DatOrder {
         let shape = Shape { warm_up, iterations, messages };
         match kind {
             STOP => Ok(DatOrder::Stop),
-            TIME => Ok(DatOrder::Time(DatBatch { level, transfer, pattern, size: number(size), shape })),
+            TIME => Ok(DatOrder::Time(DatBatch { api, transfer, pattern, size: number(size), shape })),
             _ => Err(bad("no such kind")),
         }
     }
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn orders_survive_the_journey() {
-        for (level, transfer) in LEVELS.into_iter().flat_map(|level| TRANSFERS.map(|one| (level, one))) {
+        for (api, transfer) in APIS.into_iter().flat_map(|api| TRANSFERS.map(|one| (api, one))) {
             for pattern in PATTERNS {
                 let shape = Shape { warm_up: 3, iterations: 1000, messages: 64 };
-                let batch = DatBatch { level, transfer, pattern, size: 4099, shape };
+                let batch = DatBatch { api, transfer, pattern, size: 4099, shape };
                 for order in [DatOrder::Time(batch), DatOrder::Stop] {
                     assert_eq!(DatOrder::decode(&order.encode()).expect("decodes"), order);
                 }

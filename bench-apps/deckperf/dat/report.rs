@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     DatPlan,
-    contender::{DatContender, LEVELS, Level, TRANSFERS},
+    contender::{APIS, Api, DatContender, TRANSFERS},
 };
 use crate::{
     export,
@@ -38,7 +38,7 @@ impl Labelled for DatContender {
     }
 
     fn values(&self) -> Vec<Value> {
-        vec![self.transfer.name().into(), self.level.name().into()]
+        vec![self.transfer.name().into(), self.api.name().into()]
     }
 }
 
@@ -70,7 +70,7 @@ impl DatReport {
 
     /// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
     fn by_size(&self, test: Test, transfer: Transfer) -> String {
-        let mut names: Vec<String> = LEVELS.iter().map(|level| level.name().to_owned()).collect();
+        let mut names: Vec<String> = APIS.iter().map(|api| api.name().to_owned()).collect();
         names.push("dat / vi".to_owned());
         if test == Test::Latency {
             names.push("memcpy".to_owned());
@@ -82,11 +82,11 @@ impl DatReport {
         };
         let mut lines = vec![table::row("# Size", &names)];
         for &size in &self.plan.sizes {
-            let figure = |&level: &Level| {
-                let series = self.results.of(DatContender { test, level, transfer }, size)?;
+            let figure = |&api: &Api| {
+                let series = self.results.of(DatContender { test, api, transfer }, size)?;
                 Some(series.figure()?.p50)
             };
-            let mut cells: Vec<String> = LEVELS.iter().map(|level| table::cell(figure(level))).collect();
+            let mut cells: Vec<String> = APIS.iter().map(|api| table::cell(figure(api))).collect();
             cells.push(table::cell(ratio(&self.results, test, transfer, size).map(|ratio| ratio.median)));
             if test == Test::Latency {
                 cells.push(table::cell(self.results.raw(size).and_then(|raw| median(&raw.copy))));
@@ -134,8 +134,8 @@ impl DatReport {
 
 /// Ratio of uDAPL's figures to those of the level below.
 fn ratio(results: &Results<DatContender>, test: Test, transfer: Transfer, size: usize) -> Option<Ratio> {
-    let of = |level| results.of(DatContender { test, level, transfer }, size).map(|series| &series.figures);
-    paired_ratio(of(Level::Dat)?, of(Level::Vi)?)
+    let of = |api| results.of(DatContender { test, api, transfer }, size).map(|series| &series.figures);
+    paired_ratio(of(Api::Dat)?, of(Api::Vi)?)
 }
 
 /// The ratio of each pair of columns, with its bounds.

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     exchange::{Tally, first_difference, mix, write},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rank_pair::RankPair,
     turn::Lane,
     verify::messages_each_way,
@@ -21,7 +21,7 @@ use crate::{
 pub fn verify(pair: &RankPair<'_>, checks: &DatChecks, step: impl FnMut()) -> Result<Result<String>> {
     let mut tally = run(pair, checks, step)?;
     let report = pair.receive_words()?;
-    let &[messages, bytes, mismatches] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+    let &[messages, bytes, mismatches] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
     tally.add(&Tally { messages, bytes, mismatches });
     Ok(verdict(&tally, checks))
 }
@@ -34,7 +34,7 @@ pub fn follow_checks(pair: &RankPair<'_>, checks: &DatChecks) -> Result {
 
 fn verdict(tally: &Tally, checks: &DatChecks) -> Result<String> {
     if tally.mismatches > 0 {
-        return Err(Failure::Mismatch(tally.mismatches));
+        return Err(PerfError::Mismatch(tally.mismatches));
     }
     Ok(format!(
         "verified {} transfers of uDAPL, {} bytes: every byte arrived as it was posted ({} sizes by send/receive, RDMA write and RDMA \
@@ -84,15 +84,15 @@ impl Round {
     fn play(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let is_source = pair.world().rank() == self.source;
         match (self.transfer, is_source) {
-            (Transfer::RdmaRead, true) => self.offer(pair, ends),
-            (Transfer::RdmaRead, false) => self.fetch(pair, ends),
-            (_, true) => self.give(pair, ends),
-            (_, false) => self.take(pair, ends),
+            (Transfer::RdmaRead, true) => self.expose(pair, ends),
+            (Transfer::RdmaRead, false) => self.read(pair, ends),
+            (_, true) => self.send(pair, ends),
+            (_, false) => self.receive(pair, ends),
         }
     }
 
     /// Sends or writes the data.
-    fn give(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+    fn send(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let deadline = Deadline::after(pair.world().config().deadline);
         pair.receive_words()?; // a receive is posted, and nothing is left of the last round
         let (lane, memory) = ends.of(self.transfer, self.size)?;
@@ -106,7 +106,7 @@ impl Round {
     }
 
     /// Receives sent or written data, and checks them.
-    fn take(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+    fn receive(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let deadline = Deadline::after(pair.world().config().deadline);
         // The memory is cleared, so that data of the last round do not pass for new ones.
         ends.mine.write(0, &vec![0; self.size])?;
@@ -118,18 +118,18 @@ impl Round {
         pair.send_words(&[])?;
         let came = lane.receive(arrives, deadline)?;
         let tally = if self.transfer == Transfer::Send {
-            self.look_at(&came.lmr[..self.size])
+            self.check(&came.lmr[..self.size])
         } else {
             let mut written = vec![0; self.size];
             ends.mine.read(0, &mut written)?;
-            self.look_at(&written)
+            self.check(&written)
         };
         ends.memory().give_back(came);
         Ok(tally)
     }
 
     /// Provides the data for the peer's read, until the read is done.
-    fn offer(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+    fn expose(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let mut data = vec![0; self.size];
         write(&mut data, self.seed());
         ends.mine.write(0, &data)?;
@@ -141,7 +141,7 @@ impl Round {
     }
 
     /// Reads the peer's data, and checks them.
-    fn fetch(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
+    fn read(&self, pair: &RankPair<'_>, ends: &mut DatEnds) -> Result<Tally> {
         let deadline = Deadline::after(pair.world().config().deadline);
         pair.receive_words()?;
         let (lane, memory) = ends.of(self.transfer, self.size)?;
@@ -150,13 +150,13 @@ impl Round {
         let mut idle = Vec::new();
         lane.post_send(0, DatPost { lmr, work: Work::Read }, &mut idle, deadline)?;
         let read = lane.reclaim(&mut idle, deadline)?;
-        let tally = self.look_at(&read.lmr[..self.size]);
+        let tally = self.check(&read.lmr[..self.size]);
         memory.give_back(read);
         pair.send_words(&[])?;
         Ok(tally)
     }
 
-    fn look_at(&self, data: &[u8]) -> Tally {
+    fn check(&self, data: &[u8]) -> Tally {
         let fault = first_difference(data, self.seed());
         if let Some(fault) = &fault {
             let Round { transfer, size, source, number } = self;
@@ -189,8 +189,8 @@ mod tests {
         let round = Round { transfer: Transfer::RdmaRead, size: 61, source: 1, number: 3 };
         let mut data = vec![0; 61];
         write(&mut data, round.seed());
-        assert_eq!(round.look_at(&data), Tally { messages: 1, bytes: 61, mismatches: 0 });
+        assert_eq!(round.check(&data), Tally { messages: 1, bytes: 61, mismatches: 0 });
         data[60] ^= 1;
-        assert_eq!(round.look_at(&data).mismatches, 1);
+        assert_eq!(round.check(&data).mismatches, 1);
     }
 }

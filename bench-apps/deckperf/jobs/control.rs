@@ -6,8 +6,8 @@ use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
 use crate::{
     baseline::Baselines,
-    binding::{self, Cpus, Spot},
-    failure::{Failure, Result},
+    binding::{self, BindPlace, Cpus},
+    failure::{PerfError, Result},
     noise::Noise,
     report::raw_limits,
     rounds::{Contend, Results},
@@ -59,8 +59,8 @@ impl<'w> Control<'w> {
     }
 
     /// Sends words from rank 0 to another rank, or from another rank to rank 0.
-    pub fn tell(&self, rank: usize, words: &[u64]) -> Result {
-        let unknown = || Failure::BadOrder(format!("rank {rank} is not told anything by this one"));
+    pub fn send(&self, rank: usize, words: &[u64]) -> Result {
+        let unknown = || PerfError::Internal(format!("this rank sends no words to rank {rank}"));
         let at = if self.world.rank() == 0 { rank.checked_sub(1) } else { Some(0) };
         let postbox = at.and_then(|at| self.others.get(at)).ok_or_else(unknown)?;
         let mut message = self.world.buf(words.len())?;
@@ -69,43 +69,43 @@ impl<'w> Control<'w> {
     }
 
     /// Sends words from rank 0 to all others.
-    pub fn tell_all(&self, words: &[u64]) -> Result {
-        (1..self.world.size()).try_for_each(|rank| self.tell(rank, words))
+    pub fn send_all(&self, words: &[u64]) -> Result {
+        (1..self.world.size()).try_for_each(|rank| self.send(rank, words))
     }
 
     /// Waits for the next words of `rank`.
-    pub fn hear(&self, rank: usize) -> Result<Received<u64>> {
+    pub fn receive(&self, rank: usize) -> Result<Received<u64>> {
         Ok(self.inbox.retrieve_from(rank)?)
     }
 
     /// Returns the next words of rank 0, if they have arrived.
-    pub fn try_hear(&self) -> Result<Option<Received<u64>>> {
+    pub fn try_receive(&self) -> Result<Option<Received<u64>>> {
         Ok(self.inbox.try_retrieve()?)
     }
 
     /// Binds this rank if asked to; rank 0 learns the places of all ranks.
-    pub fn place(&self, pin: bool, spots: &[Spot]) -> Result<Option<Placement>> {
+    pub fn place(&self, pin: bool, bind_places: &[BindPlace]) -> Result<Option<Placement>> {
         let usable = udeck::sys::usable_cpus();
         let neighbours = self.world.host_ranks();
         let local = neighbours.iter().position(|&rank| rank == self.world.rank()).unwrap_or(0);
         let cpus = Cpus::of_this_host();
-        let core = if !spots.is_empty() {
-            Some(binding::core_of(spots, local, neighbours.len(), &usable, &cpus)?)
+        let core = if !bind_places.is_empty() {
+            Some(binding::core_of(bind_places, local, neighbours.len(), &usable, &cpus)?)
         } else {
             // This rank is bound by the launcher to one core, or each rank has a core.
             let enough = usable.len() == 1 || neighbours.len() <= usable.len();
             usable.get(local % usable.len().max(1)).copied().filter(|_| pin && enough)
         };
         if let Some(core) = core {
-            udeck::sys::pin_to_cpu(core).map_err(Failure::system("pinning this rank (try --no-pin)"))?;
+            udeck::sys::pin_to_cpu(core).map_err(PerfError::system("pinning this rank (try --no-pin)"))?;
         }
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         let mine = Place { host, core, node: core.and_then(|core| cpus.node_of(core)) };
         if self.world.rank() != 0 {
-            self.tell(0, &mine.encode())?;
+            self.send(0, &mine.encode())?;
             return Ok(None);
         }
-        let theirs = (1..self.world.size()).map(|rank| Place::decode(&self.hear(rank)?));
+        let theirs = (1..self.world.size()).map(|rank| Place::decode(&self.receive(rank)?));
         let places = [Ok(mine)].into_iter().chain(theirs).collect::<Result<Vec<_>>>()?;
         Ok(Some(Placement { places, usable }))
     }
@@ -119,7 +119,7 @@ impl Place {
     }
 
     fn decode(words: &[u64]) -> Result<Self> {
-        let [core, node, host @ ..] = words else { return Err(Failure::BadReport(words.len())) };
+        let [core, node, host @ ..] = words else { return Err(PerfError::BadReport(words.len())) };
         let number = |&word: &u64| usize::try_from(word).ok().filter(|_| word != NONE);
         let host: Vec<u8> = host.iter().map(|&byte| byte as u8).collect();
         let host = String::from_utf8_lossy(&host).into_owned();
@@ -142,7 +142,7 @@ impl Placement {
 
     /// Ranks of rank 0's host, and the cores that they may use. A rank that was bound, here or by its launcher, has a core
     /// of its own.
-    fn crowd(&self) -> (usize, usize) {
+    fn local_ranks_and_cores(&self) -> (usize, usize) {
         let here = || {
             self.places.iter().filter(|place| Some(&place.host) == self.places.first().map(|mine| &mine.host))
         };
@@ -152,7 +152,7 @@ impl Placement {
 
     /// Whether the raw line shows how quiet the machine was. It does not where ranks that spin share cores with it.
     pub fn can_judge_noise(&self) -> bool {
-        let (ranks, cores) = self.crowd();
+        let (ranks, cores) = self.local_ranks_and_cores();
         ranks > 0 && ranks <= cores
     }
 
@@ -165,7 +165,7 @@ impl Placement {
     pub fn raw_sentences<C: Contend>(&self, results: &Results<C>) -> Vec<Cow<'static, str>> {
         let mut sentences = vec![raw_limits(results)];
         if !self.can_judge_noise() {
-            let (_, cores) = self.crowd();
+            let (_, cores) = self.local_ranks_and_cores();
             let word = if cores == 1 { "core" } else { "cores" };
             sentences.push(
                 format!(

@@ -12,7 +12,7 @@ use super::{Control, JobsPlan, Placement, machine, sizes_or};
 use crate::{
     baseline::{BaselineSample, Baselines},
     data, export,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     percentiles::{self, Singles},
     plan::{Quantity, Test},
     report::scheduling,
@@ -105,7 +105,7 @@ impl Receiver<'_, '_> {
     /// Starts the floods of these senders, and waits until they are under way.
     fn begin(&self, senders: std::ops::Range<usize>, size: usize) -> Result {
         let count = VISIT * senders.len();
-        senders.into_iter().try_for_each(|rank| self.control.tell(rank, &[size as u64]))?;
+        senders.into_iter().try_for_each(|rank| self.control.send(rank, &[size as u64]))?;
         for _ in 0..count {
             self.inbox.retrieve()?;
         }
@@ -115,7 +115,7 @@ impl Receiver<'_, '_> {
     /// Stops the floods, and receives the messages under way.
     fn end(&self, senders: std::ops::Range<usize>) -> Result {
         let mut left = senders.len();
-        senders.into_iter().try_for_each(|rank| self.control.tell(rank, &[]))?;
+        senders.into_iter().try_for_each(|rank| self.control.send(rank, &[]))?;
         while left > 0 {
             left -= usize::from(self.inbox.retrieve()?.tag() == LAST);
         }
@@ -133,7 +133,7 @@ impl Receiver<'_, '_> {
             let message = self.inbox.retrieve()?;
             check(&message, size)?;
             let sender = delivered.get_mut(message.source().wrapping_sub(1));
-            *sender.ok_or_else(|| stranger(message.source()))? += 1;
+            *sender.ok_or_else(|| unexpected_sender(message.source()))? += 1;
         }
         let elapsed = started.elapsed();
         self.end(1..ranks)?;
@@ -143,7 +143,7 @@ impl Receiver<'_, '_> {
     /// Times round trips of rank 1, whose messages are answered when they are retrieved.
     fn probe(&self, ranks: usize, size: usize, shape: Shape) -> Result<Vec<u32>> {
         self.begin(2..ranks, size)?;
-        self.control.tell(1, &[shape.iterations, shape.warm_up])?;
+        self.control.send(1, &[shape.iterations, shape.warm_up])?;
         let mut left = shape.iterations + shape.warm_up;
         while left > 0 {
             if self.inbox.retrieve()?.source() == 1 {
@@ -152,9 +152,9 @@ impl Receiver<'_, '_> {
             }
         }
         self.end(2..ranks)?;
-        let report = self.control.hear(1)?;
+        let report = self.control.receive(1)?;
         if report.len() as u64 != shape.iterations {
-            return Err(Failure::BadReport(report.len()));
+            return Err(PerfError::BadReport(report.len()));
         }
         Ok(report.iter().map(|&nanoseconds| u32::try_from(nanoseconds).unwrap_or(u32::MAX)).collect())
     }
@@ -164,11 +164,11 @@ fn check(message: &Received<u8>, size: usize) -> Result {
     if message.len() == size {
         return Ok(());
     }
-    Err(Failure::WrongLength { protocol: udeck::Protocol::Auto, wanted: size, got: message.len() })
+    Err(PerfError::WrongLength { protocol: udeck::Protocol::Auto, wanted: size, got: message.len() })
 }
 
-fn stranger(rank: usize) -> Failure {
-    Failure::BadOrder(format!("a message of rank {rank}, which sends nothing now"))
+fn unexpected_sender(rank: usize) -> PerfError {
+    PerfError::Internal(format!("a message came from rank {rank}, which sends nothing now"))
 }
 
 impl Runner for Receiver<'_, '_> {
@@ -230,7 +230,7 @@ pub fn measure(
     let raw = placement.raw_limits(0);
     let mut receiver = Receiver { control, inbox, answers, raw, round: None, seen };
     let results = rounds::measure(plan.pace, Results::empty(&sizes, cells), &mut receiver, progress)?;
-    control.tell_all(&[DONE])?;
+    control.send_all(&[DONE])?;
     let machine = machine(control, placement);
     Ok(TableReport {
         method: method(plan, placement, &results),
@@ -249,7 +249,7 @@ pub fn follow(control: &Control<'_>) -> Result {
     let outlet = world.postbox::<u8>(INBOX)?;
     let answers = world.mailboxes::<u8>(ANSWERS)?;
     loop {
-        let words = control.hear(0)?;
+        let words = control.receive(0)?;
         match words[..] {
             [DONE] => return Ok(()),
             [size] => flood(control, &outlet, size as usize)?,
@@ -263,16 +263,16 @@ pub fn follow(control: &Control<'_>) -> Result {
                         singles.push(started.elapsed().as_nanos() as u64);
                     }
                 }
-                control.tell(0, &singles)?;
+                control.send(0, &singles)?;
             }
-            _ => return Err(Failure::BadOrder(format!("neither a flood nor round trips in {words:?}"))),
+            _ => return Err(PerfError::BadOrder(format!("neither a flood nor round trips in {words:?}"))),
         }
     }
 }
 
 fn flood(control: &Control<'_>, outlet: &Postbox<u8>, size: usize) -> Result {
     let short = [0_u8; SMALL];
-    while control.try_hear()?.is_none() {
+    while control.try_receive()?.is_none() {
         for _ in 0..VISIT {
             match short.get(..size) {
                 Some(short) => outlet.post(short)?,

@@ -10,7 +10,7 @@ use crate::{
     data,
     experiment::{conduct, follow_one},
     export,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     order::{Batch, Order},
     plan::{Payload, Quantity, Test},
     rank_pair::RankPair,
@@ -103,7 +103,9 @@ impl<'w> Pairs<'w> {
             let pair = RankPair::between(self.world, peer, leads, &name, &[self.protocol])?;
             self.open.insert(key, pair);
         }
-        self.open.get(&key).ok_or(Failure::Overdue("a pair that was just opened"))
+        self.open
+            .get(&key)
+            .ok_or_else(|| PerfError::Internal("a pair that was just opened is missing".into()))
     }
 }
 
@@ -112,29 +114,29 @@ const LEAD: u64 = 1;
 const FOLLOW: u64 = 2;
 
 /// Rank 0's role: it lets two ranks, perhaps itself, exchange messages.
-struct Matchmaker<'l, 'w> {
+struct PairConductor<'l, 'w> {
     control: &'l Control<'w>,
     pairs: Pairs<'w>,
     raw: Option<Baselines>,
 }
 
-impl Runner for Matchmaker<'_, '_> {
+impl Runner for PairConductor<'_, '_> {
     type Contender = Link;
 
     fn post(&mut self, order: LinkOrder) -> Result<Sample> {
         let LinkOrder { from, to, order } = order;
         if to != 0 {
-            self.control.tell(to, &[FOLLOW, from as u64])?;
+            self.control.send(to, &[FOLLOW, from as u64])?;
         }
         if from == 0 {
             return conduct(self.pairs.of(0, to)?, order).map(|(sample, _)| sample);
         }
-        self.control.tell(from, &[&[LEAD, to as u64][..], &order.encode()?].concat())?;
+        self.control.send(from, &[&[LEAD, to as u64][..], &order.encode()?].concat())?;
         if to == 0 {
             follow_one(self.pairs.of(from, 0)?)?;
         }
-        let report = self.control.hear(from)?;
-        let &[nanoseconds] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+        let report = self.control.receive(from)?;
+        let &[nanoseconds] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
         let elapsed = Duration::from_nanos(nanoseconds);
         Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
     }
@@ -156,10 +158,10 @@ pub fn measure(
     let ranks = control.world().size();
     let largest = latency.iter().chain(&bandwidths).copied().max().unwrap_or(0);
     let pairs = Pairs::new(control.world(), plan.protocol);
-    let mut runner = Matchmaker { control, pairs, raw: placement.raw_limits(largest) };
+    let mut runner = PairConductor { control, pairs, raw: placement.raw_limits(largest) };
     let wanted = links(ranks, plan.protocol, &latency, &bandwidths);
     let results = rounds::measure(plan.pace, wanted, &mut runner, progress)?;
-    control.tell_all(&[STOP])?;
+    control.send_all(&[STOP])?;
     let machine = machine(control, placement);
     let mut tables: Vec<Table> = Vec::new();
     tables.extend(latency.iter().map(|&size| matrix(&results, ranks, plan.protocol, Test::Latency, size)));
@@ -181,7 +183,7 @@ pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
     let world = control.world();
     let mut pairs = Pairs::new(world, protocol);
     loop {
-        let words = control.hear(0)?;
+        let words = control.receive(0)?;
         match &words[..] {
             [STOP] => return Ok(()),
             &[FOLLOW, leader] => {
@@ -190,9 +192,9 @@ pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
             [LEAD, follower, order @ ..] => {
                 let order = Order::decode(order)?;
                 let (sample, _) = conduct(pairs.of(world.rank(), *follower as usize)?, order)?;
-                control.tell(0, &[sample.elapsed.as_nanos() as u64])?;
+                control.send(0, &[sample.elapsed.as_nanos() as u64])?;
             }
-            _ => return Err(Failure::BadOrder(format!("neither leading nor following in {words:?}"))),
+            _ => return Err(PerfError::BadOrder(format!("neither leading nor following in {words:?}"))),
         }
     }
 }

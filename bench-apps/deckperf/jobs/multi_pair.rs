@@ -15,7 +15,7 @@ use crate::{
     data,
     experiment::stream,
     export,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     order::Batch,
     plan::{Payload, Quantity, Test},
     rank_pair::RankPair,
@@ -77,7 +77,7 @@ impl StreamsOrder {
                 let shape = Shape { warm_up, iterations, messages };
                 Ok(Some(StreamsOrder { pairs: pairs as usize, size: size as usize, shape }))
             }
-            _ => Err(Failure::BadOrder(format!("not five words in {words:?}"))),
+            _ => Err(PerfError::BadOrder(format!("not five words in {words:?}"))),
         }
     }
 }
@@ -116,7 +116,7 @@ impl<'w> Streamer<'w> {
             self.groups.insert(pairs, group);
         }
         let (Some(pair), Some(group)) = (&self.pair, self.groups.get(&pairs)) else {
-            return Err(Failure::Overdue("a pair that was just opened"));
+            return Err(PerfError::Internal("a pair that was just opened is missing".into()));
         };
         let (protocol, payload) = (self.protocol, Payload::WrittenRead);
         let batch = |iterations| Batch { protocol, payload, size, warm_up: 0, iterations };
@@ -130,18 +130,18 @@ impl<'w> Streamer<'w> {
 }
 
 /// Rank 0's role: it says how many pairs stream, and streams in the first of them.
-struct Crowd<'l, 'w> {
+struct StreamConductor<'l, 'w> {
     control: &'l Control<'w>,
     streamer: Streamer<'w>,
     raw: Option<Baselines>,
 }
 
-impl Runner for Crowd<'_, '_> {
+impl Runner for StreamConductor<'_, '_> {
     type Contender = Streams;
 
     fn post(&mut self, order: StreamsOrder) -> Result<Sample> {
         for rank in self.streamer.members(order.pairs).into_iter().filter(|&rank| rank != 0) {
-            self.control.tell(rank, &order.encode())?;
+            self.control.send(rank, &order.encode())?;
         }
         let elapsed = self.streamer.perform(order)?;
         Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
@@ -167,9 +167,9 @@ pub fn measure(
     let wanted = Results::empty(&sizes, cells);
     let streamer = Streamer::new(control.world(), plan.protocol);
     let largest = sizes.iter().copied().max().unwrap_or(0);
-    let mut crowd = Crowd { control, streamer, raw: placement.raw_limits(largest) };
-    let results = rounds::measure(plan.pace, wanted, &mut crowd, progress)?;
-    control.tell_all(&[])?;
+    let mut conductor = StreamConductor { control, streamer, raw: placement.raw_limits(largest) };
+    let results = rounds::measure(plan.pace, wanted, &mut conductor, progress)?;
+    control.send_all(&[])?;
     let machine = machine(control, placement);
     Ok(TableReport {
         method: method(plan, placement, &results),
@@ -185,7 +185,7 @@ pub fn measure(
 /// Follows orders, as any rank but 0.
 pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
     let mut streamer = Streamer::new(control.world(), protocol);
-    while let Some(order) = StreamsOrder::decode(&control.hear(0)?)? {
+    while let Some(order) = StreamsOrder::decode(&control.receive(0)?)? {
         streamer.perform(order)?;
     }
     Ok(())

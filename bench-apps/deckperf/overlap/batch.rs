@@ -8,7 +8,7 @@ use std::{
 use udeck::Protocol;
 
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     plan::PROTOCOLS,
     rank_pair::RankPair,
     sizes::MAX_SIZE,
@@ -118,7 +118,7 @@ impl OverlapOrder {
         let number = PROTOCOLS
             .iter()
             .position(|&known| known == protocol)
-            .ok_or_else(|| Failure::BadOrder(format!("protocol {protocol} has no number")))?;
+            .ok_or_else(|| PerfError::BadOrder(format!("protocol {protocol} has no number")))?;
         let kind = match side {
             TimedSide::Sender => RANK_0_SENDS,
             TimedSide::Receiver => RANK_0_RECEIVES,
@@ -128,7 +128,7 @@ impl OverlapOrder {
 
     /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
-        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
+        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
         let &[kind, protocol, size, iterations] = words else { return Err(bad("not four words")) };
         let side = match kind {
             STOP => return Ok(OverlapOrder::Stop),

@@ -136,11 +136,11 @@ pub fn draw(all: &[&Series]) -> Drawn {
 }
 
 /// A contender's series along an axis; its key lacks the property of the axis.
-type Course<'a> = (Key, Vec<&'a Series>);
+type Setting<'a> = (Key, Vec<&'a Series>);
 
 fn draw_topic(topic: &Topic, members: &[&Series], drawn: &mut Drawn) {
     let mut left: Vec<&Series> = members.to_vec();
-    let mut found: Vec<(Along, Vec<Course<'_>>)> = Vec::new();
+    let mut found: Vec<(Along, Vec<Setting<'_>>)> = Vec::new();
     for along in axes(members) {
         let mut lines: BTreeMap<Key, Vec<&Series>> = BTreeMap::new();
         for series in left.iter().filter(|series| along.of(&series.key).is_some()) {
@@ -166,7 +166,7 @@ fn draw_topic(topic: &Topic, members: &[&Series], drawn: &mut Drawn) {
 }
 
 /// Adds series that were measured at one size as points beside the curves.
-fn add_points<'a>(found: &mut [(Along, Vec<Course<'a>>)], left: &mut Vec<&'a Series>) {
+fn add_points<'a>(found: &mut [(Along, Vec<Setting<'a>>)], left: &mut Vec<&'a Series>) {
     let Some((along @ Along::Size, lines)) = found.first_mut() else { return };
     left.retain(|series| {
         let alike = lines.iter().any(|(key, _)| key.ranks == series.key.ranks);
@@ -204,9 +204,9 @@ fn axes(members: &[&Series]) -> Vec<Along> {
 }
 
 /// Splits lines into charts that have no more lines than there are colours: by library, or else in portions.
-fn split(lines: Vec<Course<'_>>) -> Vec<Vec<Course<'_>>> {
-    let ours = |(key, _): &Course<'_>| key.library == OURS;
-    let is_limit = |(key, _): &Course<'_>| is_limit(&key.library);
+fn split(lines: Vec<Setting<'_>>) -> Vec<Vec<Setting<'_>>> {
+    let ours = |(key, _): &Setting<'_>| key.library == OURS;
+    let is_limit = |(key, _): &Setting<'_>| is_limit(&key.library);
     if lines.iter().filter(|line| !is_limit(line)).count() <= LINES {
         return vec![lines];
     }
@@ -215,7 +215,7 @@ fn split(lines: Vec<Course<'_>>) -> Vec<Vec<Course<'_>>> {
     portions(mine).into_iter().chain(portions(others)).collect()
 }
 
-fn chart(topic: &Topic, along: &Along, lines: &[Course<'_>]) -> Chart {
+fn chart(topic: &Topic, along: &Along, lines: &[Setting<'_>]) -> Chart {
     let (unit, ..) = topic;
     let keys: Vec<&Key> = lines.iter().map(|(key, _)| key).collect();
     let better = lines[0].1[0].better;

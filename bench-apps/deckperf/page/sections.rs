@@ -77,7 +77,7 @@ fn of_run(source: &Source, number: usize, charts: &mut Vec<Chart>) -> Section {
     };
     // A comparison has a table with all of its rows.
     let has_rows = !source.compared.rows.is_empty();
-    let mut body = format!("<p>{}</p>", escape(about(&run.command)));
+    let mut body = format!("<p>{}</p>", escape(description(&run.command)));
     if has_rows {
         body += &compared(&source.compared);
     }
@@ -116,12 +116,12 @@ fn title(source: &Source) -> String {
         "matrix" => "From every rank to every rank",
         "vi" => "Virtual interfaces",
         "dat" => "uDAPL",
-        other => return format!("{}{over}", show::capital(&other.replace('-', " "))),
+        other => return format!("{}{over}", show::capitalized(&other.replace('-', " "))),
     };
     format!("{what}{over}")
 }
 
-fn about(command: &str) -> &'static str {
+fn description(command: &str) -> &'static str {
     match command {
         "messages" => {
             "Two ranks, on a core each, by several protocols. The line is the median, the band around it has the \

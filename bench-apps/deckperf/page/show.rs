@@ -55,7 +55,7 @@ pub fn test(name: &str) -> String {
         "latency" => "One-way time".to_owned(),
         "bandwidth" => "Bandwidth".to_owned(),
         "stream" => "Many messages under way".to_owned(),
-        _ => capital(&name.replace('-', " ")),
+        _ => capitalized(&name.replace('-', " ")),
     }
 }
 
@@ -95,7 +95,7 @@ pub fn direction(better: Better) -> &'static str {
 }
 
 /// Capitalises the first letter.
-pub fn capital(text: &str) -> String {
+pub fn capitalized(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }

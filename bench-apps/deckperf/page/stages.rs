@@ -143,7 +143,7 @@ fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Sourc
 /// The line of the output that names the error: after an error in the command line there are hints.
 fn complaint(said: &str) -> &str {
     let mut lines = said.lines().rev().filter(|line| !line.trim().is_empty());
-    let last = lines.clone().next().unwrap_or("it said nothing");
+    let last = lines.clone().next().unwrap_or("no output");
     lines.find(|line| line.starts_with("error: ")).unwrap_or(last)
 }
 

@@ -15,14 +15,14 @@ use super::{
     mpi::{Installed, MPIS},
     quinn::{self, Quinn},
     request::{Column, Method, PeerTest, Request, WINDOW},
-    schedule::{Mode, PeerRunner, PeerSeries, Who},
+    schedule::{ContenderId, Mode, PeerRunner, PeerSeries},
     sockets,
-    targets::Course,
+    targets::Setting,
     whole::{PROGRAMS, Program},
 };
 use crate::{
     baseline::{Baselines, MIN_COPY},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     plan::Payload,
 };
 
@@ -56,11 +56,11 @@ impl Peer {
 
 /// All contenders, running. Between two batches each of them blocks in a system call.
 pub struct Contenders {
-    /// Peers, in the order of the columns; [`Who::Peer`] has the index.
+    /// Peers, in the order of the columns; [`ContenderId::Peer`] has the index.
     pub peers: Vec<Peer>,
     /// Sentences on peers that are absent or of no use, and what to do about it.
     pub missing: Vec<String>,
-    jobs: Vec<(Who, usize, Job)>,
+    jobs: Vec<(ContenderId, usize, Job)>,
     /// Programs that are run whole, each with its peer's number.
     programs: Vec<(usize, &'static Program, Found)>,
     /// The ends of the QUIC connection, with the peer's number.
@@ -68,7 +68,7 @@ pub struct Contenders {
     raw: Baselines,
     floor: Floor,
     cores: [usize; 2],
-    course: Course,
+    setting: Setting,
 }
 
 impl Contenders {
@@ -77,21 +77,21 @@ impl Contenders {
     ///
     /// # Errors
     /// A job of µDECK's does not start, or there is nothing in `folder`. A peer that does not start is reported as missing.
-    pub fn assemble(
+    pub fn start_all(
         scratch: &Path,
         cores: [usize; 2],
-        course: Course,
+        setting: Setting,
         sizes: &[usize],
         folder: Option<&Path>,
     ) -> Result<Self> {
         // These programs only send messages, and have no collective operations.
-        let programs = if course == Course::Groups { &[] } else { &PROGRAMS[..] };
+        let programs = if setting == Setting::Groups { &[] } else { &PROGRAMS[..] };
         let libraries =
             MPIS.iter().map(|mpi| &mpi.library).chain(programs.iter().map(|program| &program.library));
         if let Some(folder) = folder {
             check_folder(folder, libraries)?;
         }
-        let largest = course.rows().iter().map(|row| row.column.bytes).max().unwrap_or(0);
+        let largest = setting.rows().iter().map(|row| row.column.bytes).max().unwrap_or(0);
         let raw = Baselines::new(Some(cores), largest);
         let (peers, missing) = (Vec::new(), Vec::new());
         let mut field = Contenders {
@@ -103,29 +103,30 @@ impl Contenders {
             raw,
             floor: Floor::new(),
             cores,
-            course,
+            setting,
         };
         for &ranks in sizes {
-            let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks, course)?);
-            let job = job.map_err(|what| Failure::Contender { who: field.name(Who::Ours), what })?;
-            field.jobs.push((Who::Ours, ranks, job));
+            let job = Job::start(scratch, &format!("ours-{ranks}"), ranks, ours(ranks, setting)?);
+            let job =
+                job.map_err(|what| PerfError::Contender { who: field.name(ContenderId::Ours), what })?;
+            field.jobs.push((ContenderId::Ours, ranks, job));
         }
         for mpi in &MPIS {
             for found in field.find(&mpi.library, folder) {
                 match mpi.install(found, scratch, field.peers.len()) {
-                    Ok(installed) => field.enter(scratch, sizes, &installed),
+                    Ok(installed) => field.add_mpi(scratch, sizes, &installed),
                     Err(why) => field.missing.push(format!("{}: {why}", mpi.library.name)),
                 }
             }
         }
         for program in programs {
             for found in field.find(&program.library, folder) {
-                field.peers.push(Peer::new(&program.library, &found, program.flags(course).to_owned()));
+                field.peers.push(Peer::new(&program.library, &found, program.flags(setting).to_owned()));
                 field.programs.push((field.peers.len() - 1, program, found));
             }
         }
-        if course == Course::Network("udp") {
-            field.enter_quinn();
+        if setting == Setting::Network("udp") {
+            field.add_quinn();
         }
         field.missing.extend(folder.is_none().then(|| ADVICE.to_owned()));
         Ok(field)
@@ -137,21 +138,21 @@ impl Contenders {
         found
     }
 
-    fn enter(&mut self, scratch: &Path, sizes: &[usize], installed: &Installed) {
+    fn add_mpi(&mut self, scratch: &Path, sizes: &[usize], installed: &Installed) {
         let number = self.peers.len();
-        let peer = Peer::new(&installed.mpi.library, &installed.found, installed.flags(self.course));
+        let peer = Peer::new(&installed.mpi.library, &installed.found, installed.flags(self.setting));
         let title = peer.title();
         self.peers.push(peer);
         for &ranks in sizes {
-            let command = installed.command(ranks, self.cores.len(), self.course);
+            let command = installed.command(ranks, self.cores.len(), self.setting);
             match Job::start(scratch, &format!("peer-{number}-{ranks}"), ranks, command) {
-                Ok(job) => self.jobs.push((Who::Peer(number), ranks, job)),
+                Ok(job) => self.jobs.push((ContenderId::Peer(number), ranks, job)),
                 Err(why) => self.missing.push(format!("{title}, {ranks} ranks: {why}")),
             }
         }
     }
 
-    fn enter_quinn(&mut self) {
+    fn add_quinn(&mut self) {
         let (name, version, flags) = (quinn::NAME, quinn::VERSION.to_owned(), quinn::FLAGS.to_owned());
         match Quinn::connect() {
             Ok(ends) => {
@@ -171,27 +172,27 @@ impl Contenders {
                 all.push(PeerSeries::new(who, way, *column, mode));
             }
         };
-        for row in self.course.rows() {
+        for row in self.setting.rows() {
             let column = &row.column;
             for (who, _, _) in self.jobs.iter().filter(|(_, ranks, _)| *ranks == column.ranks) {
-                let way = if *who == Who::Ours { row.ours } else { row.theirs };
+                let way = if *who == ContenderId::Ours { row.ours } else { row.theirs };
                 add(*who, way, column, Mode::Conducted);
             }
             for (number, program, _) in &self.programs {
                 if row.theirs == Method::Send && program.does(column) {
-                    add(Who::Peer(*number), Method::Send, column, Mode::Whole);
+                    add(ContenderId::Peer(*number), Method::Send, column, Mode::Whole);
                 }
             }
             if let Some((number, _)) = self.quinn.as_ref().filter(|_| quinn::does(column)) {
-                add(Who::Peer(*number), Method::Send, column, Mode::Itself);
+                add(ContenderId::Peer(*number), Method::Send, column, Mode::Itself);
             }
-            match limit(column, self.course) {
-                Some(Mode::Conducted) if self.carrier(column.ranks).is_none() => {}
-                Some(mode) => add(Who::Limit, Method::Bare, column, mode),
+            match limit(column, self.setting) {
+                Some(Mode::Conducted) if self.bare_job(column.ranks).is_none() => {}
+                Some(mode) => add(ContenderId::Limit, Method::Bare, column, mode),
                 None => {}
             }
-            if has_floor(column, self.course) {
-                add(Who::Floor, Method::Bare, column, Mode::Itself);
+            if has_floor(column, self.setting) {
+                add(ContenderId::Floor, Method::Bare, column, Mode::Itself);
             }
         }
         all
@@ -199,14 +200,14 @@ impl Contenders {
 
     /// Index of the job whose shared window serves bare measurements. The last job is taken: the ranks of MPICH, whose
     /// job comes first, may be in scheduling groups of their own, where yielding yields to nobody.
-    fn carrier(&self, ranks: usize) -> Option<usize> {
-        self.jobs.iter().rposition(|(who, size, _)| *who != Who::Ours && *size == ranks)
+    fn bare_job(&self, ranks: usize) -> Option<usize> {
+        self.jobs.iter().rposition(|(who, size, _)| *who != ContenderId::Ours && *size == ranks)
     }
 }
 
 /// Mode in which a limit of the machine is measured: by an MPI's ranks, or by threads of this process, which need no MPI.
-fn limit(column: &Column, course: Course) -> Option<Mode> {
-    if course.is_network() {
+fn limit(column: &Column, setting: Setting) -> Option<Mode> {
+    if setting.is_network() {
         let untouched = column.payload == Payload::Untouched;
         return (column.test != PeerTest::Barrier && untouched).then_some(Mode::Itself);
     }
@@ -216,29 +217,29 @@ fn limit(column: &Column, course: Course) -> Option<Mode> {
         PeerTest::Stream if small => Some(Mode::Conducted),
         PeerTest::Stream => untouched.then_some(Mode::Itself),
         // The limit of a barrier is measured in `deckperf peers` only.
-        PeerTest::Barrier => (course == Course::Memory).then_some(Mode::Conducted),
+        PeerTest::Barrier => (setting == Setting::Memory).then_some(Mode::Conducted),
         PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => None,
     }
 }
 
 /// Whether a column has a floor: only short messages between two ranks that share memory.
-fn has_floor(column: &Column, course: Course) -> bool {
+fn has_floor(column: &Column, setting: Setting) -> bool {
     let message = matches!(column.test, PeerTest::Latency | PeerTest::Stream) && column.bytes == 8;
-    course == Course::Memory && column.ranks == 2 && message
+    setting == Setting::Memory && column.ranks == 2 && message
 }
 
-fn ours(ranks: usize, course: Course) -> Result<Command> {
-    let program = env::current_exe().map_err(Failure::system("finding this program's own file"))?;
+fn ours(ranks: usize, setting: Setting) -> Result<Command> {
+    let program = env::current_exe().map_err(PerfError::system("finding this program's own file"))?;
     let mut command = Command::new(program);
-    command.args(["peer-rank", "--ranks", &ranks.to_string(), "--transport", course.transport()]);
-    command.args((course == Course::Groups).then_some("--groups"));
+    command.args(["peer-rank", "--ranks", &ranks.to_string(), "--transport", setting.transport()]);
+    command.args((setting == Setting::Groups).then_some("--groups"));
     Ok(command)
 }
 
 impl PeerRunner for Contenders {
-    fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
+    fn time(&mut self, who: ContenderId, column: &Column, request: &Request) -> Result<Duration, String> {
         let index = match who {
-            Who::Limit => self.carrier(column.ranks),
+            ContenderId::Limit => self.bare_job(column.ranks),
             who => self.jobs.iter().position(|(known, ranks, _)| (*known, *ranks) == (who, column.ranks)),
         };
         let index = index.ok_or("its job is gone")?;
@@ -249,18 +250,18 @@ impl PeerRunner for Contenders {
         done
     }
 
-    fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String> {
-        let own = |program: &&(usize, _, _)| who == Who::Peer(program.0);
+    fn figure(&mut self, who: ContenderId, column: &Column) -> Result<f64, String> {
+        let own = |program: &&(usize, _, _)| who == ContenderId::Peer(program.0);
         if let Some((_, program, found)) = self.programs.iter().find(own) {
-            return program.measure(found, column, self.cores, self.course);
+            return program.measure(found, column, self.cores, self.setting);
         }
         if let Some((number, ends)) = &mut self.quinn
-            && who == Who::Peer(*number)
+            && who == ContenderId::Peer(*number)
         {
             return ends.micros(column, self.cores).map_err(|error| error.to_string());
         }
         let failed = |_| "the thread that measures it failed";
-        if who == Who::Floor {
+        if who == ContenderId::Floor {
             let (floor, cores) = (&mut self.floor, self.cores);
             let measure = || match column.test {
                 PeerTest::Stream => floor.stream(WINDOW, cores),
@@ -269,7 +270,7 @@ impl PeerRunner for Contenders {
             let floor = thread::scope(|scope| scope.spawn(measure).join());
             return floor.map_err(failed)?.map_err(|error| format!("the floor: {error}"));
         }
-        if self.course.is_network() {
+        if self.setting.is_network() {
             return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
         }
         // The measurement needs a thread of its own, because its near side stays pinned; processes that this thread starts
@@ -279,12 +280,12 @@ impl PeerRunner for Contenders {
         Ok(sample.copies.map_or(sample.line, |copies| copies.out))
     }
 
-    fn name(&self, who: Who) -> String {
+    fn name(&self, who: ContenderId) -> String {
         match who {
-            Who::Ours => "µDECK".to_owned(),
-            Who::Limit => "the machine's limit".to_owned(),
-            Who::Floor => "the floor".to_owned(),
-            Who::Peer(number) => self.peers[number].title(),
+            ContenderId::Ours => "µDECK".to_owned(),
+            ContenderId::Limit => "the machine's limit".to_owned(),
+            ContenderId::Floor => "the floor".to_owned(),
+            ContenderId::Peer(number) => self.peers[number].title(),
         }
     }
 }
@@ -296,11 +297,11 @@ mod tests {
 
     #[test]
     fn every_target_against_a_limit_or_the_floor_has_one() {
-        for course in [Course::Memory, Course::Network("tcp"), Course::Network("udp"), Course::Groups] {
-            for row in course.rows() {
+        for setting in [Setting::Memory, Setting::Network("tcp"), Setting::Network("udp"), Setting::Groups] {
+            for row in setting.rows() {
                 let wants = |against| row.targets.iter().any(|target| target.against == against);
-                assert!(!wants(Against::Limit) || limit(&row.column, course).is_some(), "{}", row.title);
-                assert!(!wants(Against::Floor) || has_floor(&row.column, course), "{}", row.title);
+                assert!(!wants(Against::Limit) || limit(&row.column, setting).is_some(), "{}", row.title);
+                assert!(!wants(Against::Floor) || has_floor(&row.column, setting), "{}", row.title);
             }
         }
     }

@@ -40,7 +40,7 @@ pub fn json(report: &PeersReport) -> String {
         .peers
         .iter()
         .map(|peer| json!({ "name": peer.name, "version": peer.version, "prefix": peer.prefix, "flags": peer.flags }));
-    let run = export::run(report.course.command(), &report.machine, &report.method, report.series.clone());
+    let run = export::run(report.setting.command(), &report.machine, &report.method, report.series.clone());
     let more = json!({
         "peers": peers.collect::<Vec<_>>(),
         "missing": report.missing,
@@ -113,13 +113,13 @@ fn ratio_fields(ratio: Option<PeerRatio>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::{report::sample, targets::Course};
+    use crate::peers::{report::sample, targets::Setting};
 
     #[test]
     fn csv_has_a_line_for_everybody_and_every_target() {
         let text = csv(&sample());
-        let targets: usize = Course::Memory.rows().iter().map(|row| row.targets.len()).sum();
-        assert_eq!(text.lines().count(), 1 + 5 * Course::Memory.rows().len() + targets);
+        let targets: usize = Setting::Memory.rows().iter().map(|row| row.targets.len()).sum();
+        assert_eq!(text.lines().count(), 1 + 5 * Setting::Memory.rows().len() + targets);
         for line in [
             "\"8 B\",us,ours,1.1250,,,,,,,",
             "\"8 B\",us,UCX 1.13.1,3.3750,6,0.3333,0.3333,0.3333,,,",
@@ -147,7 +147,7 @@ mod tests {
         );
         assert_eq!(value["missing"][0], "libfabric: not installed (apt install libfabric-bin)");
         let rows = value["rows"].as_array().expect("rows");
-        assert_eq!(rows.len(), Course::Memory.rows().len());
+        assert_eq!(rows.len(), Setting::Memory.rows().len());
         assert_eq!((&rows[0]["best_peer"], &rows[0]["protocol"]), (&json!("UCX 1.13.1"), &json!("auto")));
         assert_eq!(rows[0]["targets"][1]["verdict"], "met");
         assert_eq!(rows[0]["others"][0]["name"], "limit");

@@ -65,11 +65,11 @@ impl Job {
         let child =
             command.spawn().map_err(|error| format!("{}: {error}", command.get_program().display()))?;
         let mut job = Job { child, ranks: Vec::new(), log };
-        job.gather(&listener, ranks).map_err(|why| why + &shown(&job.log))?;
+        job.accept_ranks(&listener, ranks).map_err(|why| why + &log_tail(&job.log))?;
         Ok(job)
     }
 
-    fn gather(&mut self, listener: &UnixListener, ranks: usize) -> Result<(), String> {
+    fn accept_ranks(&mut self, listener: &UnixListener, ranks: usize) -> Result<(), String> {
         let deadline = Instant::now() + START_LIMIT;
         let launcher = death_of(&self.child).map_err(|error| format!("watching the launcher: {error}"))?;
         while self.ranks.len() < ranks {
@@ -77,13 +77,13 @@ impl Job {
             let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(&launcher, PollFlags::IN)];
             wait(&mut fds, left).map_err(|error| format!("waiting for the ranks: {error}"))?;
             if fds[0].revents().contains(PollFlags::IN) {
-                let came = listener.accept().and_then(|(stream, _)| Rank::greet(stream, ranks));
-                self.ranks.push(came.map_err(|error| format!("meeting a rank: {error}"))?);
+                let came = listener.accept().and_then(|(stream, _)| Rank::handshake(stream, ranks));
+                self.ranks.push(came.map_err(|error| format!("greeting of a rank: {error}"))?);
             } else if fds[1].revents().is_empty() {
                 let (came, limit) = (self.ranks.len(), START_LIMIT.as_secs());
-                return Err(format!("{came} of {ranks} ranks came within {limit} s"));
+                return Err(format!("{came} of {ranks} ranks connected within {limit} s"));
             } else {
-                return Err("it ended before its ranks came".to_owned());
+                return Err("it ended before its ranks connected".to_owned());
             }
         }
         Ok(())
@@ -106,7 +106,7 @@ impl Job {
         order: &impl Display,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Vec<T>, String> {
-        self.exchange(order, parse).map_err(|why| format!("{why}, at `{order}`{}", shown(&self.log)))
+        self.exchange(order, parse).map_err(|why| format!("{why}, at `{order}`{}", log_tail(&self.log)))
     }
 
     fn exchange<T>(
@@ -117,12 +117,12 @@ impl Job {
         let line = format!("{order}\n");
         for rank in &mut self.ranks {
             let told = rank.answers.get_mut().write_all(line.as_bytes());
-            told.map_err(|error| format!("telling rank {}: {error}", rank.number))?;
+            told.map_err(|error| format!("sending to rank {}: {error}", rank.number))?;
         }
         let deadline = Instant::now() + BATCH_LIMIT;
         let mut answers = Vec::with_capacity(self.ranks.len());
         for rank in &mut self.ranks {
-            let answer = rank.hear(deadline).and_then(|line| parse(&line));
+            let answer = rank.receive(deadline).and_then(|line| parse(&line));
             answers.push((rank.number, answer.map_err(|why| format!("rank {}: {why}", rank.number))?));
         }
         answers.sort_unstable_by_key(|(number, _)| *number);
@@ -131,17 +131,17 @@ impl Job {
 }
 
 impl Rank {
-    fn greet(stream: UnixStream, ranks: usize) -> io::Result<Self> {
+    fn handshake(stream: UnixStream, ranks: usize) -> io::Result<Self> {
         let pid = socket_peercred(&stream)?.pid;
         let mut rank = Rank { number: 0, pid, answers: BufReader::new(stream) };
-        let greeting = rank.hear(Instant::now() + BATCH_LIMIT).map_err(io::Error::other)?;
+        let greeting = rank.receive(Instant::now() + BATCH_LIMIT).map_err(io::Error::other)?;
         rank.number = parse_greeting(&greeting, ranks)
             .ok_or_else(|| io::Error::other(format!("{greeting:?} is no rank of {ranks}")))?;
         Ok(rank)
     }
 
     /// Reads a line, without its end.
-    fn hear(&mut self, deadline: Instant) -> Result<String, String> {
+    fn receive(&mut self, deadline: Instant) -> Result<String, String> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let mut line = String::new();
         let limited = self.answers.get_ref().set_read_timeout(Some(left));
@@ -211,7 +211,7 @@ fn wait(fds: &mut [PollFd<'_>], limit: Duration) -> io::Result<()> {
 }
 
 /// The last lines of a program's output; empty without output.
-fn shown(log: &Path) -> String {
+fn log_tail(log: &Path) -> String {
     // A log may contain any bytes.
     let text = fs::read(log).unwrap_or_default();
     last_lines(&String::from_utf8_lossy(&text))
@@ -240,7 +240,7 @@ mod tests {
         let scratch = Scratch::new().expect("a folder");
         let result = Job::start(scratch.path(), "early", 2, shell("echo no license >&2; exit 3"));
         let why = result.err().expect("ended early");
-        assert_eq!(why, "it ended before its ranks came\n    no license");
+        assert_eq!(why, "it ended before its ranks connected\n    no license");
     }
 
     #[test]

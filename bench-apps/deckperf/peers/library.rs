@@ -15,7 +15,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::failure::{Failure, Result};
+use crate::failure::{PerfError, Result};
 
 /// Description of a library to find.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ pub fn check_folder<'l>(folder: &Path, libraries: impl Iterator<Item = &'l Libra
     if places.iter().any(|place| Path::new(place).exists()) {
         return Ok(());
     }
-    Err(Failure::NoPeers { folder: folder.to_owned(), places: places.join(", ") })
+    Err(PerfError::NoPeers { folder: folder.to_owned(), places: places.join(", ") })
 }
 
 /// Output of a program; `None`: there is no such program. The exit status does not count, because some programs fail after

@@ -10,7 +10,7 @@ use udeck::{Group, World, op};
 
 use super::request::{Method, PeerTest, Request};
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     payload,
     plan::Payload,
 };
@@ -68,7 +68,9 @@ impl<'w> Member<'w> {
             (PeerTest::Broadcast, Method::GroupBuf) => self.broadcast_buf(request, turn),
             (PeerTest::AllToAll, Method::Group) => self.all_to_all(request, turn),
             (PeerTest::AllToAll, Method::GroupBuf) => self.all_to_all_buf(request, turn),
-            (test, way) => Err(Failure::BadOrder(format!("no {} of a group is {way}", test.name()))),
+            (test, way) => {
+                Err(PerfError::BadOrder(format!("groups have no {} by the method {way}", test.name())))
+            }
         }
     }
 
@@ -87,7 +89,7 @@ impl<'w> Member<'w> {
         for index in (0..count).step_by(step) {
             let (wanted, got) = ((turn + index as u64) as f64 * ranks as f64 + pairs, self.numbers[index]);
             if got != wanted {
-                return Err(Failure::WrongNumber { index, wanted, got });
+                return Err(PerfError::WrongNumber { index, wanted, got });
             }
         }
         if turn == 0 {
@@ -184,7 +186,7 @@ fn check(request: &Request, turn: u64, data: &[u8], seed: u64) -> Result {
     if got == wanted && data.len() == request.bytes {
         return Ok(());
     }
-    Err(Failure::WrongBlock { operation: request.test.name(), size: request.bytes, wanted, got })
+    Err(PerfError::WrongBlock { operation: request.test.name(), size: request.bytes, wanted, got })
 }
 
 #[cfg(test)]
@@ -215,7 +217,7 @@ mod tests {
                     }
                 }
                 let odd = request(PeerTest::Stream, Method::Group, Payload::Untouched, 8);
-                assert!(matches!(member.time(&odd), Err(Failure::BadOrder(_))));
+                assert!(matches!(member.time(&odd), Err(PerfError::BadOrder(_))));
                 Ok(())
             };
             run().expect("three ranks agree");

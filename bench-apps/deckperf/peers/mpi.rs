@@ -9,7 +9,7 @@ use std::{
 use super::{
     job::last_lines,
     library::{Found, Library},
-    targets::Course,
+    targets::Setting,
 };
 
 /// Source of the program that every MPI runs.
@@ -170,12 +170,12 @@ impl Mpi {
 
 impl Installed {
     /// Command that starts `ranks` ranks of the program.
-    pub fn command(&self, ranks: usize, processors: usize, course: Course) -> Command {
+    pub fn command(&self, ranks: usize, processors: usize, setting: Setting) -> Command {
         let mut command = self.found.prefix.command(self.found.name);
         let oversubscribed = ranks > processors;
         command.args(["-n", &ranks.to_string()]).args(self.mpi.flags(oversubscribed));
         command.envs(self.mpi.settings(oversubscribed).iter().copied());
-        if course.is_network() {
+        if setting.is_network() {
             let (flags, settings) = self.mpi.network();
             command.args(flags).envs(settings.iter().copied()).env("DECKPERF_NO_WINDOW", "1");
         }
@@ -194,8 +194,8 @@ impl Installed {
     }
 
     /// Settings and flags as a user would type them, for the report.
-    pub fn flags(&self, course: Course) -> String {
-        if course.is_network() {
+    pub fn flags(&self, setting: Setting) -> String {
+        if setting.is_network() {
             let (flags, settings) = self.mpi.network();
             let settings = settings.iter().map(|(name, value)| format!("{name}={value}"));
             let flags = self.mpi.flags(false).iter().chain(flags).map(|flag| (*flag).to_owned());
@@ -241,7 +241,7 @@ mod tests {
         let why = MPIS[0].install(found.clone(), scratch.path(), 0).expect_err("no file");
         assert!(why.starts_with("/p/mpich/bin/mpicc: "), "{why}");
         let installed = Installed { found, mpi: &MPIS[0], program: "program".into(), preload: None };
-        let command = installed.command(2, 2, Course::Memory);
+        let command = installed.command(2, 2, Setting::Memory);
         assert_eq!(command.get_program(), "/p/mpich/bin/mpirun");
     }
 
@@ -250,16 +250,16 @@ mod tests {
         let installed =
             |mpi| Installed { mpi, found: found("mpirun"), program: "program".into(), preload: None };
         let [mpich, open] = [installed(&MPIS[0]), installed(&MPIS[1])];
-        let course = Course::Network("tcp");
-        let command = mpich.command(2, 2, course);
+        let setting = Setting::Network("tcp");
+        let command = mpich.command(2, 2, setting);
         assert!(
             command.get_envs().any(|(name, value)| name == "UCX_TLS" && value == Some("tcp,self".as_ref()))
         );
-        assert!(open.command(2, 2, course).get_args().any(|word| word == "tcp,self"));
-        assert!(!open.command(2, 2, Course::Memory).get_args().any(|word| word == "tcp,self"));
+        assert!(open.command(2, 2, setting).get_args().any(|word| word == "tcp,self"));
+        assert!(!open.command(2, 2, Setting::Memory).get_args().any(|word| word == "tcp,self"));
         assert!(
-            mpich.flags(course).contains("MPIR_CVAR_NOLOCAL=1")
-                && open.flags(course).contains("btl tcp,self")
+            mpich.flags(setting).contains("MPIR_CVAR_NOLOCAL=1")
+                && open.flags(setting).contains("btl tcp,self")
         );
     }
 

@@ -17,23 +17,23 @@ use udeck::{Protocol, World};
 use super::{
     member::Member,
     request::{CONDUCTOR, Method, PeerTest, Request, WINDOW},
-    targets::Course,
+    targets::Setting,
 };
 use crate::{
     experiment,
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     order,
     plan::PROTOCOLS,
     rank_pair::RankPair,
 };
 
 /// Follows the conductor until it hangs up.
-pub fn serve(world: &World, course: Course) -> Result {
-    if course == Course::Groups {
+pub fn serve(world: &World, setting: Setting) -> Result {
+    if setting == Setting::Groups {
         let mut member = Member::join(world)?;
         return follow(world.rank(), world.size(), |line| timed(line, |request| member.time(request)));
     }
-    let mut protocols: Vec<Protocol> = course.rows().iter().filter_map(|row| row.ours.protocol()).collect();
+    let mut protocols: Vec<Protocol> = setting.rows().iter().filter_map(|row| row.ours.protocol()).collect();
     protocols.sort_unstable_by_key(|protocol| PROTOCOLS.iter().position(|known| known == protocol));
     protocols.dedup();
     let pair = RankPair::in_pairs(world, &protocols)?;
@@ -41,7 +41,7 @@ pub fn serve(world: &World, course: Course) -> Result {
 }
 
 fn timed(line: &str, time: impl FnOnce(&Request) -> Result<Duration>) -> Result<String> {
-    let request = line.parse().map_err(Failure::BadOrder)?;
+    let request = line.parse().map_err(PerfError::BadOrder)?;
     Ok(time(&request)?.as_nanos().to_string())
 }
 
@@ -51,9 +51,10 @@ fn timed(line: &str, time: impl FnOnce(&Request) -> Result<Duration>) -> Result<
 /// # Errors
 /// There is no conductor, or an order failed; in that case the conductor has been told.
 pub fn follow(rank: usize, ranks: usize, mut perform: impl FnMut(&str) -> Result<String>) -> Result {
-    let address =
-        env::var_os(CONDUCTOR).ok_or_else(|| Failure::BadOrder(format!("{CONDUCTOR} is not set")))?;
-    let io = Failure::system;
+    let address = env::var_os(CONDUCTOR).ok_or_else(|| {
+        PerfError::Internal(format!("{CONDUCTOR} is not set: `deckperf peers` starts its own ranks"))
+    })?;
+    let io = PerfError::system;
     let mut answers = UnixStream::connect(address).map_err(io("connecting to the conductor"))?;
     let orders = BufReader::new(answers.try_clone().map_err(io("connecting to the conductor"))?);
     let mut say = move |text: String| writeln!(answers, "{text}").map_err(io("answering the conductor"));
@@ -97,7 +98,7 @@ fn time(pair: &RankPair<'_>, request: &Request) -> Result<Duration> {
 fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) -> Result<Duration> {
     let &Request { test, payload, bytes: size, way, .. } = request;
     let Some(protocol) = way.protocol() else {
-        return Err(Failure::BadOrder(format!("{way} is not a way of mailboxes")));
+        return Err(PerfError::BadOrder(format!("{way} is not a way of mailboxes")));
     };
     let batch = order::Batch { protocol, payload, size, warm_up, iterations };
     match test {
@@ -108,7 +109,7 @@ fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) ->
         PeerTest::Stream => experiment::stream(pair, &batch, WINDOW),
         PeerTest::Barrier => barriers(pair.world(), warm_up, iterations),
         PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => {
-            Err(Failure::BadOrder(format!("{} is not for pairs of ranks", test.name())))
+            Err(PerfError::BadOrder(format!("{} is not for pairs of ranks", test.name())))
         }
     }
 }

@@ -7,8 +7,8 @@ use super::{
     contenders::Peer,
     quinn,
     request::Method,
-    schedule::{Outcome, Who},
-    targets::{Against, Course, Row, Target, Unit},
+    schedule::{ContenderId, Outcome},
+    targets::{Against, Row, Setting, Target, Unit},
 };
 use crate::data::{Better, Key, LIMIT, OURS, Series};
 use cli_common::machine::Machine;
@@ -17,8 +17,8 @@ use cli_common::machine::Machine;
 pub struct PeersReport {
     /// Machine of the run.
     pub machine: Machine,
-    /// Course of the comparison.
-    pub course: Course,
+    /// Setting of the comparison.
+    pub setting: Setting,
     /// Peers, in the order of the columns.
     pub peers: Vec<Peer>,
     /// Sentences on peers that are absent or of no use, and why.
@@ -78,34 +78,35 @@ impl PeersReport {
     /// Makes a report, and computes all ratios and verdicts.
     pub fn new(
         machine: Machine,
-        course: Course,
+        setting: Setting,
         peers: Vec<Peer>,
         missing: Vec<String>,
         outcome: &Outcome,
     ) -> Self {
         // Only rows whose numbers of ranks were asked for are shown.
-        let rows = course.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
-        let lines = rows.map(|row| ReportLine::new(row, course, &peers, outcome)).collect();
+        let rows = setting.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
+        let lines = rows.map(|row| ReportLine::new(row, setting, &peers, outcome)).collect();
         let losses = outcome.losses.clone();
-        let method = method(outcome, course);
-        let rows = course.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
-        let series = rows.flat_map(|row| series(row, course, &peers, outcome)).collect();
-        Self { machine, course, peers, missing, losses, method, lines, series }
+        let method = method(outcome, setting);
+        let rows = setting.rows().iter().filter(|row| outcome.has_ranks(row.column.ranks));
+        let series = rows.flat_map(|row| series(row, setting, &peers, outcome)).collect();
+        Self { machine, setting, peers, missing, losses, method, lines, series }
     }
 }
 
 /// Series of all contenders in a row.
-fn series(row: &Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Vec<Series> {
-    let ours = (Who::Ours, OURS.to_owned(), row.ours);
-    let bare = [(Who::Limit, LIMIT), (Who::Floor, "floor")];
+fn series(row: &Row, setting: Setting, peers: &[Peer], outcome: &Outcome) -> Vec<Series> {
+    let ours = (ContenderId::Ours, OURS.to_owned(), row.ours);
+    let bare = [(ContenderId::Limit, LIMIT), (ContenderId::Floor, "floor")];
     let bare = bare.map(|(who, name)| (who, name.to_owned(), Method::Bare));
-    let others = peers.iter().enumerate().map(|(number, peer)| (Who::Peer(number), peer.title(), row.theirs));
+    let others =
+        peers.iter().enumerate().map(|(number, peer)| (ContenderId::Peer(number), peer.title(), row.theirs));
     let column = &row.column;
     let series = [ours].into_iter().chain(bare).chain(others).filter_map(|(who, library, way)| {
         let key = Key {
             test: column.test.name().to_owned(),
             library,
-            transport: Some(course.transport().to_owned()),
+            transport: Some(setting.transport().to_owned()),
             protocol: Some(way.to_string()),
             payload: Some(column.payload.name().to_owned()),
             size: Some(column.bytes as u64),
@@ -120,11 +121,11 @@ fn series(row: &Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Vec<S
 }
 
 impl ReportLine {
-    fn new(row: &'static Row, course: Course, peers: &[Peer], outcome: &Outcome) -> Self {
-        let ours = outcome.of(Who::Ours, row.ours, &row.column);
+    fn new(row: &'static Row, setting: Setting, peers: &[Peer], outcome: &Outcome) -> Self {
+        let ours = outcome.of(ContenderId::Ours, row.ours, &row.column);
         let compare = |theirs: Option<&Figures>| Comparison::new(row, ours, theirs);
         let bare = |who| compare(outcome.of(who, Method::Bare, &row.column));
-        let of = |number| outcome.of(Who::Peer(number), row.theirs, &row.column);
+        let of = |number| outcome.of(ContenderId::Peer(number), row.theirs, &row.column);
         let median = |number: &usize| of(*number).and_then(Figures::median).unwrap_or(f64::INFINITY);
         let best = (0..peers.len())
             .filter(|number| median(number).is_finite())
@@ -132,13 +133,13 @@ impl ReportLine {
         let mut line = ReportLine {
             row,
             ours: ours.and_then(Figures::median).map(|micros| row.show(micros)),
-            limit: bare(Who::Limit),
-            floor: bare(Who::Floor),
+            limit: bare(ContenderId::Limit),
+            floor: bare(ContenderId::Floor),
             peers: (0..peers.len()).map(|number| compare(of(number))).collect(),
             best,
             checks: Vec::new(),
         };
-        let check = |target| line.check(target, peers, |title| compare(named(title, course, outcome)));
+        let check = |target| line.check(target, peers, |title| compare(named(title, setting, outcome)));
         line.checks = row.targets.iter().map(check).collect();
         line
     }
@@ -165,9 +166,9 @@ impl ReportLine {
 }
 
 /// µDECK's figures in the row of this title.
-fn named<'o>(title: &str, course: Course, outcome: &'o Outcome) -> Option<&'o Figures> {
-    let row = course.rows().iter().find(|row| row.title == title)?;
-    outcome.of(Who::Ours, row.ours, &row.column)
+fn named<'o>(title: &str, setting: Setting, outcome: &'o Outcome) -> Option<&'o Figures> {
+    let row = setting.rows().iter().find(|row| row.title == title)?;
+    outcome.of(ContenderId::Ours, row.ours, &row.column)
 }
 
 impl Comparison {
@@ -204,7 +205,7 @@ impl Unit {
     }
 }
 
-fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
+fn method(outcome: &Outcome, setting: Setting) -> Vec<Cow<'static, str>> {
     let rounds = format!(
         "interleaved: all jobs live all the time, and all but one of them block; in each of {} rounds ({:.0} s in \
          all) each contender runs one batch of 2 ms (10 ms with 4 or 8 ranks), column by column in random order; \
@@ -216,7 +217,7 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
         "a figure is the median over rounds; a ratio is the median of the rounds' ratios, in brackets its 95 % bounds \
          (bootstrap over rounds); a target is met or missed if both bounds say so and there are {MIN_FIGURES} rounds"
     );
-    if course == Course::Groups {
+    if setting == Setting::Groups {
         return vec![rounds.into(), bounds.into(), GROUPS.into()];
     }
     let rest = "one-way latency is half a round trip, with 4 and 8 ranks of all pairs at once; rate and stream are \
@@ -228,7 +229,7 @@ fn method(outcome: &Outcome, course: Course) -> Vec<Cow<'static, str>> {
                   rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks); floor: \
                   the same turns by a ring that checks length, tag and state, gives credit every 16th message, and fences \
                   and looks whether to wake the receiver, without a library around it";
-    let limits = if course == Course::Memory { limits } else { sockets };
+    let limits = if setting == Setting::Memory { limits } else { sockets };
     vec![rounds.into(), bounds.into(), rest.into(), limits.into()]
 }
 
@@ -243,26 +244,28 @@ const GROUPS: &str = "the time of one operation, of a batch of them between two 
 /// A small run for the tests of the formats: µDECK takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
 #[cfg(test)]
 pub fn sample() -> PeersReport {
-    sample_of(Course::Memory)
+    sample_of(Setting::Memory)
 }
 
-/// The same small run, with the table of another course.
+/// The same small run, with the table of another setting.
 #[cfg(test)]
-pub fn sample_of(course: Course) -> PeersReport {
+pub fn sample_of(setting: Setting) -> PeersReport {
     use super::schedule::{Mode, PeerSeries};
 
     let mut series = Vec::new();
-    for row in course.rows() {
+    for row in setting.rows() {
         let who = [
-            (Who::Ours, row.ours, 1.0),
-            (Who::Limit, Method::Bare, 0.8),
-            (Who::Floor, Method::Bare, 0.9),
-            (Who::Peer(0), row.theirs, 4.0),
-            (Who::Peer(1), row.theirs, 3.0),
+            (ContenderId::Ours, row.ours, 1.0),
+            (ContenderId::Limit, Method::Bare, 0.8),
+            (ContenderId::Floor, Method::Bare, 0.9),
+            (ContenderId::Peer(0), row.theirs, 4.0),
+            (ContenderId::Peer(1), row.theirs, 3.0),
         ];
         for (who, way, micros) in who {
             let (small, crowded) = (row.column.bytes == 8, row.column.ranks > 2);
-            if crowded && matches!(who, Who::Peer(1) | Who::Floor) || !small && who == Who::Floor {
+            if crowded && matches!(who, ContenderId::Peer(1) | ContenderId::Floor)
+                || !small && who == ContenderId::Floor
+            {
                 continue;
             }
             let mut one = PeerSeries::new(who, way, row.column, Mode::Conducted);
@@ -286,7 +289,7 @@ pub fn sample_of(course: Course) -> PeersReport {
     };
     let missing = vec!["libfabric: not installed (apt install libfabric-bin)".to_owned()];
     let peers = vec![peer("MPICH", "5.0.2", Some("/peers/mpich")), peer("UCX", "1.13.1", None)];
-    PeersReport::new(machine, course, peers, missing, &outcome)
+    PeersReport::new(machine, setting, peers, missing, &outcome)
 }
 
 #[cfg(test)]
@@ -338,11 +341,11 @@ mod tests {
     #[test]
     fn rows_of_other_numbers_of_ranks_are_left_out() {
         let PeersReport { machine, .. } = sample();
-        let row = &Course::Groups.rows()[0];
-        let series = PeerSeries::new(Who::Ours, row.ours, row.column, Mode::Conducted);
+        let row = &Setting::Groups.rows()[0];
+        let series = PeerSeries::new(ContenderId::Ours, row.ours, row.column, Mode::Conducted);
         let outcome =
             Outcome { series: vec![series], rounds: 0, elapsed: Default::default(), losses: Vec::new() };
-        let report = PeersReport::new(machine, Course::Groups, Vec::new(), Vec::new(), &outcome);
+        let report = PeersReport::new(machine, Setting::Groups, Vec::new(), Vec::new(), &outcome);
         let ranks: Vec<usize> = report.lines.iter().map(|line| line.row.column.ranks).collect();
         assert!(!ranks.is_empty() && ranks.iter().all(|&ranks| ranks == row.column.ranks), "{ranks:?}");
     }
@@ -350,10 +353,10 @@ mod tests {
     #[test]
     fn without_peers_their_targets_are_open() {
         let PeersReport { machine, .. } = sample();
-        let alone = |row: &Row| PeerSeries::new(Who::Ours, row.ours, row.column, Mode::Conducted);
-        let series = Course::Memory.rows().iter().map(alone).collect();
+        let alone = |row: &Row| PeerSeries::new(ContenderId::Ours, row.ours, row.column, Mode::Conducted);
+        let series = Setting::Memory.rows().iter().map(alone).collect();
         let outcome = Outcome { series, rounds: 0, elapsed: Default::default(), losses: Vec::new() };
-        let report = PeersReport::new(machine, Course::Memory, Vec::new(), Vec::new(), &outcome);
+        let report = PeersReport::new(machine, Setting::Memory, Vec::new(), Vec::new(), &outcome);
         for check in report.lines.iter().flat_map(|line| &line.checks) {
             assert!(check.ratio.is_none() && check.verdict == Verdict::Inconclusive);
         }

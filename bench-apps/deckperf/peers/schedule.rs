@@ -7,11 +7,11 @@ use super::{
     confidence::{Chance, Figures},
     request::{Column, Method, Request},
 };
-use crate::failure::{Failure, Result};
+use crate::failure::{PerfError, Result};
 
 /// Contender whose figures these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum ContenderId {
     /// µDECK.
     Ours,
     /// A limit of the machine itself.
@@ -37,7 +37,7 @@ pub enum Mode {
 #[derive(Clone, Debug)]
 pub struct PeerSeries {
     /// Contender of these figures.
-    pub who: Who,
+    pub who: ContenderId,
     /// Method of the contender.
     pub way: Method,
     /// Column of the comparison.
@@ -55,11 +55,11 @@ pub struct PeerSeries {
 /// Runs the contenders: the jobs of this host, or a test.
 pub trait PeerRunner {
     /// Runs one batch.
-    fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String>;
+    fn time(&mut self, who: ContenderId, column: &Column, request: &Request) -> Result<Duration, String>;
     /// Lets the contender measure itself: µs for a message or a barrier.
-    fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String>;
+    fn figure(&mut self, who: ContenderId, column: &Column) -> Result<f64, String>;
     /// Name of the contender, for reports of its failure.
-    fn name(&self, who: Who) -> String;
+    fn name(&self, who: ContenderId) -> String;
 }
 
 /// Results of a run.
@@ -88,12 +88,12 @@ const MAX_ITERATIONS: u64 = 1_000_000;
 
 impl PeerSeries {
     /// A series without figures.
-    pub fn new(who: Who, way: Method, column: Column, mode: Mode) -> Self {
+    pub fn new(who: ContenderId, way: Method, column: Column, mode: Mode) -> Self {
         Self { who, way, column, mode, iterations: 1, figures: Figures::default(), lost: false }
     }
 
     /// Whether both series fail together: all series of a job do, but only one series of a program that is run whole.
-    fn falls_with(&self, other: &PeerSeries) -> bool {
+    fn shares_failure(&self, other: &PeerSeries) -> bool {
         let job = |series: &PeerSeries| (series.who, series.column.ranks, series.mode);
         match self.mode {
             Mode::Whole => (self.who, self.column) == (other.who, other.column),
@@ -118,9 +118,9 @@ pub fn measure(
         if outcome.series[index].mode == Mode::Conducted && !outcome.series[index].lost {
             let done = calibrate(runner, &mut outcome.series[index]);
             if let Ok(Some(slow)) = done {
-                outcome.leave_out(runner, index, slow);
+                outcome.drop_slow(runner, index, slow);
             }
-            outcome.note(runner, index, done.map(|_| ()))?;
+            outcome.record_failure(runner, index, done.map(|_| ()))?;
             progress(started.elapsed());
         }
     }
@@ -131,7 +131,7 @@ pub fn measure(
             // The series may have been lost earlier in this round.
             if !outcome.series[index].lost {
                 let done = outcome.turn(runner, index);
-                outcome.note(runner, index, done)?;
+                outcome.record_failure(runner, index, done)?;
                 progress(started.elapsed());
             }
         }
@@ -145,7 +145,7 @@ pub fn measure(
 
 impl Outcome {
     /// The figures of a contender, if it has any.
-    pub fn of(&self, who: Who, way: Method, column: &Column) -> Option<&Figures> {
+    pub fn of(&self, who: ContenderId, way: Method, column: &Column) -> Option<&Figures> {
         let wanted = |series: &&PeerSeries| (series.who, series.way, &series.column) == (who, way, column);
         let found = self.series.iter().find(wanted).map(|series| &series.figures);
         found.filter(|figures| figures.len() > 0)
@@ -195,23 +195,23 @@ impl Outcome {
     }
 
     /// Leaves a slow contender out. µDECK stays, however slow it is.
-    fn leave_out(&mut self, runner: &impl PeerRunner, index: usize, slow: Duration) {
+    fn drop_slow(&mut self, runner: &impl PeerRunner, index: usize, slow: Duration) {
         let series = &mut self.series[index];
-        series.lost = series.who != Who::Ours;
+        series.lost = series.who != ContenderId::Ours;
         if series.lost {
             let (who, what) = (runner.name(series.who), series.column);
             self.losses.push(format!("{who}, {what}: {slow:.1?} for one, which is too slow to take part"));
         }
     }
 
-    fn note(&mut self, runner: &impl PeerRunner, index: usize, done: Result<(), String>) -> Result {
+    fn record_failure(&mut self, runner: &impl PeerRunner, index: usize, done: Result<(), String>) -> Result {
         let Err(what) = done else { return Ok(()) };
         let failed = self.series[index].clone();
         let who = runner.name(failed.who);
-        if failed.who == Who::Ours {
-            return Err(Failure::Contender { who, what });
+        if failed.who == ContenderId::Ours {
+            return Err(PerfError::Contender { who, what });
         }
-        for series in self.series.iter_mut().filter(|series| failed.falls_with(series)) {
+        for series in self.series.iter_mut().filter(|series| failed.shares_failure(series)) {
             series.lost = true;
         }
         self.losses.push(format!("{who}, {}: {what}", failed.column));
@@ -255,34 +255,34 @@ mod tests {
     /// A machine on which peer n takes 2ⁿ µs for a message, and µDECK 1 µs; the contender in `fails` fails.
     #[derive(Default)]
     struct Steady {
-        turns: Vec<(Who, Column)>,
-        fails: Option<(Who, usize)>,
-        slow: Option<(Who, Column)>,
+        turns: Vec<(ContenderId, Column)>,
+        fails: Option<(ContenderId, usize)>,
+        slow: Option<(ContenderId, Column)>,
     }
 
     impl Steady {
-        fn micros(&mut self, who: Who, column: &Column) -> Result<f64, String> {
+        fn micros(&mut self, who: ContenderId, column: &Column) -> Result<f64, String> {
             self.turns.push((who, *column));
             match (self.fails, who) {
                 (Some(fails), _) if fails == (who, column.ranks) => Err("fell over".to_owned()),
                 _ if self.slow == Some((who, *column)) => Ok(1e6),
-                (_, Who::Peer(number)) => Ok(f64::from(2 << number)),
+                (_, ContenderId::Peer(number)) => Ok(f64::from(2 << number)),
                 _ => Ok(1.0),
             }
         }
     }
 
     impl PeerRunner for Steady {
-        fn time(&mut self, who: Who, column: &Column, request: &Request) -> Result<Duration, String> {
+        fn time(&mut self, who: ContenderId, column: &Column, request: &Request) -> Result<Duration, String> {
             let messages = (request.iterations * column.per_iteration()) as f64;
             Ok(Duration::from_secs_f64(self.micros(who, column)? * messages / 1e6))
         }
 
-        fn figure(&mut self, who: Who, column: &Column) -> Result<f64, String> {
+        fn figure(&mut self, who: ContenderId, column: &Column) -> Result<f64, String> {
             self.micros(who, column)
         }
 
-        fn name(&self, who: Who) -> String {
+        fn name(&self, who: ContenderId) -> String {
             format!("{who:?}")
         }
     }
@@ -294,13 +294,13 @@ mod tests {
     fn series() -> Vec<PeerSeries> {
         let mut series = Vec::new();
         for column in [column(2, 8), column(2, 4096), column(4, 8)] {
-            for who in [Who::Ours, Who::Peer(0)] {
+            for who in [ContenderId::Ours, ContenderId::Peer(0)] {
                 series.push(PeerSeries::new(who, Method::Send, column, Mode::Conducted));
             }
-            series.push(PeerSeries::new(Who::Limit, Method::Bare, column, Mode::Itself));
+            series.push(PeerSeries::new(ContenderId::Limit, Method::Bare, column, Mode::Itself));
         }
         for column in [column(2, 8), column(2, 4096)] {
-            series.push(PeerSeries::new(Who::Peer(1), Method::Send, column, Mode::Whole));
+            series.push(PeerSeries::new(ContenderId::Peer(1), Method::Send, column, Mode::Whole));
         }
         series
     }
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(count(Mode::Conducted), [MIN_ROUNDS; 6]);
         assert_eq!(count(Mode::Itself), [MIN_ROUNDS; 3]);
         assert_eq!(count(Mode::Whole), [3, 2]);
-        let peer = outcome.of(Who::Peer(0), Method::Send, &column(4, 8)).and_then(Figures::median);
+        let peer = outcome.of(ContenderId::Peer(0), Method::Send, &column(4, 8)).and_then(Figures::median);
         assert!(peer.is_some_and(|micros| (micros - 2.0).abs() < 1e-2), "{peer:?}");
     }
 
@@ -343,42 +343,42 @@ mod tests {
 
     #[test]
     fn a_peer_that_fails_loses_its_job_and_nothing_else() {
-        let mut runner = Steady { fails: Some((Who::Peer(0), 2)), ..Steady::default() };
+        let mut runner = Steady { fails: Some((ContenderId::Peer(0), 2)), ..Steady::default() };
         let outcome = measured(&mut runner).expect("goes on");
         assert_eq!(outcome.losses, ["Peer(0), latency of 8 bytes, 2 ranks: fell over"]);
         let lost: Vec<_> = outcome.series.iter().filter(|series| series.lost).collect();
         assert!(
             lost.len() == 2
-                && lost.iter().all(|series| series.who == Who::Peer(0) && series.column.ranks == 2)
+                && lost.iter().all(|series| series.who == ContenderId::Peer(0) && series.column.ranks == 2)
         );
-        assert!(outcome.of(Who::Peer(0), Method::Send, &column(2, 8)).is_none());
-        assert!(outcome.of(Who::Peer(0), Method::Send, &column(4, 8)).is_some());
+        assert!(outcome.of(ContenderId::Peer(0), Method::Send, &column(2, 8)).is_none());
+        assert!(outcome.of(ContenderId::Peer(0), Method::Send, &column(4, 8)).is_some());
     }
 
     #[test]
     fn a_whole_program_that_fails_loses_one_column_at_a_time() {
-        let mut runner = Steady { fails: Some((Who::Peer(1), 2)), ..Steady::default() };
+        let mut runner = Steady { fails: Some((ContenderId::Peer(1), 2)), ..Steady::default() };
         let outcome = measured(&mut runner).expect("goes on");
         assert_eq!(outcome.losses.len(), 2);
-        assert_eq!(runner.turns.iter().filter(|(who, _)| *who == Who::Peer(1)).count(), 2);
+        assert_eq!(runner.turns.iter().filter(|(who, _)| *who == ContenderId::Peer(1)).count(), 2);
     }
 
     #[test]
     fn a_peer_that_is_too_slow_is_left_out_of_that_row_only() {
         let slow = column(2, 4096);
-        let mut runner = Steady { slow: Some((Who::Peer(0), slow)), ..Steady::default() };
+        let mut runner = Steady { slow: Some((ContenderId::Peer(0), slow)), ..Steady::default() };
         let outcome = measured(&mut runner).expect("goes on");
         assert_eq!(
             outcome.losses,
             ["Peer(0), latency of 4096 bytes, 2 ranks: 2.0s for one, which is too slow to take part"]
         );
-        assert_eq!(runner.turns.iter().filter(|turn| **turn == (Who::Peer(0), slow)).count(), 1);
-        assert!(outcome.of(Who::Peer(0), Method::Send, &column(2, 8)).is_some());
+        assert_eq!(runner.turns.iter().filter(|turn| **turn == (ContenderId::Peer(0), slow)).count(), 1);
+        assert!(outcome.of(ContenderId::Peer(0), Method::Send, &column(2, 8)).is_some());
     }
 
     #[test]
     fn without_ours_there_is_nothing_to_compare() {
-        let mut runner = Steady { fails: Some((Who::Ours, 4)), ..Steady::default() };
+        let mut runner = Steady { fails: Some((ContenderId::Ours, 4)), ..Steady::default() };
         let error = measured(&mut runner).expect_err("ours failed");
         assert_eq!(error.to_string(), "Ours: fell over");
     }

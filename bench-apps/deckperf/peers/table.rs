@@ -6,7 +6,7 @@ use super::{
     confidence::PeerRatio,
     contenders::Peer,
     report::PeersReport,
-    targets::{Bound, Course},
+    targets::{Bound, Setting},
 };
 use crate::{
     aligned::{aligned, wrapped},
@@ -26,7 +26,7 @@ pub fn render(report: &PeersReport) -> String {
             said.lines().for_each(|said| text += &format!("{REST}{said}\n"));
         }
     }
-    if report.course == Course::Groups {
+    if report.setting == Setting::Groups {
         return text + &groups::figures(report) + EXPLAINED;
     }
     text + &figures(report) + &targets(report)

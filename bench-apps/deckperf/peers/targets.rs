@@ -11,9 +11,9 @@ use udeck::Protocol;
 use super::request::{Column, Method, PeerTest};
 use crate::plan::Payload::{self, Untouched, WrittenRead};
 
-/// Kind of the ranks and of the links between them; each course has rows of its own.
+/// Kind of the ranks and of the links between them; each setting has rows of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum Setting {
     /// Ranks that share memory.
     Memory,
     /// Ranks that use the network between hosts, here over the loopback device.
@@ -22,28 +22,28 @@ pub enum Course {
     Groups,
 }
 
-impl Course {
+impl Setting {
     /// Rows, in the order of the table.
     pub fn rows(self) -> &'static [Row] {
         match self {
-            Course::Memory => MEMORY_ROWS,
-            Course::Network("tcp") => TCP_ROWS,
-            Course::Network(_) => UDP_ROWS,
-            Course::Groups => collective::ROWS,
+            Setting::Memory => MEMORY_ROWS,
+            Setting::Network("tcp") => TCP_ROWS,
+            Setting::Network(_) => UDP_ROWS,
+            Setting::Groups => collective::ROWS,
         }
     }
 
     /// Name of the subcommand.
     pub fn command(self) -> &'static str {
         match self {
-            Course::Memory | Course::Network(_) => "peers",
-            Course::Groups => "collectives",
+            Setting::Memory | Setting::Network(_) => "peers",
+            Setting::Groups => "collectives",
         }
     }
 
     /// Whether ranks are kept off shared memory.
     pub fn is_network(self) -> bool {
-        matches!(self, Course::Network(_))
+        matches!(self, Setting::Network(_))
     }
 
     /// Numbers of ranks of the jobs, ascending.
@@ -57,8 +57,8 @@ impl Course {
     /// Transport of µDECK.
     pub fn transport(self) -> &'static str {
         match self {
-            Course::Memory | Course::Groups => "shm",
-            Course::Network(transport) => transport,
+            Setting::Memory | Setting::Groups => "shm",
+            Setting::Network(transport) => transport,
         }
     }
 }
@@ -319,12 +319,12 @@ mod tests {
 
     use super::*;
 
-    const COURSES: [Course; 4] =
-        [Course::Memory, Course::Network("tcp"), Course::Network("udp"), Course::Groups];
+    const SETTINGS: [Setting; 4] =
+        [Setting::Memory, Setting::Network("tcp"), Setting::Network("udp"), Setting::Groups];
 
     #[test]
     fn rows_have_titles_of_their_own_and_targets_name_rows() {
-        for rows in COURSES.map(Course::rows) {
+        for rows in SETTINGS.map(Setting::rows) {
             let titles: HashSet<&str> = rows.iter().map(|row| row.title).collect();
             assert_eq!(titles.len(), rows.len());
             for target in rows.iter().flat_map(|row| row.targets) {
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn times_have_upper_bounds_and_rates_lower_ones() {
-        for row in COURSES.iter().flat_map(|course| course.rows()) {
+        for row in SETTINGS.iter().flat_map(|setting| setting.rows()) {
             let upper = |target: &Target| matches!(target.bound, Bound::AtMost(_));
             assert!(
                 row.targets.iter().all(|target| upper(target) == (row.unit == Unit::Micros)),
@@ -351,7 +351,7 @@ mod tests {
     fn the_book_explains_every_goal() {
         let book = include_str!("../../../docs/measuring.md");
         let goals = book.split("\n## ").find(|section| section.starts_with("Goals\n")).expect("a section");
-        for row in COURSES.iter().flat_map(|course| course.rows()) {
+        for row in SETTINGS.iter().flat_map(|setting| setting.rows()) {
             for target in row.targets {
                 let name = target.goal.name();
                 assert!(goals.contains(&format!("| `{name}` |")), "{}: {name}", row.title);
@@ -361,8 +361,8 @@ mod tests {
 
     #[test]
     fn jobs_have_two_four_and_eight_ranks() {
-        assert_eq!(Course::Memory.job_sizes(), [2, 4, 8]);
-        assert_eq!(Course::Groups.job_sizes(), [2, 4, 8]);
-        assert_eq!(Course::Network("tcp").job_sizes(), [2]);
+        assert_eq!(Setting::Memory.job_sizes(), [2, 4, 8]);
+        assert_eq!(Setting::Groups.job_sizes(), [2, 4, 8]);
+        assert_eq!(Setting::Network("tcp").job_sizes(), [2]);
     }
 }

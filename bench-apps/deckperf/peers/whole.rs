@@ -13,7 +13,7 @@ use super::{
     job::{ends, last_lines},
     library::{Found, Library},
     request::{Column, PeerTest},
-    targets::Course,
+    targets::Setting,
 };
 use crate::plan::Payload;
 
@@ -26,8 +26,8 @@ pub struct Program {
     flags: [&'static str; 3],
     /// Its settings: over memory, over TCP, beside UDP.
     settings: [&'static [(&'static str, &'static str)]; 3],
-    server: fn(&Column, &str, Course) -> Vec<String>,
-    client: fn(&Column, &str, Course) -> Vec<String>,
+    server: fn(&Column, &str, Setting) -> Vec<String>,
+    client: fn(&Column, &str, Setting) -> Vec<String>,
     /// Parses the client's output into µs per message.
     figure: fn(&Column, &str) -> Option<f64>,
     streams: bool,
@@ -74,14 +74,14 @@ pub const PROGRAMS: [Program; 2] = [
             "FI_UDP_IFACE=lo fi_pingpong -p udp;ofi_rxd -e rdm",
         ],
         settings: [&[], &[("FI_TCP_IFACE", "lo")], &[("FI_UDP_IFACE", "lo")]],
-        server: |column, port, course| {
-            words(&format!("-p {} -e rdm {} -B {port}", provider(course), fabric_size(column, course)))
+        server: |column, port, setting| {
+            words(&format!("-p {} -e rdm {} -B {port}", provider(setting), fabric_size(column, setting)))
         },
-        client: |column, port, course| {
+        client: |column, port, setting| {
             words(&format!(
                 "-p {} -e rdm {} -P {port} 127.0.0.1",
-                provider(course),
-                fabric_size(column, course)
+                provider(setting),
+                fabric_size(column, setting)
             ))
         },
         figure: fabric_figure,
@@ -102,8 +102,8 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(25);
 
 impl Program {
     /// Flags and settings with which the program is run.
-    pub fn flags(&self, course: Course) -> &'static str {
-        self.flags[number(course)]
+    pub fn flags(&self, setting: Setting) -> &'static str {
+        self.flags[number(setting)]
     }
 
     /// Whether the program can run this column.
@@ -121,14 +121,14 @@ impl Program {
         found: &Found,
         column: &Column,
         cores: [usize; 2],
-        course: Course,
+        setting: Setting,
     ) -> Result<f64, String> {
         let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
-        let mut server = self.spawn(found, (self.server)(column, &port, course), cores[1], course)?;
+        let mut server = self.spawn(found, (self.server)(column, &port, setting), cores[1], setting)?;
         let deadline = Instant::now() + RUN_LIMIT;
         let mut why = String::new();
         for _ in 0..ATTEMPTS {
-            let client = self.spawn(found, (self.client)(column, &port, course), cores[0], course)?;
+            let client = self.spawn(found, (self.client)(column, &port, setting), cores[0], setting)?;
             let [printed, complaints] = client.output(deadline.saturating_duration_since(Instant::now()))?;
             if let Some(micros) = (self.figure)(column, &printed).filter(|micros| *micros > 0.0) {
                 return Ok(micros);
@@ -148,9 +148,9 @@ impl Program {
         found: &Found,
         arguments: Vec<String>,
         core: usize,
-        course: Course,
+        setting: Setting,
     ) -> Result<Running, String> {
-        let settings = self.settings[number(course)];
+        let settings = self.settings[number(setting)];
         let mut command = found.prefix.command(found.name);
         let start = || {
             udeck::sys::pin_to_cpu(core)?;
@@ -216,7 +216,7 @@ fn iterations(bytes: usize) -> usize {
     (32 << 20).min(20_000 * bytes.max(1)) / bytes.max(1)
 }
 
-fn ucx_client(column: &Column, port: &str, _: Course) -> Vec<String> {
+fn ucx_client(column: &Column, port: &str, _: Setting) -> Vec<String> {
     let bytes = column.bytes;
     let iterations = iterations(bytes).max(100);
     let test = match column.test {
@@ -239,24 +239,24 @@ fn ucx_figure(column: &Column, printed: &str) -> Option<f64> {
     }
 }
 
-fn provider(course: Course) -> &'static str {
-    ["shm", "tcp;ofi_rxm", "udp;ofi_rxd"][number(course)]
+fn provider(setting: Setting) -> &'static str {
+    ["shm", "tcp;ofi_rxm", "udp;ofi_rxd"][number(setting)]
 }
 
-/// Index of the course's flags and settings.
-fn number(course: Course) -> usize {
-    match course {
-        Course::Memory | Course::Groups => 0,
-        Course::Network("udp") => 2,
-        Course::Network(_) => 1,
+/// Index of the setting's flags and settings.
+fn number(setting: Setting) -> usize {
+    match setting {
+        Setting::Memory | Setting::Groups => 0,
+        Setting::Network("udp") => 2,
+        Setting::Network(_) => 1,
     }
 }
 
-fn fabric_size(column: &Column, course: Course) -> String {
+fn fabric_size(column: &Column, setting: Setting) -> String {
     let iterations = iterations(column.bytes);
     // Over UDP a message sometimes takes milliseconds.
     let iterations =
-        if course == Course::Network("udp") { iterations.clamp(20, 500) } else { iterations.max(100) };
+        if setting == Setting::Network("udp") { iterations.clamp(20, 500) } else { iterations.max(100) };
     format!("-S {} -I {iterations}", column.bytes)
 }
 
@@ -308,7 +308,7 @@ mod tests {
         let found = |prefix| Found { version: "1.0".to_owned(), prefix, name: "deckperf-has-no-such-peer" };
         let measure = |prefix| {
             let (found, column) = (found(prefix), column(PeerTest::Latency, 8));
-            PROGRAMS[0].measure(&found, &column, [0, 1], Course::Memory).expect_err("is not there")
+            PROGRAMS[0].measure(&found, &column, [0, 1], Setting::Memory).expect_err("is not there")
         };
         let why = measure(Prefix::System);
         assert!(why.starts_with("deckperf-has-no-such-peer: "), "{why}");
@@ -326,7 +326,7 @@ mod tests {
         };
         let found = Found { version: String::new(), prefix: Prefix::System, name: "sh" };
         let cpu = udeck::sys::usable_cpus()[0];
-        let why = program.measure(&found, &column(PeerTest::Latency, 8), [cpu, cpu], Course::Memory);
+        let why = program.measure(&found, &column(PeerTest::Latency, 8), [cpu, cpu], Setting::Memory);
         assert_eq!(why.expect_err("fails"), "sh printed no figure\n    no libucx.so");
     }
 }

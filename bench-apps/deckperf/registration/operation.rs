@@ -6,7 +6,7 @@ use udeck::{ExternalBuf, Protocol, via::Region, via::mem::UserMemory};
 
 use crate::{
     baseline::{BaselineSample, Baselines},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     plan::Quantity,
     rank_pair::RankPair,
     rounds::{Contend, Results, Runner, Sample, Shape},
@@ -162,7 +162,8 @@ impl<'l, 'w> Registrar<'l, 'w> {
         let mut known = Some(back(register(UserMemory::new(self.take(order.size)))?)?);
         let hits = nic.registrations().hits;
         let timed = Timed::of(order.shape, || {
-            let memory = known.take().ok_or(Failure::Overdue("memory that was registered"))?;
+            let memory =
+                known.take().ok_or_else(|| PerfError::Internal("registered memory is missing".into()))?;
             let started = Instant::now();
             let region = register(memory)?;
             let elapsed = started.elapsed();
@@ -171,7 +172,7 @@ impl<'l, 'w> Registrar<'l, 'w> {
         })?;
         let turns = order.shape.warm_up + order.shape.iterations;
         if nic.registrations().hits - hits < turns {
-            return Err(Failure::BadOrder("memory that was registered is not in the cache".into()));
+            return Err(PerfError::Internal("memory that was registered is not in the cache".into()));
         }
         self.give(known.map(UserMemory::into_inner).unwrap_or_default());
         nic.destroy_ptag(ptag)?;
@@ -186,20 +187,20 @@ impl<'l, 'w> Registrar<'l, 'w> {
         let mut memory = if operation == Operation::PostBuf { Vec::new() } else { self.take(size) };
         let mut kept =
             (operation == Operation::PostCached).then(|| ExternalBuf::new(std::mem::take(&mut memory)));
-        let posted = Failure::Overdue("a buffer that was posted");
+        let not_returned = || PerfError::Internal("a posted buffer was not returned".into());
         let timed = Timed::of(shape, || {
             let started = Instant::now();
             match operation {
                 Operation::PostBuf => outlet.post(pair.world().buf_reused::<u8>(size)?)?,
                 Operation::PostCached => {
-                    let buffer = kept.take().ok_or(Failure::Overdue("a buffer that was posted"))?;
+                    let buffer = kept.take().ok_or_else(not_returned)?;
                     outlet.post(buffer)?;
                     kept = outlet.take_returned();
                 }
                 _ => {
                     outlet.post(ExternalBuf::new(std::mem::take(&mut memory)))?;
                     let back = outlet.take_returned();
-                    memory = back.ok_or(Failure::Overdue("a buffer that was posted"))?.into_inner();
+                    memory = back.ok_or_else(not_returned)?.into_inner();
                 }
             }
             pair.await_acknowledgement()?;
@@ -211,14 +212,14 @@ impl<'l, 'w> Registrar<'l, 'w> {
         match operation {
             Operation::PostBuf => {}
             _ if memory.len() == size => self.give(memory),
-            _ => return Err(posted),
+            _ => return Err(not_returned()),
         }
         Ok(timed)
     }
 }
 
-fn not_ours(_: Region) -> Failure {
-    Failure::BadOrder("a region is not of the memory that was registered".into())
+fn not_ours(_: Region) -> PerfError {
+    PerfError::Internal("a region is not of the memory that was registered".into())
 }
 
 /// Time of the operation, and of everything around it.
@@ -283,7 +284,11 @@ pub fn follow(pair: &RankPair<'_>) -> Result {
                     pair.acknowledge()?;
                 }
             }
-            _ => return Err(Failure::BadOrder(format!("neither size and number nor nothing in {words:?}"))),
+            _ => {
+                return Err(PerfError::BadOrder(format!(
+                    "expected a size and a number, or no words: {words:?}"
+                )));
+            }
         }
     }
 }

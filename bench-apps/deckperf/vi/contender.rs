@@ -25,7 +25,7 @@ pub enum Transfer {
 
 /// Way in which the receiver notices a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Detection {
     /// The receiver polls each VI in turn.
     WorkQueue,
     /// The receiver polls the completion queue, and then the VI that it names.
@@ -47,20 +47,21 @@ pub enum Traffic {
 
 /// Transfers of `--layer vi`, in the order of the tables; the index travels in a [`ViOrder`].
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
-/// Looks, in the order of the columns; the index travels in a [`ViOrder`].
-pub const LOOKS: [Look; 4] = [Look::WorkQueue, Look::CompletionQueue, Look::Wait, Look::Asleep];
+/// Detections, in the order of the columns; the index travels in a [`ViOrder`].
+pub const DETECTIONS: [Detection; 4] =
+    [Detection::WorkQueue, Detection::CompletionQueue, Detection::Wait, Detection::Asleep];
 /// Traffics, in the order of the tables; the index travels in a [`ViOrder`].
 pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
-/// Looks with which many VIs are measured, in the order of the columns: the receiver never sleeps.
-pub const POLLING: [Look; 2] = [Look::WorkQueue, Look::CompletionQueue];
+/// Detections with which many VIs are measured, in the order of the columns: the receiver never sleeps.
+pub const POLLING: [Detection; 2] = [Detection::WorkQueue, Detection::CompletionQueue];
 
-/// Transfer, look and number of VIs. Each setup has VIs of its own, so that none inherits another's rings.
+/// Transfer, detection and number of VIs. Each setup has VIs of its own, so that none inherits another's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViSetup {
     /// Transfer that moves the data.
     pub transfer: Transfer,
     /// Way in which the receiver notices a message.
-    pub look: Look,
+    pub detection: Detection,
     /// Number of VIs on each side.
     pub vis: usize,
 }
@@ -78,15 +79,19 @@ pub struct ViContender {
 
 impl ViContender {
     /// All messages on one VI, without further VIs beside it.
-    pub fn alone(test: Test, transfer: Transfer, look: Look) -> Self {
-        Self { test, way: ViSetup { transfer, look, vis: 1 }, traffic: Traffic::OneBusy }
+    pub fn alone(test: Test, transfer: Transfer, detection: Detection) -> Self {
+        Self { test, way: ViSetup { transfer, detection, vis: 1 }, traffic: Traffic::OneBusy }
     }
 
     /// Round trips of sends among `vis` VIs. A single VI is busy, whatever the traffic.
-    pub fn among(vis: usize, look: Look, traffic: Traffic) -> Self {
+    pub fn among(vis: usize, detection: Detection, traffic: Traffic) -> Self {
         match vis {
-            1 => Self::alone(Test::Latency, Transfer::Send, look),
-            _ => Self { test: Test::Latency, way: ViSetup { transfer: Transfer::Send, look, vis }, traffic },
+            1 => Self::alone(Test::Latency, Transfer::Send, detection),
+            _ => Self {
+                test: Test::Latency,
+                way: ViSetup { transfer: Transfer::Send, detection, vis },
+                traffic,
+            },
         }
     }
 }
@@ -119,14 +124,14 @@ impl Transfer {
     }
 }
 
-impl Look {
+impl Detection {
     /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
-            Look::WorkQueue => "work-queue",
-            Look::CompletionQueue => "cq",
-            Look::Wait => "cq-wait",
-            Look::Asleep => "cq-asleep",
+            Detection::WorkQueue => "work-queue",
+            Detection::CompletionQueue => "cq",
+            Detection::Wait => "cq-wait",
+            Detection::Asleep => "cq-asleep",
         }
     }
 }
@@ -155,53 +160,55 @@ impl Traffic {
     }
 }
 
-/// Looks that are the columns of a test; the receiver never falls asleep within a window.
-pub fn looks(test: Test) -> &'static [Look] {
+/// Detections that are the columns of a test; the receiver never falls asleep within a window.
+pub fn detections(test: Test) -> &'static [Detection] {
     match test {
-        Test::Latency => &LOOKS,
-        Test::Bandwidth | Test::BiBandwidth => &LOOKS[..3],
+        Test::Latency => &DETECTIONS,
+        Test::Bandwidth | Test::BiBandwidth => &DETECTIONS[..3],
     }
 }
 
 /// All setups that the plan needs, each once; both ranks compute the same.
-pub fn ways(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
-    let mut ways = Vec::new();
+pub fn setups(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
+    let mut setups = Vec::new();
     for transfer in TRANSFERS {
         // Without RDMA (`DECK_TRUST=none`), the columns of RDMA writes stay empty.
         if transfer == Transfer::RdmaWrite && !caps.has(Caps::RDMA_WRITE) {
             continue;
         }
         let latency = plan.tests.contains(&Test::Latency);
-        let looks = looks(if latency { Test::Latency } else { Test::Bandwidth });
-        ways.extend(looks.iter().map(|&look| ViSetup { transfer, look, vis: 1 }));
+        let detections = detections(if latency { Test::Latency } else { Test::Bandwidth });
+        setups.extend(detections.iter().map(|&detection| ViSetup { transfer, detection, vis: 1 }));
     }
-    for (vis, look) in among_many(plan) {
-        ways.push(ViSetup { transfer: Transfer::Send, look, vis });
+    for (vis, detection) in among_many(plan) {
+        setups.push(ViSetup { transfer: Transfer::Send, detection, vis });
     }
-    ways
+    setups
 }
 
 /// Setups of several VIs. The row of one VI comes from the first table, so it needs no VIs of its own.
-fn among_many(plan: &ViPlan) -> impl Iterator<Item = (usize, Look)> {
+fn among_many(plan: &ViPlan) -> impl Iterator<Item = (usize, Detection)> {
     let counts = plan.counts.iter().copied().filter(|&vis| vis > 1);
-    counts.flat_map(|vis| POLLING.map(|look| (vis, look)))
+    counts.flat_map(|vis| POLLING.map(|detection| (vis, detection)))
 }
 
 /// Empty series for all contenders.
-pub fn contenders(plan: &ViPlan, ways: &[ViSetup]) -> Results<ViContender> {
+pub fn contenders(plan: &ViPlan, setups: &[ViSetup]) -> Results<ViContender> {
     let mut cells = Vec::new();
     let mut sizes = plan.sizes.clone();
     for &test in &plan.tests {
-        for way in ways.iter().filter(|way| way.vis == 1 && looks(test).contains(&way.look)) {
+        for way in setups.iter().filter(|way| way.vis == 1 && detections(test).contains(&way.detection)) {
             // A bandwidth of empty messages is 0 by definition.
             let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
-            cells.extend(sizes.map(|&size| (ViContender::alone(test, way.transfer, way.look), size)));
+            cells.extend(sizes.map(|&size| (ViContender::alone(test, way.transfer, way.detection), size)));
         }
     }
     if !plan.counts.is_empty() {
-        for (traffic, look) in TRAFFICS.into_iter().flat_map(|traffic| POLLING.map(|look| (traffic, look))) {
+        for (traffic, detection) in
+            TRAFFICS.into_iter().flat_map(|traffic| POLLING.map(|detection| (traffic, detection)))
+        {
             for &vis in &plan.counts {
-                let cell = (ViContender::among(vis, look, traffic), SMALL);
+                let cell = (ViContender::among(vis, detection, traffic), SMALL);
                 if !cells.contains(&cell) {
                     cells.push(cell);
                 }
@@ -229,36 +236,37 @@ mod tests {
                 plan.counts.clear();
             }
             plan.tests = tests;
-            let ways = ways(&plan, Caps::RDMA_WRITE);
-            let results = contenders(&plan, &ways);
-            for way in &ways {
-                assert_eq!(ways.iter().filter(|other| *other == way).count(), 1, "{way:?}");
+            let setups = setups(&plan, Caps::RDMA_WRITE);
+            let results = contenders(&plan, &setups);
+            for way in &setups {
+                assert_eq!(setups.iter().filter(|other| *other == way).count(), 1, "{way:?}");
                 assert!(results.posts.iter().any(|series| series.contender.way == *way), "{way:?}");
             }
-            assert!(results.posts.iter().all(|series| ways.contains(&series.contender.way)));
+            assert!(results.posts.iter().all(|series| setups.contains(&series.contender.way)));
         }
     }
 
     #[test]
     fn eight_bytes_are_measured_for_the_many_even_if_no_table_has_them() {
         let plan = ViPlan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
-        let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
-        // Two transfers with four looks, and two looks for a message on one VI, on the busy one of 10, and on any of 10.
+        let results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
+        // Two transfers with four detections, and two for a message on one VI, on the busy one of 10, and on any of 10.
         assert_eq!(results.posts.len(), 2 * 4 + 2 * 3);
         assert_eq!(results.raws.iter().map(|raw| raw.size).collect::<Vec<_>>(), [SMALL, 4096]);
         let with_small = ViPlan { sizes: vec![SMALL, 4096], ..plan };
-        let results = contenders(&with_small, &ways(&with_small, Caps::RDMA_WRITE));
+        let results = contenders(&with_small, &setups(&with_small, Caps::RDMA_WRITE));
         assert_eq!(results.posts.len(), 2 * 2 * 4 + 2 * 2, "one VI of 8 bytes is the first table's");
     }
 
     #[test]
     fn both_traffics_share_their_connections_and_one_vi_has_one_traffic() {
         let plan = plan();
-        let ways = ways(&plan, Caps::RDMA_WRITE);
-        let results = contenders(&plan, &ways);
+        let setups = setups(&plan, Caps::RDMA_WRITE);
+        let results = contenders(&plan, &setups);
         let traffics = |vis| -> Vec<Traffic> {
             let polled = results.posts.iter().filter(|series| {
-                series.contender.way == ViSetup { transfer: Transfer::Send, look: Look::CompletionQueue, vis }
+                series.contender.way
+                    == ViSetup { transfer: Transfer::Send, detection: Detection::CompletionQueue, vis }
                     && series.contender.test == Test::Latency
                     && series.size == SMALL
             });
@@ -285,16 +293,20 @@ mod tests {
 
     #[test]
     fn without_rdma_nothing_is_written() {
-        let ways = ways(&plan(), Caps::default());
-        assert!(ways.iter().all(|way| way.transfer == Transfer::Send) && !ways.is_empty());
+        let setups = setups(&plan(), Caps::default());
+        assert!(setups.iter().all(|way| way.transfer == Transfer::Send) && !setups.is_empty());
     }
 
     #[test]
     fn nothing_is_streamed_to_a_sleeper_and_no_empty_messages() {
         let plan = plan();
-        let results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
+        let results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
         let streamed = results.posts.iter().filter(|series| series.contender.test == Test::Bandwidth);
         assert!(streamed.clone().count() > 0);
-        assert!(streamed.clone().all(|series| series.contender.way.look != Look::Asleep && series.size > 0));
+        assert!(
+            streamed
+                .clone()
+                .all(|series| series.contender.way.detection != Detection::Asleep && series.size > 0)
+        );
     }
 }

@@ -12,7 +12,7 @@ use super::{
     lane::ViLane,
 };
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rank_pair::RankPair,
 };
 
@@ -41,15 +41,15 @@ const LANES_OF_ONE: usize = 8;
 
 impl ViEnds {
     /// Opens and connects everything. Both ranks call this with the same setups; blocks until all VIs are connected.
-    pub fn open(pair: &RankPair<'_>, ways: &[ViSetup], largest: usize) -> Result<Self> {
+    pub fn open(pair: &RankPair<'_>, setups: &[ViSetup], largest: usize) -> Result<Self> {
         let nic = pair.world().nic();
         let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
-        let any = |transfer| ways.iter().any(|way| way.transfer == transfer);
+        let any = |transfer| setups.iter().any(|way| way.transfer == transfer);
         let rights = Rights { write: any(Transfer::RdmaWrite), read: any(Transfer::RdmaRead) };
         let is_reached = rights != Rights::NONE;
         let mine = is_reached.then(|| nic.window_for(largest, memory.ptag, rights)).transpose()?;
         let mut greeter = Greeter::new(pair, mine.as_ref().map(Window::remote))?;
-        let lanes = ways
+        let lanes = setups
             .iter()
             .map(|&way| {
                 let attributes = |context| ViAttributes {
@@ -61,7 +61,7 @@ impl ViEnds {
                 let mut lane = || {
                     let cq = Cq::new(nic)?;
                     let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
-                    Ok(ViLane::new(way.look, vis.collect::<Result<_>>()?, cq))
+                    Ok(ViLane::new(way.detection, vis.collect::<Result<_>>()?, cq))
                 };
                 let count = if way.vis == 1 { LANES_OF_ONE } else { 1 };
                 let lanes = (0..count).map(|_| lane()).collect::<Result<_>>()?;
@@ -86,7 +86,7 @@ impl ViEnds {
         };
         let known = self.lanes.iter_mut().find(|lanes| lanes.way == way);
         let Lanes { lanes, batches, .. } =
-            known.ok_or_else(|| Failure::BadOrder(format!("{way:?} is not among those of this run")))?;
+            known.ok_or_else(|| PerfError::BadOrder(format!("{way:?} is not among those of this run")))?;
         let number = *batches;
         *batches += 1;
         let at = number as usize % lanes.len();

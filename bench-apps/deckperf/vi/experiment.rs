@@ -6,17 +6,17 @@ use udeck::via::{Deadline, Descriptor, Region};
 
 use super::{
     ViPlan,
-    contender::{Look, Transfer, ViContender, ways},
+    contender::{Detection, Transfer, ViContender, setups},
     ends::{BatchTurns, RegionPool, ViEnds},
     lane::ViLane,
     order::{ViBatch, ViOrder},
 };
 use crate::{
     baseline::{BaselineSample, Baselines},
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rank_pair::RankPair,
     rounds::{Runner, Sample},
-    turn::{Fresh, Part, Pattern, Turn},
+    turn::{Part, Pattern, PostKind, Turn},
 };
 
 /// Rank 0's role: it gives the orders and holds the clock.
@@ -42,7 +42,7 @@ impl Runner for ViConductor<'_, '_> {
         let lasted = turn.perform()?;
         let rested = turn.finish()?;
         let report = pair.receive_words()?;
-        let &[rested_there] = &report[..] else { return Err(Failure::BadReport(report.len())) };
+        let &[rested_there] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
         let resting = rested + Duration::from_nanos(rested_there);
         Ok(Sample { lasted, elapsed: lasted.saturating_sub(resting), copied: 0 })
     }
@@ -55,8 +55,8 @@ impl Runner for ViConductor<'_, '_> {
 /// Follows orders as rank 1 until there are no more. Between orders it sleeps in `retrieve` and leaves its core
 /// to the raw measurements.
 pub fn follow(pair: &RankPair<'_>, plan: &ViPlan) -> Result {
-    let ways = ways(plan, pair.world().nic().caps());
-    let mut ends = ViEnds::open(pair, &ways, plan.largest())?;
+    let setups = setups(plan, pair.world().nic().caps());
+    let mut ends = ViEnds::open(pair, &setups, plan.largest())?;
     loop {
         let order = ViOrder::decode(&pair.receive_words()?)?;
         if order == ViOrder::Stop {
@@ -90,7 +90,7 @@ pub fn prepare<'e>(
         leads: pair.leads(),
         arrives: size,
         shape,
-        rests: way.look == Look::Asleep,
+        rests: way.detection == Detection::Asleep,
         deadline: Deadline::after(pair.world().config().deadline),
     };
     let vis = lane.len();
@@ -101,14 +101,14 @@ pub fn prepare<'e>(
         |fresh| {
             // The data of an RDMA write do not go into its descriptor.
             Ok(match (fresh, place) {
-                (Fresh::EmptyReceive | Fresh::EmptyRequest, _) | (Fresh::Receive, Some(_)) => {
+                (PostKind::EmptyReceive | PostKind::EmptyRequest, _) | (PostKind::Receive, Some(_)) => {
                     Descriptor::new(Vec::<Region>::new())
                 }
-                (Fresh::Receive | Fresh::Request, None) => Descriptor::new([memory.take(size)?]),
-                (Fresh::Request, Some(place)) if way.transfer == Transfer::RdmaRead => {
+                (PostKind::Receive | PostKind::Request, None) => Descriptor::new([memory.take(size)?]),
+                (PostKind::Request, Some(place)) if way.transfer == Transfer::RdmaRead => {
                     Descriptor::rdma_read([memory.take(size)?], place)
                 }
-                (Fresh::Request, Some(place)) => {
+                (PostKind::Request, Some(place)) => {
                     Descriptor::rdma_write([memory.take(size)?], place).immediate(0)
                 }
             })
@@ -135,6 +135,6 @@ fn timed(order: ViOrder) -> Result<(ViBatch, Pattern)> {
     match order {
         ViOrder::PingPong(batch) => Ok((batch, Pattern::PingPong)),
         ViOrder::Stream(batch) => Ok((batch, Pattern::Stream)),
-        ViOrder::Stop => Err(Failure::BadOrder(format!("{order:?} is not timed"))),
+        ViOrder::Stop => Err(PerfError::BadOrder(format!("{order:?} is not timed"))),
     }
 }

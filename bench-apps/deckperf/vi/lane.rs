@@ -2,15 +2,15 @@
 
 use udeck::via::{Completion, Cq, Deadline, Descriptor, Error, Source, Status, Vi};
 
-use super::contender::Look;
+use super::contender::Detection;
 use crate::{
-    failure::{Failure, Result},
-    turn::{self, Patience, poll},
+    failure::{PerfError, Result},
+    turn::{self, PollBudget, poll},
 };
 
 /// The VIs of one setup. The context of each VI is its index.
 pub struct ViLane {
-    look: Look,
+    detection: Detection,
     vis: Vec<Vi>,
     cq: Cq,
     /// Index of the VI that is polled next, where each is polled in turn.
@@ -21,8 +21,8 @@ pub struct ViLane {
 
 impl ViLane {
     /// Makes a lane of connected VIs with contexts from 0 on, which are attached to `cq`.
-    pub fn new(look: Look, vis: Vec<Vi>, cq: Cq) -> Self {
-        Self { look, vis, cq, next: 0, under_way: 0 }
+    pub fn new(detection: Detection, vis: Vec<Vi>, cq: Cq) -> Self {
+        Self { detection, vis, cq, next: 0, under_way: 0 }
     }
 
     /// Number of VIs.
@@ -38,9 +38,9 @@ impl ViLane {
         idle: &mut Vec<Descriptor>,
         deadline: Deadline,
     ) -> Result {
-        let mut patience = Patience::new(deadline, "room to send");
+        let mut budget = PollBudget::new(deadline, "room to send");
         loop {
-            patience.next_look()?;
+            budget.next_poll()?;
             self.under_way -= collect(&mut self.vis[on], idle);
             match self.vis[on].post_send(descriptor) {
                 Ok(()) => return Ok(()),
@@ -84,23 +84,23 @@ impl turn::Lane for ViLane {
         Ok(())
     }
 
-    /// Receives the next message, in the way of this lane's look, and returns its descriptor. The message must be `size`
+    /// Receives the next message, in the way of this lane's detection, and returns its descriptor. The message must be `size`
     /// bytes long.
     #[inline]
     fn receive(&mut self, size: usize, deadline: Deadline) -> Result<Descriptor> {
-        let Self { look, vis, cq, next, .. } = self;
-        let completion = match look {
-            Look::WorkQueue => poll(deadline, "a message", || {
+        let Self { detection, vis, cq, next, .. } = self;
+        let completion = match detection {
+            Detection::WorkQueue => poll(deadline, "a message", || {
                 let asked = *next;
                 *next = if asked + 1 == vis.len() { 0 } else { asked + 1 };
                 Ok(vis[asked].receive_done())
             })?,
-            Look::CompletionQueue => poll(deadline, "a message", || {
+            Detection::CompletionQueue => poll(deadline, "a message", || {
                 let entry = cq.poll().filter(|entry| entry.source == Source::Receive);
                 Ok(entry.and_then(|entry| vis[entry.context as usize].receive_done()))
             })?,
-            Look::Wait | Look::Asleep => loop {
-                let entry = cq.wait(deadline, || false).ok_or(Failure::Overdue("a message"))?;
+            Detection::Wait | Detection::Asleep => loop {
+                let entry = cq.wait(deadline, || false).ok_or(PerfError::Overdue("a message"))?;
                 if entry.source == Source::Receive
                     && let Some(completion) = vis[entry.context as usize].receive_done()
                 {
@@ -143,7 +143,7 @@ fn checked(completion: Completion, size: usize) -> Result<Descriptor> {
             Ok(descriptor)
         }
         Completion { status, length, .. } => {
-            Err(Failure::BadCompletion { status, wanted: size, got: length })
+            Err(PerfError::BadCompletion { status, wanted: size, got: length })
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Orders of rank 0 to rank 1: nine words, checked when they are read.
 
-use super::contender::{LOOKS, TRAFFICS, TRANSFERS, Traffic, ViSetup};
+use super::contender::{DETECTIONS, TRAFFICS, TRANSFERS, Traffic, ViSetup};
 use crate::{
-    failure::{Failure, Result},
+    failure::{PerfError, Result},
     rounds::Shape,
     sizes::MAX_SIZE,
 };
@@ -39,7 +39,7 @@ const PING_PONG: u64 = 1;
 const STREAM: u64 = 2;
 
 impl ViOrder {
-    /// Encodes the order as `[kind, transfer, look, vis, traffic, size, warm-up, iterations, messages]`.
+    /// Encodes the order as `[kind, transfer, detection, vis, traffic, size, warm-up, iterations, messages]`.
     pub fn encode(&self) -> [u64; WORDS] {
         let (kind, batch) = match self {
             ViOrder::Stop => return [STOP; WORDS],
@@ -48,27 +48,27 @@ impl ViOrder {
         };
         let ViBatch { way, traffic, size, shape } = batch;
         let transfer = TRANSFERS.iter().position(|&known| known == way.transfer).expect("listed");
-        let look = LOOKS.iter().position(|&known| known == way.look).expect("listed");
+        let detection = DETECTIONS.iter().position(|&known| known == way.detection).expect("listed");
         let traffic = TRAFFICS.iter().position(|known| known == traffic).expect("listed");
-        let [transfer, look, vis, traffic, size] =
-            [transfer, look, way.vis, traffic, *size].map(|number| number as u64);
-        [kind, transfer, look, vis, traffic, size, shape.warm_up, shape.iterations, shape.messages]
+        let [transfer, detection, vis, traffic, size] =
+            [transfer, detection, way.vis, traffic, *size].map(|number| number as u64);
+        [kind, transfer, detection, vis, traffic, size, shape.warm_up, shape.iterations, shape.messages]
     }
 
     /// Decodes and checks an order of rank 0.
     pub fn decode(words: &[u64]) -> Result<Self> {
-        let bad = |what: &str| Failure::BadOrder(format!("{what} in {words:?}"));
-        let &[kind, transfer, look, vis, traffic, size, warm_up, iterations, messages] = words else {
+        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
+        let &[kind, transfer, detection, vis, traffic, size, warm_up, iterations, messages] = words else {
             return Err(bad("not nine words"));
         };
         let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
         let transfer = TRANSFERS.get(number(transfer)).ok_or_else(|| bad("no such transfer"))?;
-        let look = LOOKS.get(number(look)).ok_or_else(|| bad("no such look"))?;
+        let detection = DETECTIONS.get(number(detection)).ok_or_else(|| bad("no such look"))?;
         let traffic = *TRAFFICS.get(number(traffic)).ok_or_else(|| bad("no such traffic"))?;
         if number(size) > MAX_SIZE {
             return Err(bad("message too large"));
         }
-        let way = ViSetup { transfer: *transfer, look: *look, vis: number(vis) };
+        let way = ViSetup { transfer: *transfer, detection: *detection, vis: number(vis) };
         let shape = Shape { warm_up, iterations, messages };
         let batch = ViBatch { way, traffic, size: number(size), shape };
         match kind {
@@ -87,9 +87,10 @@ mod tests {
     #[test]
     fn orders_survive_the_journey() {
         for transfer in TRANSFERS {
-            for (look, traffic) in LOOKS.into_iter().flat_map(|look| TRAFFICS.map(|traffic| (look, traffic)))
+            for (detection, traffic) in
+                DETECTIONS.into_iter().flat_map(|detection| TRAFFICS.map(|traffic| (detection, traffic)))
             {
-                let way = ViSetup { transfer, look, vis: 40 };
+                let way = ViSetup { transfer, detection, vis: 40 };
                 let shape = Shape { warm_up: 3, iterations: 1000, messages: 64 };
                 let batch = ViBatch { way, traffic, size: 4099, shape };
                 for order in [ViOrder::PingPong(batch), ViOrder::Stream(batch), ViOrder::Stop] {

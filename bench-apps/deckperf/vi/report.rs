@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     ViPlan,
-    contender::{Look, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, looks},
+    contender::{Detection, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, detections},
 };
 use crate::{
     export,
@@ -38,7 +38,7 @@ impl Labelled for ViContender {
 
     fn values(&self) -> Vec<Value> {
         let Self { way, traffic, .. } = self;
-        vec![way.transfer.name().into(), way.look.name().into(), way.vis.into(), traffic.name().into()]
+        vec![way.transfer.name().into(), way.detection.name().into(), way.vis.into(), traffic.name().into()]
     }
 }
 
@@ -71,10 +71,10 @@ impl ViReport {
         text + &table::shows(&self.findings, &self.results.raws)
     }
 
-    /// Table with a column per look; the tables of latencies also have a column per raw limit.
+    /// Table with a column per detection; the tables of latencies also have a column per raw limit.
     fn by_size(&self, test: Test, transfer: Transfer) -> String {
-        let looks = looks(test);
-        let mut names: Vec<String> = looks.iter().map(|look| look.name().to_owned()).collect();
+        let detections = detections(test);
+        let mut names: Vec<String> = detections.iter().map(|detection| detection.name().to_owned()).collect();
         if test == Test::Latency {
             names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
         }
@@ -85,8 +85,9 @@ impl ViReport {
         };
         let mut lines = vec![table::row("# Size", &names)];
         for &size in &self.plan.sizes {
-            let figure = |&look| self.p50(ViContender::alone(test, transfer, look), size);
-            let mut cells: Vec<String> = looks.iter().map(|look| table::cell(figure(look))).collect();
+            let figure = |&detection| self.p50(ViContender::alone(test, transfer, detection), size);
+            let mut cells: Vec<String> =
+                detections.iter().map(|detection| table::cell(figure(detection))).collect();
             if test == Test::Latency {
                 let raw = self.results.raw(size);
                 cells.push(table::cell(raw.and_then(|raw| median(&raw.copy))));
@@ -106,11 +107,11 @@ impl ViReport {
             Traffic::OneBusy => "one busy VI among idle ones",
             Traffic::Spread => "spread over all VIs",
         };
-        let names = POLLING.map(|look| look.name().to_owned());
+        let names = POLLING.map(|detection| detection.name().to_owned());
         let mut lines = vec![table::row("# VIs", &names)];
         for &vis in &self.plan.counts {
-            let figure = |look| self.p50(ViContender::among(vis, look, traffic), SMALL);
-            let cells = POLLING.map(|look| table::cell(figure(look)));
+            let figure = |detection| self.p50(ViContender::among(vis, detection, traffic), SMALL);
+            let cells = POLLING.map(|detection| table::cell(figure(detection)));
             lines.push(table::row(&vis.to_string(), &cells));
         }
         table::titled(&format!("Latency (us) of {SMALL} bytes, send/receive, {which}"), &lines)
@@ -172,15 +173,15 @@ const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the 
 /// Computes every ratio whose two sides were measured.
 fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
     let of = |contender, size| results.of(contender, size).map_or(&[][..], |series| &series.figures);
-    let alone = |transfer, look, size| of(ViContender::alone(Test::Latency, transfer, look), size);
-    let small = |look| alone(Transfer::Send, look, SMALL);
-    let among = |vis, look, traffic| of(ViContender::among(vis, look, traffic), SMALL);
+    let alone = |transfer, detection, size| of(ViContender::alone(Test::Latency, transfer, detection), size);
+    let small = |detection| alone(Transfer::Send, detection, SMALL);
+    let among = |vis, detection, traffic| of(ViContender::among(vis, detection, traffic), SMALL);
     let mut found = Vec::new();
     let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
         found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
     };
 
-    let (polled, named) = (small(Look::WorkQueue), small(Look::CompletionQueue));
+    let (polled, named) = (small(Detection::WorkQueue), small(Detection::CompletionQueue));
     if let Some(raw) = results.raw(SMALL) {
         add(format!("send, {SMALL} bytes / raw cache-line hand-over"), polled, &raw.line);
         add(format!("send, cq, {SMALL} bytes / raw cache-line hand-over"), named, &raw.line);
@@ -188,19 +189,19 @@ fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
     let large = telling_size(&plan.sizes);
     add(
         format!("rdma-write / send, {}", sizes::show(large)),
-        alone(Transfer::RdmaWrite, Look::WorkQueue, large),
-        alone(Transfer::Send, Look::WorkQueue, large),
+        alone(Transfer::RdmaWrite, Detection::WorkQueue, large),
+        alone(Transfer::Send, Detection::WorkQueue, large),
     );
-    for look in [Look::CompletionQueue, Look::Wait, Look::Asleep] {
-        add(format!("{} / work-queue, {SMALL} bytes", look.name()), small(look), polled);
+    for detection in [Detection::CompletionQueue, Detection::Wait, Detection::Asleep] {
+        add(format!("{} / work-queue, {SMALL} bytes", detection.name()), small(detection), polled);
     }
     let many = || plan.counts.iter().copied().filter(|&vis| vis > 1);
     for vis in many() {
-        let [asked, named] = POLLING.map(|look| among(vis, look, Traffic::Spread));
+        let [asked, named] = POLLING.map(|detection| among(vis, detection, Traffic::Spread));
         add(format!("cq / work-queue, {SMALL} bytes, spread over {vis} VIs"), named, asked);
     }
     for vis in many() {
-        let busy = among(vis, Look::CompletionQueue, Traffic::OneBusy);
+        let busy = among(vis, Detection::CompletionQueue, Traffic::OneBusy);
         add(format!("cq, {} idle VIs / cq, 1 VI, {SMALL} bytes", vis - 1), busy, named);
     }
     found
@@ -227,12 +228,12 @@ mod tests {
     use udeck::via::Caps;
 
     use super::*;
-    use crate::vi::contender::{contenders, ways};
+    use crate::vi::contender::{contenders, setups};
 
     /// A report whose figures are all different, so that each is recognised in its place.
     fn sample(format: Format) -> ViReport {
         let plan = ViPlan { format, ..plan() };
-        let mut results = contenders(&plan, &ways(&plan, Caps::RDMA_WRITE));
+        let mut results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
         for (number, series) in results.posts.iter_mut().enumerate() {
             series.figures = vec![number as f64 + 1.0; 3];
         }

@@ -33,11 +33,11 @@ fn row(line: &ReportLine) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::{report::sample_of, targets::Course};
+    use crate::peers::{report::sample_of, targets::Setting};
 
     #[test]
     fn goals_stand_in_the_rows() {
-        let text = figures(&sample_of(Course::Groups));
+        let text = figures(&sample_of(Setting::Groups));
         for line in [
             "#                                              MPICH     UCX",
             "# What (us)                              ours  5.0.2  1.13.1",
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn lines_fit_and_columns_stand_apart() {
-        let report = sample_of(Course::Groups);
+        let report = sample_of(Setting::Groups);
         for line in figures(&report).lines() {
             assert!(line.chars().count() <= crate::aligned::WIDTH, "{line}");
         }

@@ -3,7 +3,7 @@
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
 
 /// The shared options of one command.
-struct Taken {
+struct AcceptedOptions {
     /// Name of the command; empty for the run without one.
     command: &'static str,
     /// Names of the options, separated by spaces.
@@ -19,11 +19,11 @@ const TIME_24: (&str, &str) = ("time", "Seconds to measure for, in all [default:
 const TIME_60: (&str, &str) = ("time", "Seconds to measure for, in all [default: 60]");
 const ALL_PROTOCOLS: (&str, &str) = (
     "protocol",
-    "How messages travel: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: all]",
+    "Protocols of the messages: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: all]",
 );
 const ONE_PROTOCOL: (&str, &str) = (
     "protocol",
-    "How messages travel: one of copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: auto]",
+    "Protocols of the messages: one of copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: auto]",
 );
 const ROUND_TRIPS: (&str, &str) = ("iterations", "Round trips in a batch [default: as many as fill 1.5 ms]");
 const BATCH: (&str, &str) = ("iterations", "Operations in a batch [default: as many as fill its time]");
@@ -31,47 +31,47 @@ const BATCH: (&str, &str) = ("iterations", "Operations in a batch [default: as m
 /// Name of `--explain` among the commands, because it has a plan of its own.
 pub const EXPLAIN: &str = "--explain";
 
-const TAKEN: [Taken; 20] = [
-    Taken {
+const ACCEPTED: [AcceptedOptions; 20] = [
+    AcceptedOptions {
         command: "",
         options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
                   transport",
         help: &[],
         about: "",
     },
-    Taken {
+    AcceptedOptions {
         command: EXPLAIN,
         options: "sizes transport pin no_pin bind",
         help: &[],
         about: "is about what carries messages of a mailbox; it measures nothing",
     },
-    Taken {
+    AcceptedOptions {
         command: "latency",
         options: "layer protocol sizes perturb payload iterations time format stats pin no_pin handicap bind transport",
         help: &[ROUND_TRIPS, TIME_24],
         about: "has one message under way; `bandwidth` has a window of them",
     },
-    Taken {
+    AcceptedOptions {
         command: "bandwidth",
         options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
                   transport",
         help: &[("iterations", "Windows in a batch [default: as many as fill 1.5 ms]"), TIME_24],
         about: "",
     },
-    Taken {
+    AcceptedOptions {
         command: "bibandwidth",
         options: "protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind transport",
         help: &[
             (
                 "protocol",
-                "How messages travel: copy, eager, rdma-write, hand-off, rdma-read, auto [default: the first four]",
+                "Protocols of the messages: copy, eager, rdma-write, hand-off, rdma-read, auto [default: the first four]",
             ),
             ("iterations", "Windows in a batch [default: as many as fill 1.5 ms]"),
             TIME_24,
         ],
         about: "is about mailboxes",
     },
-    Taken {
+    AcceptedOptions {
         command: "verify",
         options: "layer protocol sizes perturb pin no_pin bind transport",
         help: &[
@@ -81,7 +81,7 @@ const TAKEN: [Taken; 20] = [
         ],
         about: "checks every byte once, and measures nothing",
     },
-    Taken {
+    AcceptedOptions {
         command: "overlap",
         options: "protocol sizes iterations time format pin no_pin bind transport",
         help: &[
@@ -92,25 +92,25 @@ const TAKEN: [Taken; 20] = [
         ],
         about: "is about mailboxes: one message under way beside computation",
     },
-    Taken {
+    AcceptedOptions {
         command: "clones",
         options: "sizes iterations time format pin no_pin bind transport",
         help: &[("sizes", "Message sizes in bytes [default: 8,4K]"), ROUND_TRIPS, TIME_16],
         about: "is about mailboxes, and leaves the protocol to the library",
     },
-    Taken {
+    AcceptedOptions {
         command: "costs",
         options: "time format pin no_pin bind transport",
         help: &[("time", "Seconds for which a rank is blocked [default: 10]")],
         about: "is about mailboxes and ranks, and sends nothing",
     },
-    Taken {
+    AcceptedOptions {
         command: "multi-pair",
         options: "protocol sizes iterations time window format pin no_pin bind transport",
         help: &[ONE_PROTOCOL, ("sizes", "Message sizes in bytes [default: 8,4K,64K,1M]"), BATCH, TIME_16],
         about: "is about mailboxes, and leaves the payload untouched",
     },
-    Taken {
+    AcceptedOptions {
         command: "matrix",
         options: "protocol sizes iterations time window format pin no_pin bind transport",
         help: &[
@@ -121,54 +121,51 @@ const TAKEN: [Taken; 20] = [
         ],
         about: "is about mailboxes, and leaves the payload untouched",
     },
-    Taken {
+    AcceptedOptions {
         command: "incast",
         options: "sizes iterations time window format pin no_pin bind transport",
         help: &[("sizes", "Message sizes in bytes [default: 8,4K,64K]"), BATCH, TIME_16],
         about: "is about mailboxes; it leaves the protocol to the library, and the payload untouched",
     },
-    Taken {
+    AcceptedOptions {
         command: "registration",
         options: "sizes iterations time format pin no_pin bind transport",
         help: &[("sizes", "Sizes of memory in bytes [default: 4K,64K,1M,16M,64M]"), BATCH, TIME_16],
         about: "is about memory, which has no protocol and no payload",
     },
-    Taken {
+    AcceptedOptions {
         command: "peers",
         options: "time format transport",
         help: &[TIME_60],
         about: "compares mailboxes, by protocols and sizes of its own (those that have targets), and has places of its \
                 own for its ranks",
     },
-    Taken {
+    AcceptedOptions {
         command: "collectives",
         options: "time format transport",
         help: &[TIME_60, ("transport", "Only shm: the ranks that are compared share memory")],
         about: "is about mailboxes' groups, has sizes of its own (those that have goals), and has places of its own for \
                 its ranks",
     },
-    Taken {
+    AcceptedOptions {
         command: "cpu",
         options: "sizes payload iterations time format",
         help: &[
             ("sizes", "Message sizes in bytes [default: 100,500,4000,16000,64000]"),
-            (
-                "payload",
-                "What happens to the data of a message: untouched, or written+read [default: written+read]",
-            ),
+            ("payload", "Use of the data of a message: untouched, or written+read [default: written+read]"),
             BATCH,
             ("time", "Seconds to measure for, in all [default: 45]"),
         ],
         about: "is about mailboxes: it sends by the protocol `auto`, over all transports or those among --contenders, and \
                 binds each side to a core",
     },
-    Taken {
+    AcceptedOptions {
         command: "compare",
         options: "format",
         help: &[],
         about: "measures nothing itself; what two builds are to measure follows `--`",
     },
-    Taken {
+    AcceptedOptions {
         command: "report",
         options: "time pin no_pin transport",
         help: &[
@@ -178,17 +175,28 @@ const TAKEN: [Taken; 20] = [
         about: "is about mailboxes, and has protocols, sizes and a form of its own; it makes a page of other runs: deckperf \
                 report run.json",
     },
-    Taken { command: "peer-rank", options: "transport", help: &[], about: "is a rank of another command" },
-    Taken { command: "cpu-rank", options: "transport", help: &[], about: "is a rank of another command" },
+    AcceptedOptions {
+        command: "peer-rank",
+        options: "transport",
+        help: &[],
+        about: "is a rank of another command",
+    },
+    AcceptedOptions {
+        command: "cpu-rank",
+        options: "transport",
+        help: &[],
+        about: "is a rank of another command",
+    },
 ];
 
-const NOTHING: Taken = Taken { command: "", options: "", help: &[], about: "is a job of another command" };
+const NOTHING: AcceptedOptions =
+    AcceptedOptions { command: "", options: "", help: &[], about: "is a job of another command" };
 
-fn of(command: &str) -> &'static Taken {
-    TAKEN.iter().find(|taken| taken.command == command).unwrap_or(&NOTHING)
+fn of(command: &str) -> &'static AcceptedOptions {
+    ACCEPTED.iter().find(|accepted| accepted.command == command).unwrap_or(&NOTHING)
 }
 
-impl Taken {
+impl AcceptedOptions {
     fn has(&self, option: &str) -> bool {
         self.options.split(' ').any(|one| one == option)
     }
@@ -199,22 +207,22 @@ fn shared(command: &Command) -> Vec<Arg> {
 }
 
 /// Hides in each subcommand's help the shared options that it does not take.
-pub fn shown(command: Command) -> Command {
+pub fn with_help_filtered(command: Command) -> Command {
     let shared = shared(&command);
     command.mut_subcommands(|sub| {
-        let taken = of(sub.get_name());
-        let as_taken = |arg: Arg| {
+        let accepted = of(sub.get_name());
+        let as_accepted = |arg: Arg| {
             let id = arg.get_id().as_str().to_owned();
-            match taken.help.iter().find(|(option, _)| *option == id) {
+            match accepted.help.iter().find(|(option, _)| *option == id) {
                 // The text itself names the values and the default.
                 Some((_, help)) => arg.help(help).hide_possible_values(true).hide_default_value(true),
                 None => {
-                    let hidden = arg.is_hide_set() || !taken.has(&id);
+                    let hidden = arg.is_hide_set() || !accepted.has(&id);
                     arg.hide(hidden)
                 }
             }
         };
-        sub.args(shared.iter().cloned().map(as_taken))
+        sub.args(shared.iter().cloned().map(as_accepted))
     })
 }
 
@@ -225,8 +233,9 @@ pub fn refusal(command: &Command, matches: &ArgMatches) -> Option<String> {
         None if matches.get_flag("explain") => (EXPLAIN, matches),
         None => ("", matches),
     };
-    let taken = of(name);
+    let accepted = of(name);
     let said = |arg: &Arg| of_command.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let refused = shared(command).into_iter().find(|arg| said(arg) && !taken.has(arg.get_id().as_str()))?;
-    Some(format!("--{} is refused: `{name}` {}", refused.get_long().unwrap_or_default(), taken.about))
+    let refused =
+        shared(command).into_iter().find(|arg| said(arg) && !accepted.has(arg.get_id().as_str()))?;
+    Some(format!("--{} is refused: `{name}` {}", refused.get_long().unwrap_or_default(), accepted.about))
 }
