@@ -61,7 +61,7 @@ fn what_is_no_message_is_said_in_words() {
         (&longer, Framing::Line, "more than 8192 bytes"),
         (b"\n", Framing::Line, "does not begin with `cmd=`"),
         (b"rc=0 cmd=x\n", Framing::Line, "does not begin with `cmd=`"),
-        (b"cmd=\xFF\xFE\n", Framing::Line, r"no text: `cmd=\xff\xfe"),
+        (b"cmd=\xFF\xFE\n", Framing::Line, r"not text: `cmd=\xff\xfe"),
         (b"999999", Framing::Command, "announces an answer of 999999 bytes"),
         (b"  8193", Framing::Command, "announces an answer of 8193 bytes"),
         (b"cmd=ab", Framing::Command, "says `cmd=ab` where the length"),
