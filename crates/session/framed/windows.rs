@@ -219,6 +219,6 @@ impl fmt::Debug for Windows {
 
 impl fmt::Debug for WindowAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Inside({:#x})", self.handle)
+        write!(f, "WindowAccess({:#x})", self.handle)
     }
 }
