@@ -79,7 +79,7 @@ pub struct CompletionQueue<Q: Backend> {
     /// Parks the owner. Its news flag is set while the ready list may have an entry.
     parker: Parker,
     /// Polls of the owner so far. A helper need not do work that the owner does.
-    looks: AtomicU64,
+    polls: AtomicU64,
     ready_list: Mutex<ReadyList<Q>>,
 }
 
@@ -91,7 +91,7 @@ impl<Q: Backend> CompletionQueue<Q> {
             this: this.clone(),
             bell: OnceLock::new(),
             parker: Parker::default(),
-            looks: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
             ready_list: Mutex::default(),
         })
     }
@@ -99,15 +99,15 @@ impl<Q: Backend> CompletionQueue<Q> {
     /// Counts a poll of the owner. Returns the count, this poll included. (Only the owner writes it.)
     #[inline]
     pub fn note_look(&self) -> u64 {
-        let looks = self.looks.load(Ordering::Relaxed).wrapping_add(1);
-        self.looks.store(looks, Ordering::Relaxed);
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
         self.parker.note_look();
-        looks
+        polls
     }
 
     /// Polls of the owner so far.
-    pub fn looks(&self) -> u64 {
-        self.looks.load(Ordering::Relaxed)
+    pub fn poll_count(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
     }
 
     /// How its owner sleeps at the moment.

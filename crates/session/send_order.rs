@@ -25,10 +25,10 @@ use udeck_via::ServiceLevel;
 use crate::arbiter::{Arbiter, TURN_BYTES};
 
 /// Interval of the thread's polls of what the network has taken. [`LONG_PAUSE`] follows once it has taken nothing for
-/// [`SHORT_LOOKS`] polls.
+/// [`SHORT_WAITS`] polls.
 const PAUSE: Duration = Duration::from_micros(50);
 const LONG_PAUSE: Duration = Duration::from_millis(1);
-const SHORT_LOOKS: u32 = 200;
+const SHORT_WAITS: u32 = 200;
 
 /// Bytes of all links that may wait in the buffers below: one turn on its way out, and the next.
 const UNSENT: usize = 2 * TURN_BYTES;
@@ -191,7 +191,7 @@ impl<B: SendBuffer> SendOrder<B> {
 
     /// Next action of the thread. Blocks until a link has something to send.
     pub fn next_step(&self) -> Step {
-        let (mut state, mut looks) = (self.state.lock(), 0);
+        let (mut state, mut polls) = (self.state.lock(), 0);
         loop {
             if state.stopped {
                 return Step::Stop;
@@ -199,10 +199,10 @@ impl<B: SendBuffer> SendOrder<B> {
             state.unpark(self.most);
             if state.arbiter.is_empty() && state.parked.is_empty() {
                 self.changed.wait(&mut state);
-                looks = 0;
+                polls = 0;
             } else if state.arbiter.is_empty() || !state.has_room(TURN_BYTES, self.most) {
-                looks += 1;
-                self.changed.wait_for(&mut state, if looks < SHORT_LOOKS { PAUSE } else { LONG_PAUSE });
+                polls += 1;
+                self.changed.wait_for(&mut state, if polls < SHORT_WAITS { PAUSE } else { LONG_PAUSE });
             } else if let Some(step) = state.take_turn(self.most) {
                 return step;
             }

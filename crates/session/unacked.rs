@@ -125,7 +125,7 @@ impl Unacked {
             PostedBuffer::Block(block) => drop(block),
             PostedBuffer::Owner(owner) => events.defer_drop(owner),
         }
-        self.tell_of_room(events);
+        self.notify_room(events);
     }
 
     /// The next completion of a caller's send or read.
@@ -148,7 +148,7 @@ impl Unacked {
 
     /// Announces that there may be room again.
     #[inline]
-    pub fn tell_of_room(&self, events: &mut Events) {
+    pub fn notify_room(&self, events: &mut Events) {
         events.send |= self.wants_room;
     }
 

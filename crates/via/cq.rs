@@ -193,7 +193,7 @@ impl Cq {
     /// every 100 ms).
     pub fn wait(&mut self, deadline: Deadline, mut until: impl FnMut() -> bool) -> Option<CqEntry> {
         let mut spinner = Spinner::with_history(self.oversubscribed, self.spin_history);
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         // A forked child will never get an entry.
         let deadline = if is_forked() { Deadline::now() } else { deadline };
         loop {
@@ -205,9 +205,9 @@ impl Cq {
                 self.spin_history = spinner.found();
                 return None;
             }
-            looks = looks.wrapping_add(1);
+            polls = polls.wrapping_add(1);
             let pause = spinner.pause();
-            if (pause == Pause::Sleep || looks.is_multiple_of(256)) && deadline.passed() {
+            if (pause == Pause::Sleep || polls.is_multiple_of(256)) && deadline.passed() {
                 break;
             }
             if pause == Pause::Sleep {

@@ -127,9 +127,9 @@ impl ErrorSink {
         let (sender, events) = mpsc::channel::<ErrorEvent>();
         // The loop ends when the sender is dropped: with the NIC's last object, or with the next callback.
         let serve = move || {
-            let told = Callback::new("the error callback");
+            let guard = Callback::new("the error callback");
             for event in events {
-                told.call(|| callback(&event));
+                guard.call(|| callback(&event));
             }
         };
         // A panic needs no action: further events then find no receiver.

@@ -128,7 +128,7 @@ impl Helper {
                 return true;
             }
             let Some(cq) = due.cq.upgrade() else { return false };
-            let looks = cq.looks();
+            let looks = cq.poll_count();
             let looked = std::mem::replace(&mut due.looks, looks) != looks;
             match cq.sleeps() {
                 Sleep::Awake | Sleep::Parked if looked => {

@@ -167,7 +167,7 @@ impl Waiter for TcpWaiter {
         }
         // The helper watches from here on. It is also told of earlier arrivals, but this thread is awake and reads them.
         self.look_at_all();
-        self.cq.backend.ask_helper(self.cq.looks());
+        self.cq.backend.ask_helper(self.cq.poll_count());
         if self.cq.has_news() {
             self.cq.get_up();
             return Armed::News;

@@ -563,7 +563,7 @@ impl Core {
     /// Returns the number of polls of all completion queues so far, approximately, and whether one of them is armed.
     pub fn activity(&self) -> (u64, bool) {
         self.completion_queues.fold((0, false), |(looks, armed), cq| {
-            (looks.wrapping_add(cq.looks()), armed || cq.sleeps() == Sleep::Armed)
+            (looks.wrapping_add(cq.poll_count()), armed || cq.sleeps() == Sleep::Armed)
         })
     }
 

@@ -222,8 +222,8 @@ impl Connection {
         while let Some(on_release) = self.outgoing.pop_released(upto) {
             self.after(on_release, TransferStatus::Arrived);
         }
-        self.tell_credits();
-        self.tell_given_up();
+        self.send_credits();
+        self.report_given_up();
         self.try_over();
     }
 

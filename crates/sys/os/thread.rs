@@ -149,13 +149,13 @@ pub fn attempt(act: impl FnOnce()) -> bool {
 #[derive(Debug)]
 pub struct Callback {
     what: &'static str,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 impl Callback {
     /// Makes a caller for the closures that `what` names in a sentence: `"the error callback"`.
     pub const fn new(what: &'static str) -> Self {
-        Callback { what, told: AtomicBool::new(false) }
+        Callback { what, reported: AtomicBool::new(false) }
     }
 
     /// Calls a closure. `None`: it panicked.
@@ -172,7 +172,7 @@ impl Callback {
     #[cold]
     fn report(&self, panic: Box<dyn Any + Send>) {
         let words = words(panic);
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
             crate::say!("{} panicked, and is called again all the same (said once): {words}", self.what);
         }
     }

@@ -8,7 +8,7 @@ use crate::Deadline;
 /// rounds as there is time for. The clock is read only between rounds, so a loop that soon ends never reads it.
 #[derive(Clone, Copy, Debug)]
 pub struct PollBudget {
-    looks: u32,
+    polls: u32,
     deadline: Option<Deadline>,
 }
 
@@ -19,29 +19,29 @@ impl PollBudget {
     /// A budget of one round.
     #[inline]
     pub const fn once() -> Self {
-        PollBudget { looks: Self::ROUND, deadline: None }
+        PollBudget { polls: Self::ROUND, deadline: None }
     }
 
     /// A budget of one round, and of others until the deadline.
     #[inline]
     pub const fn until(deadline: Deadline) -> Self {
-        PollBudget { looks: Self::ROUND, deadline: Some(deadline) }
+        PollBudget { polls: Self::ROUND, deadline: Some(deadline) }
     }
 
     /// Spends one poll. `false`: there is none left.
     #[inline]
     pub fn take(&mut self) -> bool {
-        if self.looks == 0 && !self.begin_round() {
+        if self.polls == 0 && !self.begin_round() {
             return false;
         }
-        self.looks -= 1;
+        self.polls -= 1;
         true
     }
 
     #[cold]
     fn begin_round(&mut self) -> bool {
         let has_time = self.deadline.is_some_and(|deadline| !deadline.passed());
-        self.looks = if has_time { Self::ROUND } else { 0 };
+        self.polls = if has_time { Self::ROUND } else { 0 };
         has_time
     }
 }
@@ -51,16 +51,16 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn looks(mut budget: PollBudget) -> u32 {
+    fn polls(mut budget: PollBudget) -> u32 {
         (0..10 * PollBudget::ROUND).take_while(|_| budget.take()).count() as u32
     }
 
     #[test]
     fn a_round_is_had_whatever_the_time_and_no_more_than_there_is_time_for() {
-        assert_eq!(looks(PollBudget::once()), PollBudget::ROUND);
-        assert_eq!(looks(PollBudget::until(Deadline::now())), PollBudget::ROUND);
+        assert_eq!(polls(PollBudget::once()), PollBudget::ROUND);
+        assert_eq!(polls(PollBudget::until(Deadline::now())), PollBudget::ROUND);
         assert_eq!(
-            looks(PollBudget::until(Deadline::after(Duration::from_secs(3600)))),
+            polls(PollBudget::until(Deadline::after(Duration::from_secs(3600)))),
             10 * PollBudget::ROUND
         );
     }

@@ -385,10 +385,10 @@ pub struct Consumer<S> {
     storage: S,
     mask: u32,
     /// Position of the next message, modulo 2^32, as in the cells. It is compared with the next cell's for equality, and with
-    /// `told`, which the caller moves up every quarter ring ([`Consumer::owes_credit`]).
+    /// `advertised`, which the caller moves up every quarter ring ([`Consumer::owes_credit`]).
     next: u32,
     /// Value of the credit that was published last.
-    told: u32,
+    advertised: u32,
 }
 
 impl<S: Storage> Consumer<S> {
@@ -396,7 +396,7 @@ impl<S: Storage> Consumer<S> {
     pub fn new(storage: S) -> Self {
         let cells = storage.cells();
         assert!(cells.is_power_of_two() && cells <= 1 << 16, "ring of {cells} cells");
-        Consumer { storage, mask: cells - 1, next: 0, told: 0 }
+        Consumer { storage, mask: cells - 1, next: 0, advertised: 0 }
     }
 
     #[inline]
@@ -462,14 +462,14 @@ impl<S: Storage> Consumer<S> {
     /// room that exists, seldom enough that the line that it reads stays in its cache.
     #[inline]
     pub fn owes_credit(&self) -> bool {
-        self.next.wrapping_sub(self.told) > self.mask / 4
+        self.next.wrapping_sub(self.advertised) > self.mask / 4
     }
 
     /// Publishes the credit: tells the producer how far this end has read.
     #[inline]
     pub fn publish_credit(&mut self) {
-        if self.told != self.next {
-            self.told = self.next;
+        if self.advertised != self.next {
+            self.advertised = self.next;
             // SYNC POINT credit: after the last read of the cells given back.
             self.storage.line().credit.store(self.next, Ordering::Release);
             fault::point("retrieve.credited");

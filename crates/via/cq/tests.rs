@@ -150,18 +150,18 @@ fn waits_that_follow_a_fruitless_one_sleep_at_once() {
     let among: Wait = |cq| Cno::default().wait(&mut [cq], slice(), || false).unwrap().map(|(_, entry)| entry);
     for wait in [alone, among] {
         let (mut cq, fake) = Fake::cq(1);
-        let looks = |cq: &mut Cq| {
+        let polls = |cq: &mut Cq| {
             let before = fake.state.lock().polls;
             assert_eq!(wait(cq), None);
             fake.state.lock().polls - before
         };
         while fake.state.lock().sleeps == 0 {
-            looks(&mut cq);
+            polls(&mut cq);
         }
-        assert!((0..10).all(|_| looks(&mut cq) <= FEW), "it spins in each slice");
+        assert!((0..10).all(|_| polls(&mut cq) <= FEW), "it spins in each slice");
         fake.announce(7);
         assert_eq!(wait(&mut cq), Some(received(7)));
-        assert!(looks(&mut cq) > FEW, "it is awake again");
+        assert!(polls(&mut cq) > FEW, "it is awake again");
     }
 }
 

@@ -50,11 +50,11 @@ pub fn fetch<E>(
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce).map_err(|error| FetchError::Os(io::Error::other(error)))?;
     let (asker, meet) = Asker::new(pair, nonce);
-    say(&socket, &meet)?;
-    let (answer, _) = hear(&socket, &mut go_on)?;
+    send_datagram(&socket, &meet)?;
+    let (answer, _) = receive_datagram(&socket, &mut go_on)?;
     let ask = asker.ask(answer, shape).map_err(FetchError::NotTheMaker)?;
-    say(&socket, &ask)?;
-    match hear(&socket, &mut go_on)? {
+    send_datagram(&socket, &ask)?;
+    match receive_datagram(&socket, &mut go_on)? {
         (Datagram::Given, mut fds) if fds.len() == 1 => Ok(fds.remove(0)),
         (Datagram::Refused { why }, _) => Err(FetchError::Refused(why)),
         (Datagram::Busy, _) => Err(FetchError::Busy),
@@ -77,7 +77,7 @@ fn connect<E>(address: &[u8], go_on: &mut impl FnMut() -> Result<(), E>) -> Resu
     }
 }
 
-fn say<E>(socket: &Endpoint, datagram: &Datagram) -> Result<(), FetchError<E>> {
+fn send_datagram<E>(socket: &Endpoint, datagram: &Datagram) -> Result<(), FetchError<E>> {
     match socket::send(socket.as_fd(), &datagram.encode(), &[]) {
         Ok(true) => Ok(()),
         // Two datagrams fit into any socket.
@@ -90,7 +90,7 @@ fn say<E>(socket: &Endpoint, datagram: &Datagram) -> Result<(), FetchError<E>> {
 }
 
 /// Receives the next datagram, and the descriptors that it carries.
-fn hear<E>(
+fn receive_datagram<E>(
     socket: &Endpoint,
     go_on: &mut impl FnMut() -> Result<(), E>,
 ) -> Result<(Datagram, Vec<PassedFd>), FetchError<E>> {

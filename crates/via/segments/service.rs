@@ -165,7 +165,7 @@ impl Inner {
             Ok(Received::Nothing) => true,
             // A peer has no reason to pass a descriptor to this side.
             Ok(Received::Datagram { len, truncated: false, fds }) if fds.is_empty() => {
-                self.hear(id, socket, maker, &buffer[..len])
+                self.handle_datagram(id, socket, maker, &buffer[..len])
             }
             _ => false,
         };
@@ -179,15 +179,15 @@ impl Inner {
     }
 
     /// Handles one datagram. Returns whether the caller stays.
-    fn hear(&self, id: u64, socket: &Arc<Endpoint>, maker: &mut Maker, bytes: &[u8]) -> bool {
+    fn handle_datagram(&self, id: u64, socket: &Arc<Endpoint>, maker: &mut Maker, bytes: &[u8]) -> bool {
         let step = Datagram::decode(bytes).ok_or_else(|| "it broke the hand-shake".to_owned());
         match step.and_then(|datagram| maker.input(datagram)) {
-            Ok(Step::Say(answer)) => say(socket, &answer, None),
+            Ok(Step::Say(answer)) => send_datagram(socket, &answer, None),
             Ok(Step::Wanted(rank, shape)) => {
                 self.take(Request { id, rank, wanted: Some(shape), socket: socket.clone() })
             }
             Err(why) => {
-                say(socket, &Datagram::refused(&why), None);
+                send_datagram(socket, &Datagram::refused(&why), None);
                 false
             }
         }
@@ -200,7 +200,7 @@ impl Inner {
         state.strangers.retain(|stranger| stranger.id != request.id);
         let rank = request.rank;
         if state.requests.iter().filter(|other| other.rank == rank).count() >= MAX_REQUESTS {
-            say(&request.socket, &Datagram::Busy, None);
+            send_datagram(&request.socket, &Datagram::Busy, None);
             return false;
         }
         request.answer(&state.offers);
@@ -216,8 +216,8 @@ impl Request {
         let Some(Offer { shape, fd }) = offers.get(&wanted.name) else { return };
         match verdict(shape, wanted, self.rank) {
             None => return,
-            Some(Ok(())) => say(&self.socket, &Datagram::Given, Some(fd)),
-            Some(Err(why)) => say(&self.socket, &Datagram::refused(&why), None),
+            Some(Ok(())) => send_datagram(&self.socket, &Datagram::Given, Some(fd)),
+            Some(Err(why)) => send_datagram(&self.socket, &Datagram::refused(&why), None),
         };
         self.wanted = None;
     }
@@ -237,7 +237,7 @@ fn verdict(offered: &Shape, wanted: &Shape, rank: u32) -> Option<Result<(), Stri
 }
 
 /// Sends a datagram, and perhaps the descriptor of a segment. Returns whether it was sent.
-fn say(socket: &Endpoint, datagram: &Datagram, fd: Option<&OwnedFd>) -> bool {
+fn send_datagram(socket: &Endpoint, datagram: &Datagram, fd: Option<&OwnedFd>) -> bool {
     let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
     // A caller is sent two datagrams at most: whatever does not fit is for a caller that does not read.
     socket::send(socket.as_fd(), &datagram.encode(), &fds).unwrap_or(false)

@@ -96,8 +96,8 @@ impl Connection {
     }
 
     #[inline]
-    pub(super) fn tell_of_room(&mut self) {
-        self.unacked.tell_of_room(&mut self.events);
+    pub(super) fn notify_room(&mut self) {
+        self.unacked.notify_room(&mut self.events);
     }
 
     /// Notes that the program is gone: nobody waits for messages that have left.

@@ -222,7 +222,7 @@ impl Connection {
         }
         let more = self.window.on_taken(taken, self.window.untaken()).map_err(Violation)?;
         if more > 0 {
-            self.tell_of_room();
+            self.notify_room();
         }
         Ok(())
     }

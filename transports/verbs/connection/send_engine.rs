@@ -108,7 +108,7 @@ impl Connection {
             }
             let Some(mut post) = self.posts.pop_front() else { break };
             match self.give(work, &mut post) {
-                Ok(Step::Gone | Step::Over) => self.tell_of_room(),
+                Ok(Step::Gone | Step::Over) => self.notify_room(),
                 Ok(Step::Waits) => {
                     self.posts.push_front(post);
                     break;
@@ -395,7 +395,7 @@ impl Connection {
             let Some(Flying { then, .. }) = self.flying.pop_front() else { break };
             self.after(then, TransferStatus::Arrived);
         }
-        self.tell_of_room();
+        self.notify_room();
     }
 
     /// Handles a failed request, after all before it have completed. `forbidden` says that the peer's device did not

@@ -150,7 +150,7 @@ impl Connection {
         if more > 0 {
             self.untaken_bytes -= self.untaken.drain(..more as usize).sum::<u64>();
             self.release_held_back();
-            self.tell_of_room();
+            self.notify_room();
         }
         Ok(())
     }
@@ -178,7 +178,7 @@ impl Connection {
             }
             Frame::Ask { when_taken } => {
                 self.credits.messages.on_ask(when_taken);
-                self.tell_credits();
+                self.send_credits();
             }
             Frame::Forget { upto } => self.on_given_up(upto),
             Frame::End { broken, .. } => self.on_end(broken),

@@ -203,29 +203,29 @@ impl Connection {
         while self.recv_queue.pop_silent() {
             self.credits.take(0);
         }
-        self.tell_credits();
+        self.send_credits();
     }
 
     /// Sends credits if there is time for it: the program has polled for a message, and there is none.
     #[inline]
     pub(crate) fn on_idle(&mut self) {
         if self.credits.may_tell() {
-            self.tell_credits_now();
+            self.send_credits_now();
         }
     }
 
     /// Sends credits, if the peer should be told now.
     #[inline]
-    pub(super) fn tell_credits(&mut self) {
+    pub(super) fn send_credits(&mut self) {
         if self.credits.is_due() {
-            self.tell_credits_now();
+            self.send_credits_now();
         }
     }
 
     /// Sends credits by one frame at a time, so that a peer that asks and does not read takes no more of our memory.
     #[cold]
     #[inline(never)]
-    fn tell_credits_now(&mut self) {
+    fn send_credits_now(&mut self) {
         let is_over = self.close.dead || self.broken || self.over;
         if is_over || self.credits.last_at > self.outgoing.gathered() {
             return;

@@ -80,8 +80,8 @@ impl Connection {
         self.unacked.end(held, status, &mut self.events);
     }
 
-    pub(super) fn tell_of_room(&mut self) {
-        self.unacked.tell_of_room(&mut self.events);
+    pub(super) fn notify_room(&mut self) {
+        self.unacked.notify_room(&mut self.events);
     }
 
     /// Notes that the program is gone: completions have no receiver any more.

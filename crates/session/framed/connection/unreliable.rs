@@ -201,12 +201,12 @@ impl Connection {
     pub fn give_up(&mut self, upto: u64) {
         if let Some(unreliable) = &mut self.unreliable {
             unreliable.given_up = unreliable.given_up.max(upto);
-            self.tell_given_up();
+            self.report_given_up();
         }
     }
 
     /// Tells the peer, by one frame at a time, so that a peer that does not read takes no more of our memory.
-    pub(super) fn tell_given_up(&mut self) {
+    pub(super) fn report_given_up(&mut self) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let quiet = self.close.dead || self.broken || self.end_sent;
         if quiet
@@ -359,7 +359,7 @@ impl Connection {
             unreliable.base += 1;
             self.credits.count(bytes);
         }
-        self.tell_credits();
+        self.send_credits();
     }
 }
 

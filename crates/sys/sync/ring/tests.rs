@@ -69,7 +69,7 @@ mod models {
         #[test]
         fn prop_ring_is_a_queue(steps in prop::collection::vec(step(), 0..400), start in prop_oneof![Just(0u32), Just(u32::MAX - 5)]) {
             let (mut producer, mut consumer, heap) = ends(8);
-            producer.next = Position::START.plus(u64::from(start)); producer.credit = start; consumer.next = start; consumer.told = start;
+            producer.next = Position::START.plus(u64::from(start)); producer.credit = start; consumer.next = start; consumer.advertised = start;
             heap.line.credit.store(start, Ordering::Relaxed);
             if start != 0 {
                 // These are leftovers of the lap before; a fresh ring holds zeros and starts at zero.

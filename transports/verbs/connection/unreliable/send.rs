@@ -68,7 +68,7 @@ impl Connection {
         {
             unreliable.pieces = unreliable.pieces.checked_shr(more).unwrap_or(0);
             self.window.advance(more);
-            self.tell_of_room();
+            self.notify_room();
         }
         Ok(())
     }
@@ -186,7 +186,7 @@ impl Connection {
             unreliable.gone = upto;
             self.after(then, TransferStatus::Arrived);
         }
-        self.tell_of_room();
+        self.notify_room();
     }
 
     pub(in crate::connection) fn in_flight_unreliable(&self) -> u32 {
