@@ -53,8 +53,8 @@ pub struct Manager {
     device: (String, u8),
     /// Invitations by link number. There are at most as many as links that wait for their peer.
     invited: Mutex<HashMap<u32, Invited>>,
-    /// Mailboxes of the waiting requesters, by link number.
-    callers: Mutex<HashMap<u32, Arc<Mailbox>>>,
+    /// Event queues of the waiting requesters, by link number.
+    callers: Mutex<HashMap<u32, Arc<EventQueue>>>,
     stranger: Once,
 }
 
@@ -67,9 +67,9 @@ struct Invited {
 
 /// Events for a requester that it has not taken yet.
 #[derive(Debug, Default)]
-struct Mailbox {
-    told: Mutex<VecDeque<EventNotice>>,
-    came: Condvar,
+struct EventQueue {
+    events: Mutex<VecDeque<EventNotice>>,
+    arrived: Condvar,
 }
 
 /// Invitation that the accepting side adds to its answer.
@@ -85,7 +85,7 @@ pub struct Invitation {
     pub address: IpAddr,
     pub port: u16,
     /// Private data of the requester's request: the number of the link to meet, and the secret.
-    pub words: [u8; PRIVATE],
+    pub private_data: [u8; PRIVATE],
 }
 
 impl Invitation {
@@ -100,26 +100,26 @@ impl Invitation {
         let mut bytes = [0; Self::LEN];
         bytes[..16].copy_from_slice(&address.octets());
         bytes[16..18].copy_from_slice(&self.port.to_le_bytes());
-        bytes[18..].copy_from_slice(&self.words);
+        bytes[18..].copy_from_slice(&self.private_data);
         bytes
     }
 
     /// Decodes an invitation. Any bytes are one; the network finds out whether a listener is there.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Self {
-        let (mut octets, mut words) = ([0; 16], [0; PRIVATE]);
+        let (mut octets, mut private_data) = ([0; 16], [0; PRIVATE]);
         octets.copy_from_slice(&bytes[..16]);
-        words.copy_from_slice(&bytes[18..]);
+        private_data.copy_from_slice(&bytes[18..]);
         let address = IpAddr::from(octets).to_canonical();
-        Invitation { address, port: u16::from_le_bytes([bytes[16], bytes[17]]), words }
+        Invitation { address, port: u16::from_le_bytes([bytes[16], bytes[17]]), private_data }
     }
 }
 
 /// Encodes link number and secret as private data.
-fn words_of(number: u32, secret: &[u8; 16]) -> [u8; PRIVATE] {
-    let mut words = [0; PRIVATE];
-    words[..4].copy_from_slice(&number.to_le_bytes());
-    words[4..].copy_from_slice(secret);
-    words
+fn private_data(number: u32, secret: &[u8; 16]) -> [u8; PRIVATE] {
+    let mut private_data = [0; PRIVATE];
+    private_data[..4].copy_from_slice(&number.to_le_bytes());
+    private_data[4..].copy_from_slice(secret);
+    private_data
 }
 
 impl Manager {
@@ -165,23 +165,27 @@ impl Manager {
     ///
     /// # Errors
     /// The system has no random numbers.
-    pub fn invite(&self, number: u32) -> Result<Invitation> {
+    pub fn make_invitation(&self, number: u32) -> Result<Invitation> {
         let mut secret = [0; 16];
         getrandom::fill(&mut secret)
             .map_err(|error| Error::os("drawing an invitation", io::Error::other(error)))?;
         self.invited.lock().insert(number, Invited { secret, request: None });
-        Ok(Invitation { address: self.at.ip(), port: self.at.port(), words: words_of(number, &secret) })
+        Ok(Invitation {
+            address: self.at.ip(),
+            port: self.at.port(),
+            private_data: private_data(number, &secret),
+        })
     }
 
     /// Withdraws the invitation of a link if it was not used.
-    pub fn forget(&self, number: u32) {
+    pub fn withdraw(&self, number: u32) {
         let invited = self.invited.lock().remove(&number);
         // The lock is released first: dropping a request rejects it.
         drop(invited);
     }
 
     /// Lets a request that came before its link meet the link, which has been added now.
-    pub fn welcome(&self, core: &Core, number: u32) {
+    pub fn admit(&self, core: &Core, number: u32) {
         let mut invited = self.invited.lock();
         let Some(Invited { request: Some(_), .. }) = invited.get(&number) else { return };
         let request = invited.remove(&number).and_then(|invited| invited.request);
@@ -192,18 +196,18 @@ impl Manager {
     }
 
     /// Handles a request: it meets the link that it was invited to, once.
-    fn asked(&self, core: &Core, request: Request) {
+    fn on_request(&self, core: &Core, request: Request) {
         let said = request.private;
         let number = said.map_or(0, |said| u32::from_le_bytes([said[0], said[1], said[2], said[3]]));
         let mut table = self.invited.lock();
-        let invited = table
-            .get_mut(&number)
-            .filter(|invited| invited.request.is_none() && said == Some(words_of(number, &invited.secret)));
+        let invited = table.get_mut(&number).filter(|invited| {
+            invited.request.is_none() && said == Some(private_data(number, &invited.secret))
+        });
         let Some(invited) = invited else {
             drop(table);
             self.stranger.call_once(|| {
                 let at = self.at;
-                say!("refused an RDMA connection at {at} that it has invited nobody to (said once)");
+                say!("refused an RDMA connection at {at} without an invitation (reported once)");
             });
             return request.id.reject();
         };
@@ -231,10 +235,10 @@ impl Manager {
         deadline: Deadline,
     ) -> Result {
         let peer = with_scope(SocketAddr::new(invitation.address, invitation.port), self.at);
-        let mailbox = Arc::new(Mailbox::default());
-        self.callers.lock().insert(number, mailbox.clone());
+        let event_queue = Arc::new(EventQueue::default());
+        self.callers.lock().insert(number, event_queue.clone());
         let deadline = deadline.min(Deadline::after(LONGEST));
-        let call = Call { manager: self, number, mailbox, peer, since: Instant::now(), deadline };
+        let call = Call { manager: self, number, event_queue, peer, since: Instant::now(), deadline };
         let id = Id::new(&self.channel, number).map_err(|error| call.broke("an identifier", error))?;
 
         let step = "finding the way to its address";
@@ -250,7 +254,7 @@ impl Manager {
         call.wait(&[cm_event::ROUTE_RESOLVED], step)?;
 
         let step = "asking it for the connection";
-        queue.ask(&id, hca, settings, &invitation.words).map_err(|error| call.broke(step, error))?;
+        queue.ask(&id, hca, settings, &invitation.private_data).map_err(|error| call.broke(step, error))?;
         // On iWARP the kernel makes the whole connection.
         let answer = call.wait(&[cm_event::CONNECT_RESPONSE, cm_event::ESTABLISHED], step)?;
         if answer == cm_event::CONNECT_RESPONSE {
@@ -268,19 +272,19 @@ impl Manager {
     pub fn take_events(&self, core: &Core) {
         let mut budget = PollBudget::once();
         while budget.take()
-            && let Some(mut told) = self.channel.next()
+            && let Some(mut event) = self.channel.next()
         {
-            if let Some(request) = told.request.take() {
-                self.asked(core, request);
+            if let Some(request) = event.request.take() {
+                self.on_request(core, request);
                 continue;
             }
-            let caller = self.callers.lock().get(&told.name).cloned();
-            if let Some(mailbox) = caller {
-                mailbox.told.lock().push_back(told);
-                mailbox.came.notify_all();
-            } else if told.name != LISTENER {
-                core.completions.link(told.name).into_iter().for_each(|link| link.on_manager(&told));
-            } else if told.kind == cm_event::DEVICE_REMOVAL {
+            let caller = self.callers.lock().get(&event.name).cloned();
+            if let Some(event_queue) = caller {
+                event_queue.events.lock().push_back(event);
+                event_queue.arrived.notify_all();
+            } else if event.name != LISTENER {
+                core.completions.link(event.name).into_iter().for_each(|link| link.on_manager(&event));
+            } else if event.kind == cm_event::DEVICE_REMOVAL {
                 let why = format!("the device {} was removed", self.device.0);
                 core.completions.links().iter().for_each(|link| link.give_up(&why));
             }
@@ -298,7 +302,7 @@ impl AsFd for Manager {
 struct Call<'a> {
     manager: &'a Manager,
     number: u32,
-    mailbox: Arc<Mailbox>,
+    event_queue: Arc<EventQueue>,
     peer: SocketAddr,
     since: Instant,
     deadline: Deadline,
@@ -312,18 +316,19 @@ impl Call<'_> {
 
     /// Waits for one of the `wanted` events. Returns its kind.
     fn wait(&self, wanted: &[u32], step: &str) -> Result<u32> {
-        let mut box_of = self.mailbox.told.lock();
+        let mut events = self.event_queue.events.lock();
         loop {
-            while let Some(told) = box_of.pop_front() {
-                if let Some(why) = words::failure(&told) {
+            while let Some(event) = events.pop_front() {
+                if let Some(why) = words::failure(&event) {
                     return Err(self.lost(step, &why));
                 }
-                if wanted.contains(&told.kind) {
-                    return Ok(told.kind);
+                if wanted.contains(&event.kind) {
+                    return Ok(event.kind);
                 }
             }
-            let has_slept = self.mailbox.came.wait_until(&mut box_of, self.deadline.instant()).timed_out();
-            if has_slept && self.deadline.passed() && box_of.is_empty() {
+            let has_slept =
+                self.event_queue.arrived.wait_until(&mut events, self.deadline.instant()).timed_out();
+            if has_slept && self.deadline.passed() && events.is_empty() {
                 let (peer, device) = (self.peer, &self.manager.device.0);
                 let what = format!("connecting {device} to {peer} through rdma_cm ({step})");
                 return Err(Error::Timeout { what, waited: self.since.elapsed() });
@@ -408,7 +413,7 @@ mod tests {
         #[test]
         fn prop_invitations_round_trip(octets: [u8; 16], v4: [u8; 4], is_v4: bool, port: u16, number: u32, secret: [u8; 16]) {
             let address = if is_v4 { IpAddr::from(v4) } else { IpAddr::from(octets).to_canonical() };
-            let invitation = Invitation { address, port, words: words_of(number, &secret) };
+            let invitation = Invitation { address, port, private_data: private_data(number, &secret) };
             prop_assert_eq!(Invitation::decode(&invitation.encode()), invitation);
         }
     }

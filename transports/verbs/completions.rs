@@ -22,7 +22,7 @@ use crate::connection::RECEIVES;
 use crate::ffi::Wc;
 use crate::hca::objects::{CompletionChannel, Context, Cq};
 use crate::link::VerbsLink;
-use crate::locks::{ASIDE, POOLS, ROUTES, SHARDS, TAKING};
+use crate::locks::{ASIDE, POLLING, POOLS, ROUTES, SHARDS};
 use crate::queue::SENDS;
 use crate::recv_buffers::Pool;
 
@@ -43,7 +43,7 @@ pub struct Completions {
     pooled: u32,
     shards: RankedMutex<Vec<Shard>>,
     /// Held by the thread that takes completions, so that each link gets its completions in order.
-    taking: RankedMutex<Taking>,
+    poll_state: RankedMutex<PollState>,
     /// Held by the thread that polls. It has completions that were polled while another queue pair was destroyed,
     /// oldest first.
     aside: RankedMutex<VecDeque<Wc>>,
@@ -93,7 +93,7 @@ enum CompletionRoute {
 }
 
 /// State of the thread that takes completions.
-struct Taking {
+struct PollState {
     queues: Vec<Arc<Cq>>,
     batch: [Wc; BATCH],
 }
@@ -155,7 +155,10 @@ impl Completions {
             aside: RankedMutex::new(ASIDE, VecDeque::new()),
             pools: RankedMutex::new(POOLS, Pools::default()),
             shards: RankedMutex::new(SHARDS, Vec::new()),
-            taking: RankedMutex::new(TAKING, Taking { queues: Vec::new(), batch: [Wc::default(); BATCH] }),
+            poll_state: RankedMutex::new(
+                POLLING,
+                PollState { queues: Vec::new(), batch: [Wc::default(); BATCH] },
+            ),
             routes: RankedMutex::new(ROUTES, Numbered::default()),
             next: AtomicU32::new(1),
             looks: AtomicU64::new(0),
@@ -190,7 +193,7 @@ impl Completions {
         let wanted = FIRST.checked_shl(queues as u32).unwrap_or(u32::MAX);
         let cq = Cq::new(&self.channel, wanted.clamp(NEED + self.pooled, self.most))?;
         cq.notify();
-        self.taking.lock().queues.push(cq.clone());
+        self.poll_state.lock().queues.push(cq.clone());
         let free = cq.entries().saturating_sub(self.pooled + need);
         self.shards.lock().push(Shard { free, cq: cq.clone() });
         Ok(cq)
@@ -215,13 +218,13 @@ impl Completions {
 
     /// Adds a link. It gets the completions that were kept for it before any others.
     pub fn add(&self, number: u32, link: &Arc<VerbsLink>) {
-        let taking = self.taking.lock();
+        let poll_state = self.poll_state.lock();
         let former = self.routes.lock().insert(number, CompletionRoute::Link(link.clone()));
         let events = match former {
             Some(CompletionRoute::Awaited(came)) if !came.is_empty() => Some(link.completed(&came)),
             _ => None,
         };
-        drop(taking);
+        drop(poll_state);
         drop(events);
     }
 
@@ -259,45 +262,45 @@ impl Completions {
     /// completions have been passed on, and then takes some. The caller holds no link's lock.
     pub fn poll(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        let mut told = None;
-        let mut taking = self.taking.lock();
-        self.take_from(&mut taking, &mut told);
-        drop(taking);
-        self.tell(told);
+        let mut after_unlock = None;
+        let mut poll_state = self.poll_state.lock();
+        self.take_from(&mut poll_state, &mut after_unlock);
+        drop(poll_state);
+        self.drop_and_report(after_unlock);
     }
 
     /// Takes all completions, and perhaps some that come meanwhile, but never more than the queues can hold. The
     /// caller holds no link's lock.
     pub fn take_all(&self) {
-        let mut told = None;
-        let mut taking = self.taking.lock();
-        let longest = taking.queues.iter().map(|cq| cq.entries() as usize).max().unwrap_or(0);
+        let mut after_unlock = None;
+        let mut poll_state = self.poll_state.lock();
+        let longest = poll_state.queues.iter().map(|cq| cq.entries() as usize).max().unwrap_or(0);
         // The completions set aside come before those in the queues, and each round takes so many of either.
         let there = self.aside.lock().len() + longest;
         for _ in 0..there / (BATCH * BATCHES) + 2 {
-            if !self.take_from(&mut taking, &mut told) {
+            if !self.take_from(&mut poll_state, &mut after_unlock) {
                 break;
             }
         }
-        drop(taking);
-        self.tell(told);
+        drop(poll_state);
+        self.drop_and_report(after_unlock);
     }
 
     /// Drops and reports the results of a poll, without the lock. (Always inlined: otherwise the value, which is
     /// mostly empty, is moved by each fruitless poll.)
     #[inline(always)]
-    fn tell(&self, told: Option<AfterUnlock>) {
-        let Some(told) = told else { return };
-        let has_failed = told.has_failed;
-        drop(told);
+    fn drop_and_report(&self, after_unlock: Option<AfterUnlock>) {
+        let Some(after_unlock) = after_unlock else { return };
+        let has_failed = after_unlock.has_failed;
+        drop(after_unlock);
         if has_failed {
             self.fail();
         }
     }
 
     /// Takes some completions of each queue. Returns whether there may be more.
-    fn take_from(&self, taking: &mut Taking, told: &mut Option<AfterUnlock>) -> bool {
-        let Taking { queues, batch } = taking;
+    fn take_from(&self, poll_state: &mut PollState, after_unlock: &mut Option<AfterUnlock>) -> bool {
+        let PollState { queues, batch } = poll_state;
         let mut more = false;
         for cq in queues {
             let mut batches = 0;
@@ -307,11 +310,11 @@ impl Completions {
                     Ok(0) => break,
                     Ok(found) => found,
                     Err(_) => {
-                        told.get_or_insert_default().has_failed = true;
+                        after_unlock.get_or_insert_default().has_failed = true;
                         return false;
                     }
                 };
-                self.pass_on(&batch[..found], told.get_or_insert_default());
+                self.pass_on(&batch[..found], after_unlock.get_or_insert_default());
                 batches += 1;
                 if found < BATCH || batches == BATCHES {
                     more |= found == BATCH;
@@ -343,7 +346,7 @@ impl Completions {
     }
 
     /// Passes completions to their links, several in a row at once.
-    fn pass_on(&self, batch: &[Wc], told: &mut AfterUnlock) {
+    fn pass_on(&self, batch: &[Wc], after_unlock: &mut AfterUnlock) {
         let whose = |wc: &Wc| (number_of(wc.wr_id), wc.qp_num);
         for run in batch.chunk_by(|one, next| whose(one) == whose(next)) {
             let name = run[0].wr_id;
@@ -360,10 +363,10 @@ impl Completions {
                 Some(link) => {
                     let events = link.completed(run);
                     if events.has_owners() {
-                        told.events.push(events);
+                        after_unlock.events.push(events);
                     }
-                    if !told.links.last().is_some_and(|last| Arc::ptr_eq(last, &link)) {
-                        told.links.push(link);
+                    if !after_unlock.links.last().is_some_and(|last| Arc::ptr_eq(last, &link)) {
+                        after_unlock.links.push(link);
                     }
                 }
                 // The link is gone, and buffers of pools may have been among its completions.
@@ -384,7 +387,7 @@ impl Completions {
         for wc in completions.iter().filter(|wc| is_shared(wc.wr_id)) {
             let pool = self.pools.lock().pools.get(&number_of(wc.wr_id)).and_then(Weak::upgrade);
             if let Some(pool) = pool {
-                pool.emptied(request_of(wc.wr_id).1);
+                pool.recycle(request_of(wc.wr_id).1);
             }
         }
     }
@@ -400,9 +403,9 @@ impl Completions {
     pub fn add_pair(&self, pair: u32, link: u32) {
         // The device may have used this number before. The lock makes sure that completions of the former pair have
         // been passed on.
-        let taking = self.taking.lock();
+        let poll_state = self.poll_state.lock();
         self.pools.lock().pairs.insert(pair, link);
-        drop(taking);
+        drop(poll_state);
     }
 
     /// Sets aside the completions of other queue pairs, before a queue pair that receives out of `pool` is
@@ -416,7 +419,7 @@ impl Completions {
             for wc in batch {
                 match (wc.qp_num == pair, is_shared(wc.wr_id)) {
                     (false, _) => aside.push_back(*wc),
-                    (true, true) => pool.emptied(request_of(wc.wr_id).1),
+                    (true, true) => pool.recycle(request_of(wc.wr_id).1),
                     (true, false) => {}
                 }
             }

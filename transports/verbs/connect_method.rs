@@ -78,7 +78,7 @@ impl Core {
                 let (peer, unreliable) = self.peer(queue, parameters)?;
                 self.join_unreliable(queue, &peer, unreliable)?;
                 queue.note_peer(peer);
-                Ok(manager.invite(number)?.encode().to_vec())
+                Ok(manager.make_invitation(number)?.encode().to_vec())
             }
         }
     }
@@ -105,14 +105,14 @@ impl Core {
     /// # Errors
     /// [`Error::Lost`] when the bytes are invalid, or the address cannot be reached.
     pub fn peer(&self, queue: &Queue, parameters: &[u8]) -> Result<(QpAddress, Option<UnreliableQpAddress>)> {
-        let nonsense = || Error::Lost("the peer's description of its queue pair makes no sense".into());
-        let (peer, behind) = parameters.split_at_checked(qp_address::LEN).ok_or_else(nonsense)?;
-        let peer = QpAddress::decode(peer).ok_or_else(nonsense)?;
+        let undecodable = || Error::Lost("the peer's description of its queue pair cannot be decoded".into());
+        let (peer, behind) = parameters.split_at_checked(qp_address::LEN).ok_or_else(undecodable)?;
+        let peer = QpAddress::decode(peer).ok_or_else(undecodable)?;
         let unreliable = UnreliableQpAddress::decode(behind);
         if unreliable.is_some() != peer.unreliable
             || behind.len() != unreliable.map_or(0, |_| UnreliableQpAddress::LEN)
         {
-            return Err(nonsense());
+            return Err(undecodable());
         }
         match queue.qp_address(&self.hca, &self.settings, self.connect_method.is_cm()).mismatch(&peer) {
             Some(why) => Err(Error::Lost(format!("verbs on {}: {why}", self.hca.name))),

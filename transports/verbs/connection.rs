@@ -39,11 +39,11 @@ use udeck_via::{Reliability, RemoteBuffer};
 
 use crate::hca::objects::Mr;
 use crate::memory::Segment;
-use crate::wire::{Far, Note, Part};
+use crate::wire::{Note, RemoteKey, RemotePiece};
 use close::Offered;
 use recv_queue::Offer;
 use rendezvous_read::RendezvousRead;
-use send_engine::Flying;
+use send_engine::InFlight;
 use send_queue::Post;
 use unreliable::Unreliable;
 
@@ -86,29 +86,35 @@ pub trait Work {
     ///
     /// # Errors
     /// Reason as text why the connection is lost.
-    fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String>;
+    fn send(&mut self, lead: &[u8], body: &[Segment], options: RequestOptions) -> Result<(), String>;
     /// Writes [`Work::fitting`] bytes.
     ///
     /// # Errors
     /// The errors of [`Work::send`].
-    fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String>;
+    fn write(
+        &mut self,
+        from: Span<'_>,
+        to: RemoteKey,
+        immediate: Option<u32>,
+        options: RequestOptions,
+    ) -> Result<(), String>;
     /// Reads [`Work::fitting_read`] bytes.
     ///
     /// # Errors
     /// The errors of [`Work::send`].
-    fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String>;
+    fn read(&mut self, to: Span<'_>, from: RemoteKey, options: RequestOptions) -> Result<(), String>;
     /// Appends the places where peers can read `segments`: one part for each piece of memory that has a key of its own.
     ///
     /// # Errors
     /// The errors of [`Work::send`].
-    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String>;
+    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<RemotePiece>) -> Result<(), String>;
     /// Registers memory for reading into it, until the region is dropped.
     ///
     /// # Errors
     /// The errors of [`Work::send`].
     fn register(&mut self, memory: NonNull<[u8]>) -> Result<Mr, String>;
     /// Returns where the peer finds the window `handle`; `None` if the peer may not access it.
-    fn find(&mut self, handle: u32, write: bool) -> Option<Far>;
+    fn find(&mut self, handle: u32, write: bool) -> Option<RemoteKey>;
     /// Device side of the unreliable queue pair, if there is one.
     fn unreliable(&mut self) -> Option<&mut dyn Work> {
         None
@@ -125,7 +131,7 @@ pub struct Span<'a> {
 
 /// Options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct How {
+pub struct RequestOptions {
     /// Start only after all earlier reads are complete.
     pub fence: bool,
     /// Report the completion.
@@ -160,7 +166,7 @@ pub struct Connection {
 
     posts: VecDeque<Post>,
     /// The device's requests whose completion has an effect, oldest first.
-    flying: VecDeque<Flying>,
+    in_flight: VecDeque<InFlight>,
     /// Numbers of the device's requests: from the first that is not complete (`retired`) to the next one
     /// (`next_token`). Like all numbers of 32 bits here they wrap. They are compared only over distances that are
     /// known to be short: requests of one queue, messages or control frames in flight.
@@ -178,16 +184,16 @@ pub struct Connection {
     offered: VecDeque<Offered>,
 
     /// Places of the peer's windows, as far as they are known.
-    places: HashMap<(u32, bool), Far>,
+    places: HashMap<(u32, bool), RemoteKey>,
     /// Window whose place the peer was asked for and has not told.
     seeking: Option<(u32, bool)>,
 
     // The engine's own control frames: see `send_engine`.
     notes: Vec<Note>,
-    says_where: Option<(u32, bool)>,
-    says_here: VecDeque<(u32, bool)>,
-    says_ask: bool,
-    says_hungry: bool,
+    pending_where: Option<(u32, bool)>,
+    pending_here: VecDeque<(u32, bool)>,
+    pending_ask: bool,
+    pending_credit_request: bool,
     control_sent: u32,
     control_acked: u32,
 
@@ -225,7 +231,7 @@ impl Connection {
             max_transfer,
             unreliable: None,
             posts: VecDeque::new(),
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             retired: 0,
             next_token: 0,
             unsignalled: 0,
@@ -238,10 +244,10 @@ impl Connection {
             places: HashMap::new(),
             seeking: None,
             notes: Vec::new(),
-            says_where: None,
-            says_here: VecDeque::new(),
-            says_ask: false,
-            says_hungry: false,
+            pending_where: None,
+            pending_here: VecDeque::new(),
+            pending_ask: false,
+            pending_credit_request: false,
             control_sent: 0,
             control_acked: 0,
             recv_queue: RecvQueue::default(),
@@ -289,7 +295,7 @@ impl Connection {
     }
 
     /// Place of a window, for writing or for reading, if it is known.
-    fn place_of(&self, remote: RemoteBuffer, write: bool) -> Option<Far> {
+    fn place_of(&self, remote: RemoteBuffer, write: bool) -> Option<RemoteKey> {
         self.places.get(&(remote.handle.0, write)).copied()
     }
 }
@@ -300,7 +306,7 @@ impl fmt::Debug for Connection {
             .field("level", &self.level)
             .field("phase", &self.phase())
             .field("posts", &self.posts.len())
-            .field("flying", &self.flying())
+            .field("in_flight", &self.in_flight())
             .field("window", &self.window)
             .field("arrived", &self.arrived)
             .field("unreliable", &self.unreliable)

@@ -248,7 +248,7 @@ impl Core {
     pub fn parameters(&self, queue: &Queue) -> Vec<u8> {
         let mut parameters =
             queue.qp_address(&self.hca, &self.settings, self.connect_method.is_cm()).encode().to_vec();
-        if let Some(unreliable) = queue.beside() {
+        if let Some(unreliable) = queue.unreliable_queue() {
             let QpAddress { qpn, psn, .. } = unreliable.qp_address(&self.hca, &self.settings, false);
             parameters.extend(UnreliableQpAddress { qpn, psn }.encode());
         }
@@ -283,9 +283,9 @@ impl Core {
         peer: &QpAddress,
         unreliable: Option<UnreliableQpAddress>,
     ) -> Result {
-        match (queue.beside(), unreliable) {
-            (Some(beside), Some(UnreliableQpAddress { qpn, psn })) => {
-                self.join_one(beside, &QpAddress { qpn, psn, ..*peer })
+        match (queue.unreliable_queue(), unreliable) {
+            (Some(unreliable_queue), Some(UnreliableQpAddress { qpn, psn })) => {
+                self.join_one(unreliable_queue, &QpAddress { qpn, psn, ..*peer })
             }
             _ => {
                 queue.set_unreliable(None);
@@ -300,26 +300,26 @@ impl Core {
     /// The kernel's error: no descriptors left.
     pub fn establish(
         self: &Arc<Self>,
-        made: Made<'_>,
+        made: AgreedConnection<'_>,
         slots: Slots,
         queues: &Queues<'_>,
     ) -> Result<Box<dyn ViEndpoint>> {
-        let Made { number, queue, admitted, ours, asked } = made;
+        let AgreedConnection { number, queue, admitted, ours, requested } = made;
         let mut connection = Connection::new(&self.memory, ours, &admitted.theirs, self.max_transfer);
         if self.hca.iwarp {
             connection.without_immediates();
         }
-        let unreliable = queue.beside().map(Queue::link);
+        let unreliable = queue.unreliable_queue().map(Queue::link);
         if unreliable.is_some() {
             connection.go_unreliable();
         }
         let oob = Oob::new(admitted.socket);
-        if asked && self.connect_method.is_cm() {
+        if requested && self.connect_method.is_cm() {
             connection.greet();
-        } else if asked {
+        } else if requested {
             oob.send(&Word::Ready);
         }
-        let link = VerbsLink::new(self, number, connection, queue, oob, asked);
+        let link = VerbsLink::new(self, number, connection, queue, oob, requested);
         self.completions.add(number, &link);
         unreliable.iter().for_each(|unreliable| self.completions.add(*unreliable, &link));
         let watched = link.watch_oob(|fd| {
@@ -330,8 +330,8 @@ impl Core {
             unreliable.iter().for_each(|unreliable| self.completions.remove(*unreliable));
             return Err(Error::os("watching a new connection", error));
         }
-        if let Some(manager) = self.connect_method.manager().filter(|_| !asked) {
-            manager.welcome(self, number);
+        if let Some(manager) = self.connect_method.manager().filter(|_| !requested) {
+            manager.admit(self, number);
         }
         let Slots { send, receive } = slots;
         let context = queues.context;
@@ -437,13 +437,13 @@ fn pooled(hca: &Hca, settings: &Settings) -> u32 {
 }
 
 /// A connection on which both sides have agreed.
-pub struct Made<'a> {
+pub struct AgreedConnection<'a> {
     pub number: u32,
     pub queue: Queue,
     pub admitted: Admitted,
     pub ours: &'a Hello,
     /// Whether this side requested it.
-    pub asked: bool,
+    pub requested: bool,
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use udeck_via::{Arena, Caps, Deadline, Error, MemHandle, NetAddress, NicAttribut
 use crate::completion_queue::take_slots;
 use crate::connect_method::{self, ConnectMethod};
 use crate::connection::MESSAGES;
-use crate::core::{Core, Made};
+use crate::core::{AgreedConnection, Core};
 use crate::hca::Hca;
 use crate::helper;
 use crate::oob::{Oob, Word};
@@ -154,7 +154,7 @@ unsafe impl Device for VerbsDevice {
             return Err(error);
         }
         let theirs = admitted.theirs.clone();
-        let made = Made { number, queue, admitted, ours: hello, asked: true };
+        let made = AgreedConnection { number, queue, admitted, ours: hello, requested: true };
         Ok((core.establish(made, slots, &queues)?, theirs))
     }
 

@@ -18,7 +18,7 @@ use crate::ffi::codes::access;
 use crate::hca::objects::{Context, Mr, Pd};
 use crate::memory::Segment;
 use crate::recv_buffers::Pool;
-use crate::wire::Part;
+use crate::wire::RemotePiece;
 
 /// A protection domain of the device, with the chunks of the outbox that are registered in it.
 pub struct Domain {
@@ -125,7 +125,7 @@ impl Domain {
     ///
     /// # Errors
     /// The errors of [`Domain::sges`].
-    pub fn parts(&self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
+    pub fn parts(&self, segments: &[Segment], parts: &mut Vec<RemotePiece>) -> Result<(), String> {
         for &segment in segments {
             let mut rest = segment;
             while rest.len() > 0 {
@@ -134,7 +134,7 @@ impl Domain {
                 };
                 let (chunk, within) = self.chunk(offset, Use::Usual)?;
                 let here = len.min(CHUNK - within);
-                parts.push(Part {
+                parts.push(RemotePiece {
                     address: chunk.address + within as u64,
                     rkey: chunk.rkey,
                     len: here as u32,

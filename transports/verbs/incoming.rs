@@ -7,7 +7,7 @@ use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
 
 use crate::completion_queue::take_slots;
-use crate::core::{Core, Made};
+use crate::core::{AgreedConnection, Core};
 
 /// A connection request. Dropping it rejects it.
 pub struct IncomingRequest {
@@ -46,10 +46,14 @@ impl Incoming for IncomingRequest {
         };
         let parameters = [core.parameters(&queue), more].concat();
         let made = pending.accept(hello, &parameters).and_then(|admitted| {
-            core.establish(Made { number, queue, admitted, ours: hello, asked: false }, slots, &queues)
+            core.establish(
+                AgreedConnection { number, queue, admitted, ours: hello, requested: false },
+                slots,
+                &queues,
+            )
         });
         if let (Err(_), Some(manager)) = (&made, core.connect_method.manager()) {
-            manager.forget(number);
+            manager.withdraw(number);
         }
         made
     }

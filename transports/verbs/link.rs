@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// completions, for that long.
 const TRANSIT: Duration = Duration::from_millis(100);
 /// Text for a peer, and for its program, when it no longer lets us access its memory.
-const FORBIDDEN: &str = "RDMA to memory that is not exposed to the one that asked for it, or not any more";
+const FORBIDDEN: &str = "RDMA to memory that is not (or no longer) exposed to this peer";
 /// Text about a dead peer.
 const DIED: &str = "its out-of-band connection ended without a goodbye: the peer's process has died, or its NIC was closed by force";
 
@@ -53,7 +53,7 @@ struct Shared {
     watching: Watching,
     /// The peer is ready to receive.
     ready: bool,
-    asked: bool,
+    requested: bool,
     done_sent: bool,
     /// When the queue pair failed, while the reason is unknown.
     failed_since: Option<Instant>,
@@ -66,7 +66,7 @@ struct Shared {
 }
 
 impl VerbsLink {
-    /// Makes a link. `asked` says that this side requested the connection: the other side is ready then, and learns
+    /// Makes a link. `requested` says that this side requested the connection: the other side is ready then, and learns
     /// later that this side is.
     pub fn new(
         core: &Arc<Core>,
@@ -74,21 +74,21 @@ impl VerbsLink {
         connection: Connection,
         queue: Queue,
         oob: Oob,
-        asked: bool,
+        requested: bool,
     ) -> Arc<Self> {
-        let unreliable = queue.beside().map(Queue::link);
+        let unreliable = queue.unreliable_queue().map(Queue::link);
         let shared = Shared {
             connection,
             queue: Some(queue),
             oob: Some(oob),
             watching: Watching::default(),
-            ready: asked,
-            asked,
+            ready: requested,
+            requested,
             done_sent: false,
             missing_since: None,
             failed_since: None,
             waits_since: None,
-            invited_since: (!asked && core.connect_method.is_cm()).then(job_time),
+            invited_since: (!requested && core.connect_method.is_cm()).then(job_time),
         };
         let (shared, arrivals) = (RankedMutex::new(LINK, shared), AtomicBool::new(false));
         Arc::new(VerbsLink { core: core.clone(), number, unreliable, shared, arrivals })
@@ -108,7 +108,7 @@ impl VerbsLink {
     pub fn take_short(&self, look: impl FnOnce(&Inline)) -> Option<Option<u32>> {
         let mut shared = self.shared.lock();
         let taken = shared.connection.take_short(look)?;
-        if shared.connection.has_words() || shared.connection.has_events() {
+        if shared.connection.has_control_frame() || shared.connection.has_events() {
             self.finish(shared);
         } else {
             self.arrivals.store(shared.connection.has_arrivals(), Ordering::Release);
@@ -182,7 +182,11 @@ impl VerbsLink {
     pub fn on_event(&self, kind: u32, queue_pair: u32) {
         let mut shared = self.shared.lock();
         let is_this = |queue: &Queue| queue.number() == queue_pair;
-        if !shared.queue.as_ref().is_some_and(|queue| is_this(queue) || queue.beside().is_some_and(is_this)) {
+        if !shared
+            .queue
+            .as_ref()
+            .is_some_and(|queue| is_this(queue) || queue.unreliable_queue().is_some_and(is_this))
+        {
             return;
         }
         let why = match kind {
@@ -259,7 +263,7 @@ impl VerbsLink {
             End::HungUp => DIED.to_owned(),
             End::Failed(error) => format!("the process died, or its host, or the network: {error}"),
             End::Nonsense => {
-                "the peer broke the protocol: it speaks nonsense on its out-of-band connection".to_owned()
+                "the peer broke the protocol: it sent malformed data on its out-of-band connection".to_owned()
             }
         };
         self.end(|connection| connection.lost(&words));
@@ -278,7 +282,7 @@ impl VerbsLink {
         self.check_missing(now);
         let mut shared = self.shared.lock();
         if shared.failed_since.is_some_and(|since| now.duration_since(since) >= GRACE) {
-            shared.connection.fail("the queue pair failed, and nobody says why");
+            shared.connection.fail("the queue pair failed for an unknown reason");
         }
         shared.check_invitation(now);
         if shared.connection.is_closed() {
@@ -346,7 +350,7 @@ impl VerbsLink {
             self.core.completions.remove(self.number);
             self.unreliable.iter().for_each(|unreliable| self.core.completions.remove(*unreliable));
             if let Some(manager) = self.core.connect_method.manager() {
-                manager.forget(self.number);
+                manager.withdraw(self.number);
             }
         }
         if let Some(send) = send {
@@ -376,7 +380,7 @@ impl Shared {
     fn work(&mut self) -> bool {
         let Shared { connection, queue, .. } = self;
         if let Some(queue) = queue {
-            if let Err(error) = queue.post_emptied() {
+            if let Err(error) = queue.repost() {
                 connection.fail(&format!("the device takes no receive buffer: {error}"));
             }
             if self.ready {
@@ -397,14 +401,14 @@ impl Shared {
             // The accepting side sends its *done* last. So the requester, when it receives that, knows that the peer
             // has received everything, and may reset the socket.
             Phase::Done => {
-                if self.asked {
+                if self.requested {
                     self.announce_done();
                 }
                 false
             }
             Phase::Over => {
                 self.announce_done();
-                if let Some(oob) = self.oob.as_ref().filter(|_| self.asked) {
+                if let Some(oob) = self.oob.as_ref().filter(|_| self.requested) {
                     oob.reset_when_closed();
                 }
                 drop(self.queue.take());
@@ -435,7 +439,7 @@ impl Shared {
                 } else {
                     connection.on_receive(queue.received(request, wc.byte_len));
                 }
-                queue.emptied(request);
+                queue.recycle(request);
             }
             // Flushed requests follow one that failed, which was reported before; or the out-of-band connection
             // tells the reason.
@@ -445,11 +449,11 @@ impl Shared {
                 // The device must release everything before the memory goes back.
                 drop(self.queue.take());
                 self.connection.failed(request, forbidden);
-                self.connection.fail(&words_of(failure, wc.vendor_err));
+                self.connection.fail(&failure_text(failure, wc.vendor_err));
             }
             (true, failure) => {
-                queue.spoilt(request);
-                connection.fail(&words_of(failure, wc.vendor_err));
+                queue.mark_failed(request);
+                connection.fail(&failure_text(failure, wc.vendor_err));
             }
         }
     }
@@ -457,7 +461,7 @@ impl Shared {
     /// Handles a completion of the unreliable queue pair. Lost or refused messages have no completion that says so.
     fn complete_unreliable(&mut self, wc: &Wc) {
         let Shared { connection, queue, .. } = self;
-        let Some(queue) = queue.as_mut().and_then(Queue::beside_mut) else { return };
+        let Some(queue) = queue.as_mut().and_then(Queue::unreliable_queue_mut) else { return };
         let (is_receive, request) = request_of(wc.wr_id);
         match (is_receive, wc.status) {
             (false, status::SUCCESS) => {
@@ -470,12 +474,12 @@ impl Shared {
                 } else {
                     connection.on_receive_unreliable(queue.received(request, wc.byte_len));
                 }
-                queue.emptied(request);
+                queue.recycle(request);
             }
             (_, status::WR_FLUSH_ERR) => _ = self.failed_since.get_or_insert_with(job_time),
             (_, failure) => {
                 drop(self.queue.take());
-                self.connection.fail(&words_of(failure, wc.vendor_err));
+                self.connection.fail(&failure_text(failure, wc.vendor_err));
             }
         }
     }
@@ -483,7 +487,7 @@ impl Shared {
 
 /// Describes the status of a failed completion.
 #[cold]
-fn words_of(failure: u32, vendor: u32) -> String {
+fn failure_text(failure: u32, vendor: u32) -> String {
     match failure {
         status::REM_ACCESS_ERR | status::REM_INV_REQ_ERR => FORBIDDEN.to_owned(),
         status::RETRY_EXC_ERR => {

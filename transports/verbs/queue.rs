@@ -12,7 +12,7 @@ use udeck_via::ServiceLevel;
 
 use crate::cm::objects::Id;
 use crate::completions::{Share, name_of};
-use crate::connection::{CHAIN, How, MESSAGES, RECEIVES, Span, Work};
+use crate::connection::{CHAIN, MESSAGES, RECEIVES, RequestOptions, Span, Work};
 use crate::domain::{Domain, Sges, Use, cannot_register};
 use crate::ffi::codes::{access, attr_mask, opcode, qp_state, qp_type, send_flags};
 use crate::ffi::{self, Remote, SendWr, Sge};
@@ -23,7 +23,7 @@ use crate::qp_address::QpAddress;
 use crate::recv_buffers::{Buffers, Own, RecvBuffers};
 use crate::settings::Settings;
 use crate::windows::Windows;
-use crate::wire::{BLOCK, Far, Part};
+use crate::wire::{BLOCK, RemoteKey, RemotePiece};
 
 /// Kind of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub struct Queue {
     inline: usize,
     /// Numbers of the requests that the device has. There are at most [`SENDS`], so the numbers may wrap. (A work
     /// request's name has 32 bits for them.)
-    flying: std::ops::Range<u32>,
+    in_flight: std::ops::Range<u32>,
     /// Part of the lead ring that is in use, as offsets that go on for ever. `leads` has the requests that use it,
     /// each with the offset behind its lead.
     used: std::ops::Range<u64>,
@@ -167,7 +167,7 @@ impl Queue {
             sink: if hca.iwarp { Use::Sink } else { Use::Usual },
             longest: (hca.port_attributes.max_msg_sz as usize).clamp(BLOCK, LONGEST),
             inline: inline as usize,
-            flying: 0..0,
+            in_flight: 0..0,
             used: 0..0,
             leads: VecDeque::new(),
             sl: None,
@@ -176,15 +176,15 @@ impl Queue {
             queue.share.add_pair(queue.qp.number());
         }
         queue.initialise(hca, settings)?;
-        queue.post_emptied()?;
+        queue.repost()?;
         Ok(queue)
     }
 
     /// Sets the service level of the sent packets. Level 0, and VIs without a level, use the level of the settings.
     pub fn set_level(&mut self, level: ServiceLevel) {
         self.sl = Some(level.get()).filter(|level| *level > 0);
-        if let Some(beside) = &mut self.unreliable {
-            beside.sl = self.sl;
+        if let Some(unreliable) = &mut self.unreliable {
+            unreliable.sl = self.sl;
         }
     }
 
@@ -199,12 +199,12 @@ impl Queue {
     }
 
     /// The unreliable queue pair beside this one.
-    pub fn beside(&self) -> Option<&Queue> {
+    pub fn unreliable_queue(&self) -> Option<&Queue> {
         self.unreliable.as_deref()
     }
 
     /// The unreliable queue pair beside this one, mutably.
-    pub fn beside_mut(&mut self) -> Option<&mut Queue> {
+    pub fn unreliable_queue_mut(&mut self) -> Option<&mut Queue> {
         self.unreliable.as_deref_mut()
     }
 
@@ -306,30 +306,30 @@ impl Queue {
 
     // ---- receives ----
 
-    /// Returns the bytes that came to a buffer. They are valid until it is [emptied](Queue::emptied).
+    /// Returns the bytes that came to a buffer. They are valid until it is [recycled](Queue::recycle).
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
         self.recv_buffers.received(slot, len)
     }
 
     /// Gives a buffer back to the device: no slice of it exists any more.
     #[inline]
-    pub fn emptied(&mut self, slot: u32) {
-        self.recv_buffers.emptied(slot);
+    pub fn recycle(&mut self, slot: u32) {
+        self.recv_buffers.recycle(slot);
     }
 
     /// Notes that the device has failed to fill a buffer.
-    pub fn spoilt(&mut self, slot: u32) {
-        self.recv_buffers.spoilt(slot);
+    pub fn mark_failed(&mut self, slot: u32) {
+        self.recv_buffers.mark_failed(slot);
     }
 
-    /// Posts the emptied buffers, if they are enough for a chain.
+    /// Posts the recycled buffers, if they are enough for a chain.
     ///
     /// # Errors
     /// The device's error.
     #[inline]
-    pub fn post_emptied(&mut self) -> io::Result<()> {
+    pub fn repost(&mut self) -> io::Result<()> {
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.post_emptied()?;
+            unreliable.repost()?;
         }
         self.recv_buffers.post(&self.qp)
     }
@@ -339,8 +339,8 @@ impl Queue {
     /// Completes the request `token` and all before it. It is a request that the device has, or the one before. Its
     /// distance from any number here is at most [`SENDS`], so half the range of numbers tells which is earlier.
     pub fn retire(&mut self, token: u32) {
-        if token.wrapping_sub(self.flying.start) <= u32::MAX / 2 {
-            self.flying.start = token.wrapping_add(1);
+        if token.wrapping_sub(self.in_flight.start) <= u32::MAX / 2 {
+            self.in_flight.start = token.wrapping_add(1);
         }
         while self.leads.front().is_some_and(|(first, _)| token.wrapping_sub(*first) <= u32::MAX / 2) {
             if let Some((_, end)) = self.leads.pop_front() {
@@ -374,20 +374,21 @@ impl Queue {
 
     /// Number of requests that the device has.
     fn under_way(&self) -> u32 {
-        self.flying.end.wrapping_sub(self.flying.start)
+        self.in_flight.end.wrapping_sub(self.in_flight.start)
     }
 
     #[inline]
-    fn post(&mut self, mut wr: SendWr, sges: &mut [Sge], how: How) -> Result<(), String> {
+    fn post(&mut self, mut wr: SendWr, sges: &mut [Sge], options: RequestOptions) -> Result<(), String> {
         let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-        wr.wr_id = name_of(self.link, how.token, false);
+        wr.wr_id = name_of(self.link, options.token, false);
         (wr.sg_list, wr.num_sge) = (sges.as_mut_ptr(), sges.len() as i32);
-        wr.send_flags |= flag(how.fence, send_flags::FENCE) | flag(how.signalled, send_flags::SIGNALED);
+        wr.send_flags |=
+            flag(options.fence, send_flags::FENCE) | flag(options.signalled, send_flags::SIGNALED);
         // SAFETY: the elements name the outbox, by posts of the VI layer which the connection keeps until this
         // request has completed or the queue pair is gone; a store that the connection keeps as long; or a lead in
         // our ring, kept likewise. (Inline bytes are copied now.)
         unsafe { self.qp.post_send(&mut wr) }.map_err(|error| refused(&error))?;
-        self.flying.end = how.token.wrapping_add(1);
+        self.in_flight.end = options.token.wrapping_add(1);
         Ok(())
     }
 
@@ -416,41 +417,47 @@ impl Work for Queue {
         Ok(self.domain.sges(segments, from, self.longest, self.read_elements, self.sink)?.1)
     }
 
-    fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
+    fn send(&mut self, lead: &[u8], body: &[Segment], options: RequestOptions) -> Result<(), String> {
         let len: usize = body.iter().map(|segment| segment.len()).sum();
         let mut wr = request(opcode::SEND);
         let mut first = Sge { addr: lead.as_ptr().addr() as u64, length: lead.len() as u32, lkey: 0 };
         if lead.len() + len <= self.inline {
             wr.send_flags = send_flags::INLINE;
         } else {
-            (first.addr, first.lkey) = (self.keep_lead(lead, how.token)?, self.lead.lkey());
+            (first.addr, first.lkey) = (self.keep_lead(lead, options.token)?, self.lead.lkey());
         }
         if len == 0 {
-            return self.post(wr, &mut [first], how);
+            return self.post(wr, &mut [first], options);
         }
         let mut sges = Sges::new();
         sges.push(first);
         sges.extend(self.span(Span { segments: body, from: 0, len }, Use::Usual)?);
-        self.post(wr, &mut sges, how)
+        self.post(wr, &mut sges, options)
     }
 
-    fn write(&mut self, from: Span<'_>, to: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
+    fn write(
+        &mut self,
+        from: Span<'_>,
+        to: RemoteKey,
+        immediate: Option<u32>,
+        options: RequestOptions,
+    ) -> Result<(), String> {
         let mut sges = self.span(from, Use::Usual)?;
         let mut wr =
             request(if immediate.is_some() { opcode::RDMA_WRITE_WITH_IMM } else { opcode::RDMA_WRITE });
         wr.imm_data = immediate.unwrap_or(0).to_be();
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: to.address, rkey: to.rkey } };
-        self.post(wr, &mut sges, how)
+        self.post(wr, &mut sges, options)
     }
 
-    fn read(&mut self, to: Span<'_>, from: Far, how: How) -> Result<(), String> {
+    fn read(&mut self, to: Span<'_>, from: RemoteKey, options: RequestOptions) -> Result<(), String> {
         let mut sges = self.span(to, self.sink)?;
         let mut wr = request(opcode::RDMA_READ);
         wr.wr = Remote { rdma: ffi::Rdma { remote_addr: from.address, rkey: from.rkey } };
-        self.post(wr, &mut sges, how)
+        self.post(wr, &mut sges, options)
     }
 
-    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
+    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<RemotePiece>) -> Result<(), String> {
         self.domain.parts(segments, parts)
     }
 
@@ -462,7 +469,7 @@ impl Work for Queue {
         mr.map_err(|error| cannot_register(memory.len(), &error))
     }
 
-    fn find(&mut self, handle: u32, write: bool) -> Option<Far> {
+    fn find(&mut self, handle: u32, write: bool) -> Option<RemoteKey> {
         let tag = if write { self.tags.writable } else { self.tags.readable };
         self.windows.find(handle, tag, write, &self.domain)
     }

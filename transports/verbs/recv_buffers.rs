@@ -37,7 +37,7 @@ use crate::domain::cannot_register;
 use crate::ffi::codes::access;
 use crate::ffi::{RecvWr, Sge};
 use crate::hca::objects::{Mr, Pd, Qp, Srq};
-use crate::locks::EMPTIED;
+use crate::locks::RECYCLED;
 use crate::wire::BLOCK;
 
 /// Registered pages of our own, which the kernel gives as zeros. No peer is told their key.
@@ -143,7 +143,7 @@ impl RecvBuffers {
         }
     }
 
-    /// Returns the bytes that came to a buffer. They are valid until it is [emptied](RecvBuffers::emptied).
+    /// Returns the bytes that came to a buffer. They are valid until it is [recycled](RecvBuffers::recycle).
     pub fn received(&self, slot: u32, len: u32) -> &[u8] {
         match self {
             // SAFETY: a completion names the buffer: the device has filled it, and does not have it before it is
@@ -155,31 +155,31 @@ impl RecvBuffers {
 
     /// Gives a buffer back to the device: no slice of it exists any more.
     #[inline]
-    pub fn emptied(&mut self, slot: u32) {
+    pub fn recycle(&mut self, slot: u32) {
         match self {
-            RecvBuffers::Own(own) => own.emptied.push(slot),
-            RecvBuffers::Pool(pool) => pool.emptied(slot),
+            RecvBuffers::Own(own) => own.recycled.push(slot),
+            RecvBuffers::Pool(pool) => pool.recycle(slot),
         }
     }
 
     /// Notes that the device has failed to fill a buffer. It takes no more for this queue pair, but gets the buffer
     /// again for others.
-    pub fn spoilt(&mut self, slot: u32) {
+    pub fn mark_failed(&mut self, slot: u32) {
         if let RecvBuffers::Pool(pool) = self {
-            pool.emptied(slot);
+            pool.recycle(slot);
         }
     }
 
-    /// Posts the emptied buffers, if they are enough for a chain.
+    /// Posts the recycled buffers, if they are enough for a chain.
     ///
     /// # Errors
     /// The device's error.
     #[inline]
     pub fn post(&mut self, qp: &Qp) -> io::Result<()> {
         match self {
-            RecvBuffers::Own(own) if own.emptied.len() < CHAIN as usize => Ok(()),
+            RecvBuffers::Own(own) if own.recycled.len() < CHAIN as usize => Ok(()),
             RecvBuffers::Own(own) => own.post(qp),
-            // A pool posts its emptied buffers itself.
+            // A pool posts its recycled buffers itself.
             RecvBuffers::Pool(_) => Ok(()),
         }
     }
@@ -190,7 +190,7 @@ pub struct Own {
     buffers: Buffers,
     link: u32,
     count: u32,
-    emptied: Vec<u32>,
+    recycled: Vec<u32>,
 }
 
 impl Own {
@@ -200,7 +200,7 @@ impl Own {
     /// The errors of [`Buffers::new`].
     pub fn new(pd: &Arc<Pd>, link: u32, count: u32, pinned: &Arc<AtomicUsize>) -> io::Result<Self> {
         let buffers = Buffers::new(pd, count as usize * BLOCK, pinned)?;
-        Ok(Own { buffers, link, count, emptied: (0..count).collect() })
+        Ok(Own { buffers, link, count, recycled: (0..count).collect() })
     }
 
     fn post(&mut self, qp: &Qp) -> io::Result<()> {
@@ -210,8 +210,8 @@ impl Own {
         };
         // SAFETY: the chain is ours and lives until the call is over. The buffers are dropped after the queue pair,
         // and no slice of them exists: those of `received` end before.
-        let posted = post_in_chains(&self.emptied, describe, |chain| unsafe { qp.post_recv(chain) });
-        self.emptied.clear();
+        let posted = post_in_chains(&self.recycled, describe, |chain| unsafe { qp.post_recv(chain) });
+        self.recycled.clear();
         posted
     }
 }
@@ -254,7 +254,7 @@ pub struct Pool {
     /// Number of chunks that exist.
     grown: Mutex<usize>,
     /// Buffers that are to be posted again.
-    emptied: RankedMutex<Vec<u32>>,
+    recycled: RankedMutex<Vec<u32>>,
     quota: Arc<RecvBufferQuota>,
 }
 
@@ -273,7 +273,7 @@ impl Pool {
             number,
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             grown: Mutex::new(0),
-            emptied: RankedMutex::new(EMPTIED, Vec::with_capacity(2 * CHAIN as usize)),
+            recycled: RankedMutex::new(RECYCLED, Vec::with_capacity(2 * CHAIN as usize)),
             quota: quota.clone(),
         }))
     }
@@ -316,13 +316,13 @@ impl Pool {
     }
 
     /// Gives a buffer back to the device. The taker of its completion has no slice of it any more.
-    pub fn emptied(&self, slot: u32) {
-        let mut emptied = self.emptied.lock();
-        emptied.push(slot);
-        if emptied.len() >= CHAIN as usize {
+    pub fn recycle(&self, slot: u32) {
+        let mut recycled = self.recycled.lock();
+        recycled.push(slot);
+        if recycled.len() >= CHAIN as usize {
             // The call fails only for devices that are gone, which are reported otherwise.
-            let _ = self.post(&emptied);
-            emptied.clear();
+            let _ = self.post(&recycled);
+            recycled.clear();
         }
     }
 

@@ -4,7 +4,7 @@
 //!
 //! The region is made when a peer first asks for the window's place. A window that no peer asks for costs nothing,
 //! and many of them do not exhaust the memory that may be pinned. Its handle is a random number of ours: a peer that
-//! guesses one is told nothing, and the device's own name for the window has another form ([`crate::wire::Far`]).
+//! guesses one is told nothing, and the device's own name for the window has another form ([`crate::wire::RemoteKey`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use udeck_via::{Arena, Error, MemHandle, Ptag, Result};
 use crate::domain::{Domain, cannot_register};
 use crate::ffi::codes::access;
 use crate::hca::objects::Mr;
-use crate::wire::Far;
+use crate::wire::RemoteKey;
 
 /// The windows of one NIC.
 pub struct Windows {
@@ -95,7 +95,13 @@ impl Windows {
 
     /// Returns where a peer finds the window. `tag` is the peer's tag for this right, and `domain` its domain.
     /// `None` if the peer may not access it.
-    pub fn find(&self, handle: u32, tag: Option<Ptag>, write: bool, domain: &Arc<Domain>) -> Option<Far> {
+    pub fn find(
+        &self,
+        handle: u32,
+        tag: Option<Ptag>,
+        write: bool,
+        domain: &Arc<Domain>,
+    ) -> Option<RemoteKey> {
         let mut table = self.table.lock();
         let window = table.get_mut(&handle)?;
         let allowed = if write { window.rights.write } else { window.rights.read };
@@ -103,7 +109,7 @@ impl Windows {
             return None;
         }
         if window.len == 0 {
-            return Some(Far { address: 0, rkey: 0, len: 0 });
+            return Some(RemoteKey { address: 0, rkey: 0, len: 0 });
         }
         if window.region.is_none() {
             let arena = if window.in_outbox { &self.memory.outbox } else { &self.memory.landing };
@@ -117,7 +123,7 @@ impl Windows {
             }
         }
         let (mr, _) = window.region.as_ref()?;
-        Some(Far { address: mr.iova, rkey: mr.rkey(), len: window.len as u64 })
+        Some(RemoteKey { address: mr.iova, rkey: mr.rkey(), len: window.len as u64 })
     }
 }
 

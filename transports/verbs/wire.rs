@@ -14,7 +14,7 @@
 //! |---|---|---|---|---|---|---|---|
 //! | 1 short | immediate | | immediate data | | | bytes | the message |
 //! | 2 body | immediate, receipt | bytes of header | immediate data | | | bytes | the bytes behind the header |
-//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | their places: [`Part`]s |
+//! | 3 offer | immediate, receipt | bytes of header | immediate data | parts | | bytes in all parts | their places: [`RemotePiece`]s |
 //! | 4 flush | | | | | | | |
 //! | 5 notes | | | | notes | | | [`Note`]s |
 //! | 6 credit | | | | | | | |
@@ -53,7 +53,7 @@ pub const MAX_HEAD: usize = Inline::CAPACITY;
 /// Upper bound of the body in a frame, in bytes.
 pub const EAGER: usize = BLOCK - HEADER - MAX_HEAD;
 /// Upper bound of an offer's parts.
-pub const PARTS: usize = EAGER / Part::LEN;
+pub const PARTS: usize = EAGER / RemotePiece::LEN;
 /// Upper bound of the notes in a frame.
 pub const NOTES: usize = EAGER / Note::LEN;
 /// Upper bound of an end's text in bytes.
@@ -103,7 +103,7 @@ pub enum Frame {
     /// Asks for the place of a window, for writing or reading.
     Where { handle: u32, write: bool },
     /// Answers with a window's place, or that the asking side may not access it.
-    Here { handle: u32, place: Option<Far> },
+    Here { handle: u32, place: Option<RemoteKey> },
     /// Reports that the last `pieces` pieces were all of an RDMA write.
     Wrote { immediate: u32, pieces: u32, len: u64 },
     /// Reports that all messages before this number have left.
@@ -112,7 +112,7 @@ pub enum Frame {
 
 /// Place of a window, as its owner's device names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Far {
+pub struct RemoteKey {
     pub address: u64,
     pub rkey: u32,
     pub len: u64,
@@ -120,7 +120,7 @@ pub struct Far {
 
 /// Piece of a message in its sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct RemotePiece {
     pub address: u64,
     pub rkey: u32,
     pub len: u32,
@@ -169,7 +169,7 @@ impl Frame {
         match *self {
             Frame::Short { len, .. } | Frame::End { len, .. } => len,
             Frame::Body { head, len, .. } => head + len,
-            Frame::Offer { head, parts, .. } => head + parts * Part::LEN,
+            Frame::Offer { head, parts, .. } => head + parts * RemotePiece::LEN,
             Frame::Notes { count } => count * Note::LEN,
             Frame::Written { .. } => 0,
             Frame::Flush | Frame::Credit | Frame::Ask { .. } | Frame::Where { .. } | Frame::Here { .. } => 0,
@@ -213,7 +213,7 @@ impl Header {
             }
             Frame::Here { handle, place } => {
                 (to.kind, to.flags, to.word) = (10, flag(place.is_some(), KNOWN), handle);
-                if let Some(Far { address, rkey, len }) = place {
+                if let Some(RemoteKey { address, rkey, len }) = place {
                     (to.offset, to.immediate, to.len) = (address, rkey, len);
                 }
             }
@@ -257,7 +257,7 @@ impl Header {
             8 => Frame::End { broken: flags & BROKEN != 0, len: len(MAX_WORDS, "words about an end")? },
             9 => Frame::Where { handle: word, write: flags & WRITE != 0 },
             10 => {
-                let place = Far { address: fields.offset, rkey: fields.immediate, len: fields.len };
+                let place = RemoteKey { address: fields.offset, rkey: fields.immediate, len: fields.len };
                 Frame::Here { handle: word, place: (flags & KNOWN != 0).then_some(place) }
             }
             11 => Frame::Written { immediate: fields.immediate, len: len(MAX_WRITTEN, "a write")? },
@@ -281,21 +281,21 @@ fn bounded(value: u64, most: usize, what: &str) -> Result<usize, Violation> {
         .ok_or_else(|| Violation(format!("{what} of {value}, at most {most}")))
 }
 
-impl Part {
+impl RemotePiece {
     /// Bytes of an encoded part.
     pub const LEN: usize = 16;
 
-    pub fn encode(&self) -> [u8; Part::LEN] {
-        let mut bytes = [0; Part::LEN];
+    pub fn encode(&self) -> [u8; RemotePiece::LEN] {
+        let mut bytes = [0; RemotePiece::LEN];
         bytes[..8].copy_from_slice(&self.address.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.rkey.to_le_bytes());
         bytes[12..].copy_from_slice(&self.len.to_le_bytes());
         bytes
     }
 
-    pub fn decode(bytes: &[u8; Part::LEN]) -> Self {
+    pub fn decode(bytes: &[u8; RemotePiece::LEN]) -> Self {
         let mut reader = Reader(bytes);
-        Part { address: reader.long(), rkey: reader.word(), len: reader.word() }
+        RemotePiece { address: reader.long(), rkey: reader.word(), len: reader.word() }
     }
 }
 
@@ -404,7 +404,7 @@ mod tests {
     fn frame() -> impl Strategy<Value = Frame> {
         let any_frame = (any::<Option<u32>>(), any::<bool>(), 0..=MAX_HEAD, any::<u32>(), any::<u64>());
         (1..=13u8, any_frame).prop_map(|(kind, (immediate, flag, head, word, long))| {
-            let far = Far { address: long, rkey: immediate.unwrap_or(1), len: long / 3 };
+            let place = RemoteKey { address: long, rkey: immediate.unwrap_or(1), len: long / 3 };
             match kind {
                 1 => Frame::Short { immediate, len: head },
                 2 => Frame::Body { immediate, receipt: flag, head, len: word as usize % (EAGER + 1) },
@@ -418,7 +418,7 @@ mod tests {
                 7 => Frame::Ask { when_taken: flag },
                 8 => Frame::End { broken: flag, len: word as usize % (MAX_WORDS + 1) },
                 9 => Frame::Where { handle: word, write: flag },
-                10 => Frame::Here { handle: word, place: flag.then_some(far) },
+                10 => Frame::Here { handle: word, place: flag.then_some(place) },
                 11 => Frame::Written { immediate: word, len: long as usize % (MAX_WRITTEN + 1) },
                 12 => Frame::Wrote { immediate: immediate.unwrap_or(1), pieces: word, len: long },
                 _ => Frame::Left { upto: word },
@@ -450,8 +450,8 @@ mod tests {
 
         #[test]
         fn prop_parts_and_notes_round_trip(part: (u64, u32, u32), number: u32, code in 0..5u32) {
-            let part = Part { address: part.0, rkey: part.1, len: part.2 };
-            prop_assert_eq!(Part::decode(&part.encode()), part);
+            let part = RemotePiece { address: part.0, rkey: part.1, len: part.2 };
+            prop_assert_eq!(RemotePiece::decode(&part.encode()), part);
             let mut bytes = [0; Note::LEN];
             bytes[..4].copy_from_slice(&number.to_le_bytes());
             bytes[4] = code as u8;

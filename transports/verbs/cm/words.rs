@@ -6,9 +6,9 @@ use super::objects::EventNotice;
 use crate::ffi::cm::cm_event;
 
 /// Describes an event that reports a failure; `None` for other events.
-pub fn failure(told: &EventNotice) -> Option<String> {
-    let why = detail(told.kind, told.status);
-    Some(match told.kind {
+pub fn failure(event: &EventNotice) -> Option<String> {
+    let why = detail(event.kind, event.status);
+    Some(match event.kind {
         cm_event::ADDR_ERROR => format!("no RDMA device leads to that address{why}"),
         cm_event::ROUTE_ERROR => format!("there is no route to it{why}"),
         cm_event::CONNECT_ERROR => format!("the connection could not be made{why}"),
@@ -19,7 +19,7 @@ pub fn failure(told: &EventNotice) -> Option<String> {
         cm_event::DISCONNECTED => "it hung up".to_owned(),
         cm_event::DEVICE_REMOVAL => "the device was removed".to_owned(),
         cm_event::TIMEWAIT_EXIT => "the connection is over".to_owned(),
-        _ if told.status != 0 => format!("it failed{why}"),
+        _ if event.status != 0 => format!("it failed{why}"),
         _ => return None,
     })
 }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn every_bad_event_has_words_and_no_good_one() {
-        let told = |kind, status| failure(&EventNotice { name: 1, kind, status, request: None });
+        let event = |kind, status| failure(&EventNotice { name: 1, kind, status, request: None });
         for (kind, status, words) in [
             (cm_event::ADDR_ERROR, -libc::ENODEV, "No such device"),
             (cm_event::ROUTE_ERROR, -libc::ETIMEDOUT, "timed out"),
@@ -58,11 +58,11 @@ mod tests {
             (cm_event::TIMEWAIT_EXIT, 0, "over"),
             (cm_event::ESTABLISHED, -libc::EIO, "failed"),
         ] {
-            let said = told(kind, status).expect("words");
+            let said = event(kind, status).expect("words");
             assert!(said.contains(words), "{kind}: {said}");
         }
         for kind in [cm_event::ADDR_RESOLVED, cm_event::ROUTE_RESOLVED, cm_event::CONNECT_RESPONSE] {
-            assert_eq!(told(kind, 0), None);
+            assert_eq!(event(kind, 0), None);
         }
     }
 }

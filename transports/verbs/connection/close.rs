@@ -14,7 +14,7 @@ use udeck_via::transport::{Owner, PostedBuffer, Refused, TransferStatus};
 
 use super::recv_queue::{Item, Progress};
 use super::send_engine::held_in_flight;
-use super::send_queue::{Post, Posted, Then};
+use super::send_queue::{OnCompletion, Post, Posted};
 use super::{Connection, Phase};
 use crate::wire::{Note, Violation};
 
@@ -38,9 +38,9 @@ impl Connection {
 
     /// Lets `owner` hold the buffer of the send `number` instead of the caller, who is then not told of its completion.
     pub fn keep(&mut self, number: u64, owner: Owner) -> Result<(), Owner> {
-        let Connection { unacked, offered, flying, unreliable, posts, .. } = self;
+        let Connection { unacked, offered, in_flight, unreliable, posts, .. } = self;
         let offered = offered.iter_mut().filter_map(|offered| offered.held.as_mut());
-        let in_flight = held_in_flight(flying, unreliable.as_mut(), posts);
+        let in_flight = held_in_flight(in_flight, unreliable.as_mut(), posts);
         keep(unacked.held_mut().chain(offered).chain(in_flight), number, owner)
     }
 
@@ -51,22 +51,22 @@ impl Connection {
             self.offered.iter().flat_map(|offered| &offered.held).map(PostedBuffer::bytes).sum();
         unacked
             + offered
-            + held_in_flight(&mut self.flying, self.unreliable.as_mut(), &mut self.posts)
+            + held_in_flight(&mut self.in_flight, self.unreliable.as_mut(), &mut self.posts)
                 .map(|held| held.bytes())
                 .sum::<usize>()
     }
 
     /// Completes a request. `status` counts unless another status was set before.
-    pub(super) fn after(&mut self, then: Then, status: TransferStatus) {
-        match then {
-            Then::Nothing => {}
-            Then::Held(held) => self.end_held(held, status),
-            Then::Left(number) => self.release(number),
-            Then::Read(held) => {
+    pub(super) fn complete(&mut self, on_completion: OnCompletion, status: TransferStatus) {
+        match on_completion {
+            OnCompletion::Nothing => {}
+            OnCompletion::ReturnBuffer(held) => self.end_held(held, status),
+            OnCompletion::MessageLeft(number) => self.release(number),
+            OnCompletion::ProgramRead(held) => {
                 self.reads -= 1;
                 self.end_held(held, status);
             }
-            Then::ReadDone(number) => self.read_done(number, status),
+            OnCompletion::OfferRead(number) => self.read_done(number, status),
         }
     }
 
@@ -135,7 +135,7 @@ impl Connection {
                 }
                 _ => {}
             }
-            self.is_gone(self.recv_queue.len(), false);
+            self.forget_number(self.recv_queue.len(), false);
         }
     }
 
@@ -168,7 +168,7 @@ impl Connection {
 
     /// Drops RDMA accesses that the device does not have yet: the peer tells nothing of its windows any more.
     fn drop_accesses(&mut self) {
-        (self.seeking, self.says_where) = (None, None);
+        (self.seeking, self.pending_where) = (None, None);
         self.drop_posts(TransferStatus::Unread, |post| matches!(post.what, Posted::Access(_)));
     }
 
@@ -231,7 +231,7 @@ impl Connection {
         self.skip_silent();
         self.notes.clear();
         self.offers = 0;
-        self.ground_all(status);
+        self.fail_all(status);
         for offered in std::mem::take(&mut self.offered) {
             match offered.held {
                 Some(held) => self.end_held(held, status),
@@ -255,7 +255,7 @@ impl Connection {
     fn phase_of_end(&self) -> Phase {
         let nothing_waits = self.owed == 0
             && self.reads == 0
-            && self.flying() == 0
+            && self.in_flight() == 0
             && self.is_all_posted()
             && self.offered.is_empty()
             && self.offers == 0
@@ -269,7 +269,7 @@ impl Connection {
 
     /// Whether the program has closed the connection, and the peer has everything that was sent before.
     pub fn has_sent_all(&self) -> bool {
-        self.end_sent && self.flying() == 0 && self.is_all_posted() && self.offered.is_empty()
+        self.end_sent && self.in_flight() == 0 && self.is_all_posted() && self.offered.is_empty()
     }
 
     /// Notes that the peer is done: it sends nothing any more and waits for nothing.

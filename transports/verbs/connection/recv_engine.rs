@@ -8,7 +8,7 @@ use udeck_via::transport::{Inline, TransferStatus};
 use super::recv_queue::{Item, Offer, Progress};
 use super::send_queue::{Post, Posted};
 use super::{CONTROL, CREDITS, Connection, MESSAGES, PLACES};
-use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, Note, Part, Violation};
+use crate::wire::{Frame, HEADER, Header, MAX_HEAD, Note, RemoteKey, RemotePiece, Violation};
 
 /// Upper bound of unanswered questions, beyond which the peer breaks the protocol.
 const ANSWERS: usize = CONTROL as usize * 2;
@@ -54,7 +54,7 @@ impl Connection {
             }
         }
         if frame.is_numbered() && (self.close.peer_has_ended() || self.unreliable.is_some()) {
-            return violation(format!("{frame:?} behind its end, or where no messages travel"));
+            return violation(format!("{frame:?} after its end, or on the wrong queue pair"));
         }
         match frame {
             Frame::Short { immediate, .. } => self.on_short(immediate, rest),
@@ -76,7 +76,7 @@ impl Connection {
                 Ok(())
             }
             Frame::Written { .. } if !self.frames_immediates => {
-                violation(format!("{frame:?} where the device says that"))
+                violation(format!("{frame:?} where RDMA writes carry immediate data"))
             }
             Frame::Written { immediate, len } => {
                 self.written(immediate, len);
@@ -99,17 +99,17 @@ impl Connection {
                 Ok(())
             }
             Frame::Where { handle, write } => {
-                if self.says_here.len() >= ANSWERS {
+                if self.pending_here.len() >= ANSWERS {
                     return violation(format!("more than {ANSWERS} questions before the answers"));
                 }
                 // A closed connection answers nothing: the asking side learns of the close otherwise.
                 if !self.close.closed {
-                    self.says_here.push_back((handle, write));
+                    self.pending_here.push_back((handle, write));
                 }
                 Ok(())
             }
             Frame::Here { handle, place } => self.here(handle, place),
-            Frame::Wrote { .. } => violation("word of a write where none are"),
+            Frame::Wrote { .. } => violation("a `wrote` frame on the wrong queue pair"),
             Frame::Left { upto } => self.on_sent_before(upto),
         }
     }
@@ -120,7 +120,9 @@ impl Connection {
             return;
         }
         if self.unreliable.is_some() {
-            return self.break_protocol(&Violation("a write where no messages travel".into()));
+            return self.break_protocol(&Violation(
+                "an RDMA write with immediate data on the wrong queue pair".into(),
+            ));
         }
         match self.arrive() {
             Ok(_) if self.close.closed => {}
@@ -181,7 +183,8 @@ impl Connection {
     ) -> Result<(), Violation> {
         let number = self.arrive()?;
         self.check_receipt(receipt)?;
-        let parts: Vec<Part> = parts.as_chunks::<{ Part::LEN }>().0.iter().map(Part::decode).collect();
+        let parts: Vec<RemotePiece> =
+            parts.as_chunks::<{ RemotePiece::LEN }>().0.iter().map(RemotePiece::decode).collect();
         let len = self.check_offer(&parts, len)?;
         if self.close.closed {
             self.notes.push(Note::Read(number));
@@ -196,7 +199,7 @@ impl Connection {
     }
 
     /// Checks that an offer is consistent. Returns its length in bytes.
-    pub(super) fn check_offer(&self, parts: &[Part], len: u64) -> Result<usize, Violation> {
+    pub(super) fn check_offer(&self, parts: &[RemotePiece], len: u64) -> Result<usize, Violation> {
         let most = self.max_transfer;
         let together: u64 = parts.iter().map(|part| u64::from(part.len)).sum();
         let Some(len) = usize::try_from(len).ok().filter(|&len| len <= most) else {
@@ -253,9 +256,9 @@ impl Connection {
     }
 
     /// Handles the answer about a window: its place, or that access is not allowed.
-    fn here(&mut self, handle: u32, place: Option<Far>) -> Result<(), Violation> {
+    fn here(&mut self, handle: u32, place: Option<RemoteKey>) -> Result<(), Violation> {
         let Some((_, write)) = self.seeking.take().filter(|(sought, _)| *sought == handle) else {
-            return violation(format!("an answer about window {handle:#x}, which nobody asked for"));
+            return violation(format!("an answer about window {handle:#x}, which was not requested"));
         };
         match place {
             Some(place) => {

@@ -4,7 +4,7 @@ use udeck_session::{PendingBody, Store, TakenMessage};
 use udeck_via::transport::{Inline, Refused, TransferStatus};
 
 use super::{Connection, MESSAGES};
-use crate::wire::{Note, Part};
+use crate::wire::{Note, RemotePiece};
 
 /// Item of the receive queue. (The offer is boxed, so that the other kinds are moved by a few registers.)
 pub(super) type Item = udeck_session::Item<Box<Offer>>;
@@ -14,7 +14,7 @@ pub(super) struct Offer {
     pub immediate: Option<u32>,
     pub head: Inline,
     pub len: usize,
-    pub parts: Vec<Part>,
+    pub parts: Vec<RemotePiece>,
     pub number: u32,
     pub receipt: bool,
     pub progress: Progress,
@@ -68,7 +68,7 @@ impl Connection {
             match self.recv_queue.pop_front() {
                 Some(Item::Pending(_)) => {
                     self.offers = self.offers.saturating_sub(1);
-                    self.is_gone(0, true);
+                    self.forget_number(0, true);
                 }
                 Some(item) => break item,
                 None => return self.end().map_or(Ok(None), Err),
@@ -86,7 +86,7 @@ impl Connection {
     #[inline]
     fn count_taken(&mut self) {
         match self.unreliable {
-            Some(_) => self.is_gone(0, true),
+            Some(_) => self.forget_number(0, true),
             None => self.credits.count(),
         }
     }

@@ -7,10 +7,10 @@ use udeck_session::{Store, no_memory};
 use udeck_via::transport::TransferStatus;
 
 use super::recv_queue::{Item, Offer, Progress};
-use super::send_queue::Then;
+use super::send_queue::OnCompletion;
 use super::{Connection, Span, WAITING, Work};
 use crate::memory::{Segment, segment_of};
-use crate::wire::{Far, Note};
+use crate::wire::{Note, RemoteKey};
 
 /// Read of an offer, whose requests are being posted.
 pub(super) struct RendezvousRead {
@@ -41,10 +41,11 @@ impl Connection {
         let len = (part.len as usize - reading.within).min(most);
         let last_of_part = reading.within + len == part.len as usize;
         let last = last_of_part && reading.parts + 1 == offer.parts.len();
-        let from = Far { address: part.address.wrapping_add(reading.within as u64), rkey: part.rkey, len: 0 };
-        let how = self.how_to_read(last);
-        let read = work.read(Span { segments: &to, from: reading.done, len }, from, how);
-        self.fly(how, if last { Then::ReadDone(number) } else { Then::Nothing });
+        let from =
+            RemoteKey { address: part.address.wrapping_add(reading.within as u64), rkey: part.rkey, len: 0 };
+        let options = self.read_options(last);
+        let read = work.read(Span { segments: &to, from: reading.done, len }, from, options);
+        self.track(options, if last { OnCompletion::OfferRead(number) } else { OnCompletion::Nothing });
         reading.done += len;
         (reading.parts, reading.within) =
             if last_of_part { (reading.parts + 1, 0) } else { (reading.parts, reading.within + len) };
@@ -108,7 +109,7 @@ impl Connection {
             self.recv_queue.insert(at, Item::Body { immediate, head, store, landed: 0, receipt });
             self.events.receive = true;
         } else {
-            self.is_gone(at, false);
+            self.forget_number(at, false);
         }
         self.skip_silent();
     }

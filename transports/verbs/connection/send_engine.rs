@@ -8,11 +8,11 @@ use udeck_sys::position::Position;
 use udeck_via::transport::{PostedBuffer, TransferStatus};
 use udeck_via::{Reliability, RemoteBuffer};
 
-use super::send_queue::{Access, Post, Posted, Segments, Then};
+use super::send_queue::{Access, OnCompletion, Post, Posted, Segments};
 use super::unreliable::Unreliable;
-use super::{CONTROL, CREDITS, Connection, How, Span, Work};
+use super::{CONTROL, CREDITS, Connection, RequestOptions, Span, Work};
 use crate::memory::Segment;
-use crate::wire::{Far, Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS};
+use crate::wire::{Frame, HEADER, Header, MAX_HEAD, MAX_WORDS, NOTES, Note, PARTS, RemoteKey};
 
 /// Number of requests without a reported completion in a row. After so many one is reported all the same, so that
 /// the queue's room is known.
@@ -22,19 +22,19 @@ const UNSIGNALLED: u32 = 32;
 const LONG: usize = 256;
 
 /// A request that the device has, and whose completion has an effect.
-pub(super) struct Flying {
+pub(super) struct InFlight {
     token: u32,
-    then: Then,
+    on_completion: OnCompletion,
 }
 
 /// Result of giving the front post to the device.
 pub(super) enum Step {
     /// The device has it.
-    Gone,
+    Submitted,
     /// The post goes back to the front: there is no room, or an answer has yet to come.
     Waits,
     /// The post has ended otherwise, and others may go.
-    Over,
+    Finished,
 }
 
 impl Connection {
@@ -52,19 +52,19 @@ impl Connection {
     /// Whether there may be requests for the device.
     #[inline]
     fn has_work(&self) -> bool {
-        !self.posts.is_empty() || self.has_words() || self.offers > 0
+        !self.posts.is_empty() || self.has_control_frame() || self.offers > 0
     }
 
     /// Whether the engine has a control frame to send.
     #[inline]
-    pub fn has_words(&self) -> bool {
+    pub fn has_control_frame(&self) -> bool {
         !self.notes.is_empty()
-            || !self.says_here.is_empty()
-            || self.says_where.is_some()
-            || self.says_ask
-            || self.says_hungry
+            || !self.pending_here.is_empty()
+            || self.pending_where.is_some()
+            || self.pending_ask
+            || self.pending_credit_request
             || self.credit_is_due()
-            || self.word_is_due()
+            || self.left_report_is_due()
     }
 
     /// Sends a short message at once, if nothing waits before it and the device has room. Returns `false` if it has
@@ -90,9 +90,9 @@ impl Connection {
             .copy_from_slice(&Header { taken, control_ack, frame: Frame::Short { immediate, len } }.encode());
         lead[HEADER..HEADER + head.len()].copy_from_slice(head);
         lead[HEADER + head.len()..HEADER + len].copy_from_slice(body);
-        let how = self.how(false, &Then::Nothing);
-        let sent = work.send(&lead[..HEADER + len], &[], how);
-        self.fly(how, Then::Nothing);
+        let options = self.request_options(false, &OnCompletion::Nothing);
+        let sent = work.send(&lead[..HEADER + len], &[], options);
+        self.track(options, OnCompletion::Nothing);
         self.window.push();
         self.unacked.found_room();
         if let Err(why) = sent {
@@ -103,12 +103,12 @@ impl Connection {
 
     fn pump_all(&mut self, work: &mut dyn Work) -> Result<(), String> {
         while !self.close.dead && work.has_room() {
-            if self.say_next(work)? || self.read_next(work)? {
+            if self.send_next_control(work)? || self.read_next(work)? {
                 continue;
             }
             let Some(mut post) = self.posts.pop_front() else { break };
             match self.give(work, &mut post) {
-                Ok(Step::Gone | Step::Over) => self.notify_room(),
+                Ok(Step::Submitted | Step::Finished) => self.notify_room(),
                 Ok(Step::Waits) => {
                     self.posts.push_front(post);
                     break;
@@ -122,15 +122,15 @@ impl Connection {
             }
         }
         // The last posts may have made control frames necessary.
-        while !self.close.dead && work.has_room() && self.say_next(work)? {}
+        while !self.close.dead && work.has_room() && self.send_next_control(work)? {}
         Ok(())
     }
 
     // ---- the engine's control frames ----
 
     /// Sends one control frame, if there is one to send and the peer has room for it. Returns whether it did.
-    fn say_next(&mut self, work: &mut dyn Work) -> Result<bool, String> {
-        if !self.has_words() {
+    fn send_next_control(&mut self, work: &mut dyn Work) -> Result<bool, String> {
+        if !self.has_control_frame() {
             return Ok(false);
         }
         let unacked = self.control_sent.wrapping_sub(self.control_acked);
@@ -141,21 +141,22 @@ impl Connection {
                 self.send_control(work, Frame::Notes { count }, &rest)?;
                 return Ok(true);
             }
-            if let Some((handle, write)) = self.says_here.pop_front() {
+            if let Some((handle, write)) = self.pending_here.pop_front() {
                 let place = work.find(handle, write);
                 self.send_control(work, Frame::Here { handle, place }, &[])?;
                 return Ok(true);
             }
-            if let Some((handle, write)) = self.says_where.take() {
+            if let Some((handle, write)) = self.pending_where.take() {
                 self.send_control(work, Frame::Where { handle, write }, &[])?;
                 return Ok(true);
             }
-            if let Some(upto) = self.take_word() {
+            if let Some(upto) = self.take_left_report() {
                 self.send_control(work, Frame::Left { upto }, &[])?;
                 return Ok(true);
             }
             for when_taken in [true, false] {
-                let wanted = if when_taken { &mut self.says_hungry } else { &mut self.says_ask };
+                let wanted =
+                    if when_taken { &mut self.pending_credit_request } else { &mut self.pending_ask };
                 if std::mem::take(wanted) {
                     self.send_control(work, Frame::Ask { when_taken }, &[])?;
                     return Ok(true);
@@ -172,7 +173,7 @@ impl Connection {
 
     fn send_control(&mut self, work: &mut dyn Work, frame: Frame, rest: &[u8]) -> Result<(), String> {
         self.control_sent = self.control_sent.wrapping_add(1);
-        self.send_frame(work, frame, rest, &[], false, Then::Nothing)
+        self.send_frame(work, frame, rest, &[], false, OnCompletion::Nothing)
     }
 
     fn send_frame(
@@ -182,43 +183,44 @@ impl Connection {
         rest: &[u8],
         body: &[Segment],
         fence: bool,
-        then: Then,
+        on_completion: OnCompletion,
     ) -> Result<(), String> {
         let taken = self.credits.advertise();
         self.control_ack_sent = self.control_received;
         let header = Header { taken, control_ack: self.control_received, frame };
         let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
         lead.extend_from_slice(rest);
-        let mut how = self.how(fence, &then);
+        let mut options = self.request_options(fence, &on_completion);
         // A long frame takes much of the device's room, so its own completion frees that room.
-        how.signalled |= lead.len() > LONG;
-        let sent = work.send(&lead, body, how);
-        self.fly(how, then);
+        options.signalled |= lead.len() > LONG;
+        let sent = work.send(&lead, body, options);
+        self.track(options, on_completion);
         sent
     }
 
-    fn how(&mut self, fence: bool, then: &Then) -> How {
+    fn request_options(&mut self, fence: bool, on_completion: &OnCompletion) -> RequestOptions {
         let token = self.next_token;
         self.next_token = token.wrapping_add(1);
-        let matters = !matches!(then, Then::Nothing)
+        let matters = !matches!(on_completion, OnCompletion::Nothing)
             || self.close.closed
             || std::mem::take(&mut self.seeks_confirmation);
         let signalled = matters || self.unsignalled + 1 >= UNSIGNALLED;
         self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
-        How { fence, signalled, token }
+        RequestOptions { fence, signalled, token }
     }
 
     /// Notes a request that the device has. Most have no effect when complete, and are only counted.
     #[inline]
-    pub(super) fn fly(&mut self, how: How, then: Then) {
-        if !matches!(then, Then::Nothing) {
-            self.flying.push_back(Flying { token: how.token, then });
+    pub(super) fn track(&mut self, options: RequestOptions, on_completion: OnCompletion) {
+        if !matches!(on_completion, OnCompletion::Nothing) {
+            self.in_flight.push_back(InFlight { token: options.token, on_completion });
         }
     }
 
-    pub(super) fn how_to_read(&mut self, last: bool) -> How {
-        let then = if last { Then::Left(Position::START) } else { Then::Nothing };
-        self.how(false, &then)
+    pub(super) fn read_options(&mut self, last: bool) -> RequestOptions {
+        let on_completion =
+            if last { OnCompletion::MessageLeft(Position::START) } else { OnCompletion::Nothing };
+        self.request_options(false, &on_completion)
     }
 
     // ---- the program's posts ----
@@ -232,15 +234,15 @@ impl Connection {
             return self.give_unreliable(work, what);
         }
         match what {
-            Posted::Frame { frame, lead, body, then } => {
+            Posted::Frame { frame, lead, body, on_completion } => {
                 check_fits_whole(work, body)?;
-                self.send_frame(work, *frame, lead, body, *fence, std::mem::take(then))?;
-                Ok(Step::Gone)
+                self.send_frame(work, *frame, lead, body, *fence, std::mem::take(on_completion))?;
+                Ok(Step::Submitted)
             }
             Posted::Offer { immediate, receipt, head, body, number } => {
                 self.give_offer(work, *fence, (*immediate, *receipt), head, body)?;
                 debug_assert!(self.offered.iter().any(|offered| offered.number == *number));
-                Ok(Step::Gone)
+                Ok(Step::Submitted)
             }
             Posted::Access(access) => self.give_access(work, fence, access),
             Posted::End { words } => self.give_end(work, words.as_deref()),
@@ -256,7 +258,7 @@ impl Connection {
         body: &Segments,
     ) -> Result<(), String> {
         let (frame, rest) = Self::offer_frame(work, (immediate, receipt), head, body)?;
-        self.send_frame(work, frame, &rest, &[], fence, Then::Nothing)
+        self.send_frame(work, frame, &rest, &[], fence, OnCompletion::Nothing)
     }
 
     pub(super) fn offer_frame(
@@ -286,18 +288,18 @@ impl Connection {
     ) -> Result<Step, String> {
         let Access { is_write, remote, immediate, .. } = *access;
         let total: usize = access.body.iter().map(|segment| segment.len()).sum();
-        let Some(far) = self.place_of(remote, is_write) else {
+        let Some(place) = self.place_of(remote, is_write) else {
             self.seek(remote, is_write);
             return Ok(Step::Waits);
         };
-        if !fits(far.len, remote.offset, total) {
+        if !fits(place.len, remote.offset, total) {
             self.forbidden(access);
-            return Ok(Step::Over);
+            return Ok(Step::Finished);
         }
-        let Access { body, done, then, .. } = access;
+        let Access { body, done, on_completion, .. } = access;
         if total == 0 && immediate.is_none() {
-            self.after(std::mem::take(then), TransferStatus::Arrived);
-            return Ok(Step::Over);
+            self.complete(std::mem::take(on_completion), TransferStatus::Arrived);
+            return Ok(Step::Finished);
         }
         loop {
             if !work.has_room() {
@@ -309,17 +311,19 @@ impl Connection {
                 false => work.fitting_read(body, *done)?,
             };
             let last = *done + len == total;
-            let at = Far { address: far.address.wrapping_add((remote.offset + *done) as u64), ..far };
+            let at =
+                RemoteKey { address: place.address.wrapping_add((remote.offset + *done) as u64), ..place };
             let span = Span { segments: body, from: *done, len };
-            let how = self.how(*fence, if last { then } else { &Then::Nothing });
+            let options =
+                self.request_options(*fence, if last { on_completion } else { &OnCompletion::Nothing });
             match is_write {
-                true => work.write(span, at, immediate.filter(|_| last), how)?,
-                false => work.read(span, at, how)?,
+                true => work.write(span, at, immediate.filter(|_| last), options)?,
+                false => work.read(span, at, options)?,
             }
             if last {
-                self.fly(how, std::mem::take(then));
+                self.track(options, std::mem::take(on_completion));
                 self.forget_places();
-                return Ok(Step::Gone);
+                return Ok(Step::Submitted);
             }
             (*fence, *done) = (false, *done + len);
         }
@@ -327,28 +331,28 @@ impl Connection {
 
     fn give_end(&mut self, work: &mut dyn Work, words: Option<&str>) -> Result<Step, String> {
         // The peer learns first which messages have to come before the end.
-        self.owe_word();
+        self.owe_left_report();
         if self.control_sent.wrapping_sub(self.control_acked) < CONTROL
-            && let Some(upto) = self.take_word()
+            && let Some(upto) = self.take_left_report()
         {
             self.send_control(work, Frame::Left { upto }, &[])?;
         }
-        if !self.has_told_all() || !work.has_room() {
+        if !self.has_reported_all() || !work.has_room() {
             return Ok(Step::Waits);
         }
         let text = words.map_or("", |words| cut(words, MAX_WORDS));
         let frame = Frame::End { broken: words.is_some(), len: text.len() };
         self.control_sent = self.control_sent.wrapping_add(1);
-        self.send_frame(work, frame, text.as_bytes(), &[], false, Then::Nothing)?;
+        self.send_frame(work, frame, text.as_bytes(), &[], false, OnCompletion::Nothing)?;
         self.end_sent = true;
         self.abandon();
-        Ok(Step::Gone)
+        Ok(Step::Submitted)
     }
 
     pub(super) fn seek(&mut self, remote: RemoteBuffer, write: bool) {
         if self.seeking.is_none() {
             self.seeking = Some((remote.handle.0, write));
-            self.says_where = self.seeking;
+            self.pending_where = self.seeking;
         }
     }
 
@@ -366,8 +370,8 @@ impl Connection {
             // The access counts as lost on its way. Its immediate data had a number, which both sides count, so a
             // flush takes its place.
             if let (Some(_), None) = (access.immediate, &self.unreliable) {
-                let (lead, body, then) = (SmallVec::new(), Segments::new(), Then::Nothing);
-                let what = Posted::Frame { frame: Frame::Flush, lead, body, then };
+                let (lead, body, on_completion) = (SmallVec::new(), Segments::new(), OnCompletion::Nothing);
+                let what = Posted::Frame { frame: Frame::Flush, lead, body, on_completion };
                 self.posts.push_front(Post { fence: false, what });
             }
             // The next post may be the frame that stands for the immediate data; a flush takes its place, too.
@@ -376,10 +380,10 @@ impl Connection {
             {
                 *frame = Frame::Flush;
             }
-            return self.drop_then(&mut access.then, TransferStatus::Arrived);
+            return self.cancel(&mut access.on_completion, TransferStatus::Arrived);
         }
-        self.drop_then(&mut access.then, TransferStatus::Protection);
-        self.break_off("RDMA to memory that is not exposed to the one that asked for it, or not any more");
+        self.cancel(&mut access.on_completion, TransferStatus::Protection);
+        self.break_off("RDMA to memory that is not (or no longer) exposed to this peer");
     }
 
     // ---- completions ----
@@ -391,9 +395,9 @@ impl Connection {
         if token.wrapping_sub(self.retired) <= u32::MAX / 2 {
             self.retired = token.wrapping_add(1);
         }
-        while self.flying.front().is_some_and(|first| token.wrapping_sub(first.token) <= u32::MAX / 2) {
-            let Some(Flying { then, .. }) = self.flying.pop_front() else { break };
-            self.after(then, TransferStatus::Arrived);
+        while self.in_flight.front().is_some_and(|first| token.wrapping_sub(first.token) <= u32::MAX / 2) {
+            let Some(InFlight { on_completion, .. }) = self.in_flight.pop_front() else { break };
+            self.complete(on_completion, TransferStatus::Arrived);
         }
         self.notify_room();
     }
@@ -402,33 +406,38 @@ impl Connection {
     /// allow it. The caller ends the connection next.
     pub fn failed(&mut self, token: u32, forbidden: bool) {
         self.sent(token.wrapping_sub(1));
-        let is_known = self.flying.front().is_some_and(|first| first.token == token);
-        let known = if is_known { self.flying.pop_front() } else { None };
-        let then = known.map_or(Then::Nothing, |flying| flying.then);
+        let is_known = self.in_flight.front().is_some_and(|first| first.token == token);
+        let known = if is_known { self.in_flight.pop_front() } else { None };
+        let on_completion = known.map_or(OnCompletion::Nothing, |in_flight| in_flight.on_completion);
         self.retired = token.wrapping_add(1);
-        let status = if forbidden && !matches!(then, Then::ReadDone(_)) {
+        let status = if forbidden && !matches!(on_completion, OnCompletion::OfferRead(_)) {
             TransferStatus::Protection
         } else {
             TransferStatus::Lost
         };
-        match then {
-            Then::Left(number) if forbidden => {
+        match on_completion {
+            OnCompletion::MessageLeft(number) if forbidden => {
                 self.settle(number, status);
-                self.after(Then::Left(number), status);
+                self.complete(OnCompletion::MessageLeft(number), status);
             }
             // Only the last of several requests for one post has an effect, and an earlier one may be the one that
             // fails.
-            Then::Nothing if forbidden => self.next_access_fails(),
-            then => self.after(then, status),
+            OnCompletion::Nothing if forbidden => self.next_access_fails(),
+            on_completion => self.complete(on_completion, status),
         }
     }
 
     fn next_access_fails(&mut self) {
-        let is_access = |then: &Then| matches!(then, Then::Read(_) | Then::Held(_) | Then::Left(_));
-        if let Some(at) = self.flying.iter().position(|flying| is_access(&flying.then))
-            && let Some(Flying { mut then, .. }) = self.flying.remove(at)
+        let is_access = |on_completion: &OnCompletion| {
+            matches!(
+                on_completion,
+                OnCompletion::ProgramRead(_) | OnCompletion::ReturnBuffer(_) | OnCompletion::MessageLeft(_)
+            )
+        };
+        if let Some(at) = self.in_flight.iter().position(|in_flight| is_access(&in_flight.on_completion))
+            && let Some(InFlight { mut on_completion, .. }) = self.in_flight.remove(at)
         {
-            self.drop_then(&mut then, TransferStatus::Protection);
+            self.cancel(&mut on_completion, TransferStatus::Protection);
         } else if self.posts.front().is_some_and(Post::has_begun)
             && let Some(Post { mut what, .. }) = self.posts.pop_front()
         {
@@ -437,12 +446,12 @@ impl Connection {
     }
 
     /// Completes all requests that the device has, or will not get, with `status`.
-    pub(super) fn ground_all(&mut self, status: TransferStatus) {
+    pub(super) fn fail_all(&mut self, status: TransferStatus) {
         self.retired = self.next_token;
-        while let Some(Flying { then, .. }) = self.flying.pop_front() {
-            self.after(then, status);
+        while let Some(InFlight { on_completion, .. }) = self.in_flight.pop_front() {
+            self.complete(on_completion, status);
         }
-        self.ground_unreliable(status);
+        self.fail_all_unreliable(status);
         for mut post in std::mem::take(&mut self.posts) {
             self.drop_post(&mut post.what, status);
         }
@@ -450,13 +459,13 @@ impl Connection {
 
     /// Whether everything that was to be sent has been given to the device.
     pub(super) fn is_all_posted(&self) -> bool {
-        self.posts.is_empty() && self.notes.is_empty() && self.says_here.is_empty()
+        self.posts.is_empty() && self.notes.is_empty() && self.pending_here.is_empty()
     }
 
     /// Whether all posts are complete at the peer's device, or never will be: our device has nothing of them and
     /// will not have, and the peer reads nothing from here.
     pub fn is_all_sent(&self) -> bool {
-        self.close.dead || (self.flying() == 0 && self.is_all_posted() && self.offered.is_empty())
+        self.close.dead || (self.in_flight() == 0 && self.is_all_posted() && self.offered.is_empty())
     }
 
     /// Asks the device to report when all its requests are complete, because most of them are not reported on their
@@ -464,30 +473,34 @@ impl Connection {
     pub fn seek_confirmation(&mut self) {
         if self.unsignalled > 0 && !self.close.closed && !self.close.dead {
             self.seeks_confirmation = true;
-            self.says_ask = true;
+            self.pending_ask = true;
         }
     }
 
     /// Number of requests that were given to the device and are not confirmed.
-    pub fn flying(&self) -> u32 {
+    pub fn in_flight(&self) -> u32 {
         self.next_token.wrapping_sub(self.retired) + self.in_flight_unreliable()
     }
 }
 
 /// Returns the buffers of all requests that the device has or is to have.
 pub(super) fn held_in_flight<'a>(
-    flying: &'a mut VecDeque<Flying>,
+    in_flight: &'a mut VecDeque<InFlight>,
     unreliable: Option<&'a mut Box<Unreliable>>,
     posts: &'a mut VecDeque<Post>,
 ) -> impl Iterator<Item = &'a mut PostedBuffer> {
-    let flying = flying.iter_mut().map(|flying| &mut flying.then);
+    let in_flight = in_flight.iter_mut().map(|in_flight| &mut in_flight.on_completion);
     let posts = posts.iter_mut().filter_map(|post| match &mut post.what {
-        Posted::Frame { then, .. } | Posted::Access(Access { then, .. }) => Some(then),
+        Posted::Frame { on_completion, .. } | Posted::Access(Access { on_completion, .. }) => {
+            Some(on_completion)
+        }
         Posted::Offer { .. } | Posted::End { .. } => None,
     });
-    flying.chain(Connection::held_unreliable(unreliable)).chain(posts).filter_map(|then| match then {
-        Then::Held(held) | Then::Read(held) => Some(held),
-        Then::Nothing | Then::Left(_) | Then::ReadDone(_) => None,
+    in_flight.chain(Connection::held_unreliable(unreliable)).chain(posts).filter_map(|on_completion| {
+        match on_completion {
+            OnCompletion::ReturnBuffer(held) | OnCompletion::ProgramRead(held) => Some(held),
+            OnCompletion::Nothing | OnCompletion::MessageLeft(_) | OnCompletion::OfferRead(_) => None,
+        }
     })
 }
 

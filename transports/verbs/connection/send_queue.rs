@@ -35,7 +35,7 @@ pub(super) enum Posted {
         frame: Frame,
         lead: SmallVec<[u8; 64]>,
         body: Segments,
-        then: Then,
+        on_completion: OnCompletion,
     },
     /// A message that the peer reads from our memory.
     Offer {
@@ -59,22 +59,22 @@ pub(super) struct Access {
     pub immediate: Option<u32>,
     /// Number of bytes for which the device has requests.
     pub done: usize,
-    pub then: Then,
+    pub on_completion: OnCompletion,
 }
 
 /// Effect of a request's completion.
 #[derive(Default)]
-pub(super) enum Then {
+pub(super) enum OnCompletion {
     #[default]
     Nothing,
     /// The buffer is given back.
-    Held(PostedBuffer),
+    ReturnBuffer(PostedBuffer),
     /// The message of this number has left. Its entry among the unacknowledged ends when the receipt has come, too.
-    Left(Position),
+    MessageLeft(Position),
     /// A read of the program is complete.
-    Read(PostedBuffer),
+    ProgramRead(PostedBuffer),
     /// The offer of this number has been read.
-    ReadDone(u32),
+    OfferRead(u32),
 }
 
 impl Connection {
@@ -96,7 +96,12 @@ impl Connection {
         let mut lead = SmallVec::from_slice(head);
         lead.extend_from_slice(body);
         let frame = Frame::Short { immediate, len: lead.len() };
-        self.post_numbered(Posted::Frame { frame, lead, body: Segments::new(), then: Then::Nothing });
+        self.post_numbered(Posted::Frame {
+            frame,
+            lead,
+            body: Segments::new(),
+            on_completion: OnCompletion::Nothing,
+        });
         Ok(())
     }
 
@@ -127,9 +132,9 @@ impl Connection {
             self.post_numbered(Posted::Offer { immediate, receipt, head, body, number });
             return Ok(());
         }
-        let then = self.hold(held, receipt);
+        let on_completion = self.hold(held, receipt);
         let frame = Frame::Body { immediate, receipt, head: head.len(), len };
-        self.post_numbered(Posted::Frame { frame, lead: head, body, then });
+        self.post_numbered(Posted::Frame { frame, lead: head, body, on_completion });
         Ok(())
     }
 
@@ -151,11 +156,18 @@ impl Connection {
         if let Err(refused) = room {
             return Err((refused, held));
         }
-        let then = self.hold(held, receipt);
+        let on_completion = self.hold(held, receipt);
         let by_frame = immediate.filter(|_| self.frames_immediates);
         let len = body.iter().map(|segment| segment.len()).sum();
         let immediate_of_write = immediate.filter(|_| by_frame.is_none());
-        let write = Access { is_write: true, body, remote: to, immediate: immediate_of_write, done: 0, then };
+        let write = Access {
+            is_write: true,
+            body,
+            remote: to,
+            immediate: immediate_of_write,
+            done: 0,
+            on_completion,
+        };
         let write = Posted::Access(write);
         match immediate_of_write {
             Some(_) => self.post_numbered(write),
@@ -164,13 +176,13 @@ impl Connection {
         if let Some(immediate) = by_frame {
             let (lead, body) = (SmallVec::new(), Segments::new());
             let frame = Frame::Written { immediate, len };
-            self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
+            self.post_numbered(Posted::Frame { frame, lead, body, on_completion: OnCompletion::Nothing });
         }
         if receipt && immediate.is_none() {
             // A frame behind a write on the same queue pair arrives after the write's data.
             let lead = SmallVec::new();
             let (frame, body) = (Frame::Flush, Segments::new());
-            self.post_numbered(Posted::Frame { frame, lead, body, then: Then::Nothing });
+            self.post_numbered(Posted::Frame { frame, lead, body, on_completion: OnCompletion::Nothing });
         }
         Ok(())
     }
@@ -198,8 +210,8 @@ impl Connection {
             return Err((Refused::Busy, held));
         }
         self.reads += 1;
-        let then = Then::Read(held);
-        let read = Access { is_write: false, body, remote: from, immediate: None, done: 0, then };
+        let on_completion = OnCompletion::ProgramRead(held);
+        let read = Access { is_write: false, body, remote: from, immediate: None, done: 0, on_completion };
         self.post(Posted::Access(read));
         Ok(())
     }
@@ -220,8 +232,8 @@ impl Connection {
         match self.end() {
             Some(end) if unread > 0 => return Err(end),
             None if unread > 0 && !self.close.closed && self.window.ask() => {
-                self.says_ask = true;
-                self.owe_word();
+                self.pending_ask = true;
+                self.owe_left_report();
             }
             _ => {}
         }
@@ -249,9 +261,9 @@ impl Connection {
 
     pub(super) fn request_credit(&mut self) {
         if self.window.request_credit() {
-            self.says_hungry = true;
+            self.pending_credit_request = true;
         }
-        self.owe_word();
+        self.owe_left_report();
     }
 
     fn room_to_post(&mut self) -> Result<(), Refused> {
@@ -273,12 +285,12 @@ impl Connection {
     }
 
     /// Notes the buffer of the next numbered frame, or of the write that it flushes.
-    fn hold(&mut self, held: PostedBuffer, receipt: bool) -> Then {
+    fn hold(&mut self, held: PostedBuffer, receipt: bool) -> OnCompletion {
         if !receipt {
-            return Then::Held(held);
+            return OnCompletion::ReturnBuffer(held);
         }
         self.unacked.push(self.window.sent(), held);
-        Then::Left(self.window.sent())
+        OnCompletion::MessageLeft(self.window.sent())
     }
 
     /// Converts segments of the outbox. Returns also their length in bytes.
@@ -319,18 +331,20 @@ impl Connection {
     /// Completes a post that will not be carried out.
     pub(super) fn drop_post(&mut self, what: &mut Posted, status: TransferStatus) {
         match what {
-            Posted::Frame { then, .. } | Posted::Access(Access { then, .. }) => self.drop_then(then, status),
+            Posted::Frame { on_completion, .. } | Posted::Access(Access { on_completion, .. }) => {
+                self.cancel(on_completion, status)
+            }
             Posted::Offer { number, .. } => _ = self.end_offered(*number, status),
             Posted::End { .. } => {}
         }
     }
 
     /// Completes the effect of a post that will not be carried out, as [`Connection::drop_post`].
-    pub(super) fn drop_then(&mut self, then: &mut Then, status: TransferStatus) {
-        let then = std::mem::take(then);
-        if let Then::Left(number) = then {
+    pub(super) fn cancel(&mut self, on_completion: &mut OnCompletion, status: TransferStatus) {
+        let on_completion = std::mem::take(on_completion);
+        if let OnCompletion::MessageLeft(number) = on_completion {
             self.settle(number, status);
         }
-        self.after(then, status);
+        self.complete(on_completion, status);
     }
 }

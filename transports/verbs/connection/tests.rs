@@ -2,7 +2,7 @@ use udeck_sys::position::Position;
 use udeck_via::mem::Fill;
 use udeck_via::transport::{PostedBuffer, TransferStatus};
 
-use super::send_queue::Then;
+use super::send_queue::OnCompletion;
 use super::*;
 use crate::wire::{Frame, Header};
 
@@ -30,7 +30,7 @@ fn a_message_that_is_kept_for_long_was_read() {
             let number = connection.window.sent();
             let lent = connection.lend(None, b"", &[(block.offset(), 100)], PostedBuffer::Caller(caller));
             assert!(lent.is_ok(), "there is room");
-            connection.after(Then::Left(number), TransferStatus::Arrived);
+            connection.complete(OnCompletion::MessageLeft(number), TransferStatus::Arrived);
         };
         lend(&mut connection, 7);
         // The peer's program took the message and many more, and goes on reading it.
@@ -66,18 +66,18 @@ struct Refusing {
     /// The device refuses nothing, but has no room beyond the requests that it takes.
     is_full: bool,
     taken: Vec<u32>,
-    beside: Option<Box<Refusing>>,
+    unreliable: Option<Box<Refusing>>,
 }
 
 const REFUSED: &str = "memory cannot be registered";
 
 impl Refusing {
-    fn take(&mut self, how: How) -> Result<(), String> {
+    fn take(&mut self, options: RequestOptions) -> Result<(), String> {
         if self.takes == 0 {
             return Err(REFUSED.into());
         }
         self.takes -= 1;
-        self.taken.push(how.token);
+        self.taken.push(options.token);
         Ok(())
     }
 }
@@ -90,27 +90,33 @@ impl Work for Refusing {
         let rest = segments.iter().map(|segment| segment.len()).sum::<usize>() - from;
         if self.takes == 0 && !self.fits { Err(REFUSED.into()) } else { Ok(rest.min(100)) }
     }
-    fn send(&mut self, _: &[u8], body: &[Segment], how: How) -> Result<(), String> {
+    fn send(&mut self, _: &[u8], body: &[Segment], options: RequestOptions) -> Result<(), String> {
         // The device takes any number of control frames.
-        if body.is_empty() { Ok(()) } else { self.take(how) }
+        if body.is_empty() { Ok(()) } else { self.take(options) }
     }
-    fn write(&mut self, _: Span<'_>, _: Far, _: Option<u32>, how: How) -> Result<(), String> {
-        self.take(how)
+    fn write(
+        &mut self,
+        _: Span<'_>,
+        _: RemoteKey,
+        _: Option<u32>,
+        options: RequestOptions,
+    ) -> Result<(), String> {
+        self.take(options)
     }
-    fn read(&mut self, _: Span<'_>, _: Far, how: How) -> Result<(), String> {
-        self.take(how)
+    fn read(&mut self, _: Span<'_>, _: RemoteKey, options: RequestOptions) -> Result<(), String> {
+        self.take(options)
     }
-    fn offer(&mut self, _: &[Segment], _: &mut Vec<Part>) -> Result<(), String> {
+    fn offer(&mut self, _: &[Segment], _: &mut Vec<RemotePiece>) -> Result<(), String> {
         Err(REFUSED.into())
     }
     fn register(&mut self, _: NonNull<[u8]>) -> Result<Mr, String> {
         Err(REFUSED.into())
     }
-    fn find(&mut self, _: u32, _: bool) -> Option<Far> {
+    fn find(&mut self, _: u32, _: bool) -> Option<RemoteKey> {
         None
     }
     fn unreliable(&mut self) -> Option<&mut dyn Work> {
-        self.beside.as_deref_mut().map(|beside| beside as &mut dyn Work)
+        self.unreliable.as_deref_mut().map(|unreliable| unreliable as &mut dyn Work)
     }
 }
 
@@ -129,32 +135,32 @@ fn what_the_device_refuses_is_kept_until_the_connection_is_lost_and_reported() {
     for what in [What::Write, What::Read, What::Message, What::Offer] {
         for (takes, fits) in [(0, true), (0, false), (2, true), (2, false)] {
             for level in [Reliability::Unreliable, Reliability::Delivery, Reliability::Reception] {
-                for beside in [false, true] {
+                for unreliable in [false, true] {
                     if matches!((what, level), (What::Read, Reliability::Unreliable))
-                        || (beside && level != Reliability::Unreliable)
+                        || (unreliable && level != Reliability::Unreliable)
                     {
                         continue;
                     }
-                    println!("{what:?}, {takes} taken, fits {fits}, {level:?}, beside {beside}");
-                    refuse(what, takes, fits, level, beside);
+                    println!("{what:?}, {takes} taken, fits {fits}, {level:?}, unreliable {unreliable}");
+                    refuse(what, takes, fits, level, unreliable);
                 }
             }
         }
     }
 }
 
-fn refuse(what: What, takes: usize, fits: bool, level: Reliability, beside: bool) {
+fn refuse(what: What, takes: usize, fits: bool, level: Reliability, unreliable: bool) {
     let memory = Memory::fresh(8 << 20).unwrap();
     let tag = Some(udeck_via::Ptag(1));
     let hello =
         Hello { reliability: level, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() };
     let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
-    let device = |beside| Refusing { takes, fits, is_full: false, taken: Vec::new(), beside };
-    let mut device = device(beside.then(|| Box::new(device(None))));
-    if beside {
+    let device = |unreliable| Refusing { takes, fits, is_full: false, taken: Vec::new(), unreliable };
+    let mut device = device(unreliable.then(|| Box::new(device(None))));
+    if unreliable {
         connection.go_unreliable();
     }
-    let place = Far { address: 0, rkey: 1, len: 10_000 };
+    let place = RemoteKey { address: 0, rkey: 1, len: 10_000 };
     for write in [true, false] {
         connection.places.insert((7, write), place);
     }
@@ -197,7 +203,7 @@ fn refuse(what: What, takes: usize, fits: bool, level: Reliability, beside: bool
 /// until these are complete.
 #[test]
 fn what_the_device_has_begun_keeps_its_memory_when_the_peer_ends() {
-    for (what, level, beside, sent) in [
+    for (what, level, unreliable, sent) in [
         (What::Write, Reliability::Delivery, false, 0),
         (What::Read, Reliability::Delivery, false, 0),
         (What::Write, Reliability::Unreliable, false, 0),
@@ -205,28 +211,29 @@ fn what_the_device_has_begun_keeps_its_memory_when_the_peer_ends() {
         // The peer has taken none of them: there are no numbers left.
         (What::Write, Reliability::Unreliable, true, MESSAGES),
     ] {
-        println!("{what:?}, {level:?}, beside {beside}, {sent} messages sent");
-        begun(what, level, beside, sent);
+        println!("{what:?}, {level:?}, unreliable {unreliable}, {sent} messages sent");
+        begun(what, level, unreliable, sent);
     }
 }
 
-fn begun(what: What, level: Reliability, beside: bool, sent: u32) {
+fn begun(what: What, level: Reliability, unreliable: bool, sent: u32) {
     let memory = Memory::fresh(8 << 20).unwrap();
     let tag = Some(udeck_via::Ptag(1));
     let hello =
         Hello { reliability: level, writable_ptag: tag, readable_ptag: tag, private_data: Vec::new() };
     let mut connection = Connection::new(&memory, &hello, &hello, 1 << 20);
-    let device = |takes, beside| Refusing { takes, fits: true, is_full: true, taken: Vec::new(), beside };
+    let device =
+        |takes, unreliable| Refusing { takes, fits: true, is_full: true, taken: Vec::new(), unreliable };
     // The engine's control frames find room.
-    let mut device = match beside {
+    let mut device = match unreliable {
         true => device(9, Some(Box::new(device(1, None)))),
         false => device(1, None),
     };
-    if beside {
+    if unreliable {
         connection.go_unreliable();
     }
     for write in [true, false] {
-        connection.places.insert((7, write), Far { address: 0, rkey: 1, len: 10_000 });
+        connection.places.insert((7, write), RemoteKey { address: 0, rkey: 1, len: 10_000 });
     }
     for token in 0..sent {
         assert!(connection.send(Some(&mut device), None, b"", b"short").is_ok(), "there is room");
@@ -250,12 +257,12 @@ fn begun(what: What, level: Reliability, beside: bool, sent: u32) {
     connection.pump(&mut device);
     assert_eq!(used(&memory), 1, "the device has a request of the first one, and nothing of the second");
     // The device's requests complete, and it has room again.
-    let at = if beside { device.beside.as_deref_mut().unwrap() } else { &mut device };
+    let at = if unreliable { device.unreliable.as_deref_mut().unwrap() } else { &mut device };
     at.takes = 9;
     for from in 0.. {
-        let at = if beside { device.beside.as_deref_mut().unwrap() } else { &mut device };
+        let at = if unreliable { device.unreliable.as_deref_mut().unwrap() } else { &mut device };
         let Some(token) = at.taken.get(from).copied() else { break };
-        match beside {
+        match unreliable {
             true => connection.on_sent_unreliable(token),
             false => connection.sent(token),
         }

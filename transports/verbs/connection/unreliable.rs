@@ -21,7 +21,7 @@ mod send;
 use std::collections::VecDeque;
 
 use super::MESSAGES;
-use super::send_queue::{Access, Posted, Then};
+use super::send_queue::{Access, OnCompletion, Posted};
 use crate::wire::Violation;
 
 const _: () = assert!(MESSAGES <= u64::BITS);
@@ -31,15 +31,15 @@ const _: () = assert!(MESSAGES <= u64::BITS);
 pub(super) struct Unreliable {
     // The sender's side.
     /// Requests that the device has, oldest first.
-    flying: VecDeque<InFlight>,
+    in_flight: VecDeque<UnreliableRequest>,
     next_token: u32,
     /// Number below which messages were given to the device. Messages below `gone` have left, and the peer has been
-    /// told so of those below `told`.
+    /// told so of those below `reported`.
     left: u32,
     gone: u32,
-    told: u32,
+    reported: u32,
     /// The peer is to be told when all messages have left.
-    owes_word: bool,
+    owes_left_report: bool,
     /// Bitmap of the pieces among the numbers that are not over, from the first such number on. Below, the number of
     /// pieces of the write that is leaving.
     pieces: u64,
@@ -63,9 +63,9 @@ pub(super) struct Unreliable {
     missed: u64,
 }
 
-struct InFlight {
+struct UnreliableRequest {
     token: u32,
-    then: Then,
+    on_completion: OnCompletion,
     /// Number below which messages have left once this request is complete.
     upto: u32,
 }
@@ -84,7 +84,7 @@ fn violation<T>(words: impl Into<String>) -> Result<T, Violation> {
 impl std::fmt::Debug for Unreliable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unreliable")
-            .field("sent", &(self.left, self.gone, self.told, self.flying.len()))
+            .field("sent", &(self.left, self.gone, self.reported, self.in_flight.len()))
             .field("came", &(self.base, self.next, self.peer_sent, self.numbers.len()))
             .field("held_end", &self.held_end)
             .finish_non_exhaustive()

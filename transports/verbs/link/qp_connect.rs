@@ -28,9 +28,9 @@ impl VerbsLink {
 
     /// Handles an event of rdma_cm. A peer that has hung up may have sent a reason or *done* on the out-of-band
     /// connection, so that connection is waited for.
-    pub fn on_manager(&self, told: &EventNotice) {
-        let Some(why) = words::failure(told) else { return };
-        match told.kind {
+    pub fn on_manager(&self, event: &EventNotice) {
+        let Some(why) = words::failure(event) else { return };
+        match event.kind {
             cm_event::TIMEWAIT_EXIT => {}
             cm_event::DISCONNECTED => {
                 let mut shared = self.shared.lock();

@@ -30,9 +30,9 @@ fn connected() -> [(Arc<Core>, VerbsEndpoint); 2] {
     b.join(&mut queues[1].1, &parameters_a).unwrap();
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let [(number_a, queue_a), (number_b, queue_b)] = queues;
-    let endpoint = |core: &Arc<Core>, number, queue, socket, asked| {
+    let endpoint = |core: &Arc<Core>, number, queue, socket, requested| {
         let connection = Connection::new(&core.memory, &hello, &hello, 1 << 20);
-        let link = VerbsLink::new(core, number, connection, queue, socket, asked);
+        let link = VerbsLink::new(core, number, connection, queue, socket, requested);
         core.completions.add(number, &link);
         VerbsEndpoint::new(link)
     };

@@ -45,7 +45,7 @@ fn a_failed_queue_pair_is_lost_at_both_ends_with_its_reason() {
 #[test]
 fn a_peer_that_goes_where_it_may_not_is_told_so() {
     for why in both_lost(true, |vi| inject(event::QP_ACCESS_ERR, queue_pair(vi))) {
-        assert!(why.contains("not exposed"), "{why}");
+        assert!(why.contains("exposed to this peer"), "{why}");
     }
 }
 

@@ -8,10 +8,10 @@ use udeck_session::Memory;
 use udeck_via::transport::{Hello, PostedBuffer};
 use udeck_via::{MemHandle, Ptag, Reliability, RemoteBuffer};
 
-use crate::connection::{Connection, How, MESSAGES, Phase, Span, Work};
+use crate::connection::{Connection, MESSAGES, Phase, RequestOptions, Span, Work};
 use crate::hca::objects::Mr;
 use crate::memory::Segment;
-use crate::wire::{BLOCK, Far, Frame, HEADER, Header, Note, Part};
+use crate::wire::{BLOCK, Frame, HEADER, Header, Note, RemoteKey, RemotePiece};
 
 /// A device that takes everything, and completes it when asked.
 #[derive(Default)]
@@ -34,7 +34,7 @@ impl Work for Device {
     fn fitting(&mut self, segments: &[Segment], from: usize) -> Result<usize, String> {
         Ok((segments.iter().map(|segment| segment.len()).sum::<usize>() - from).min(1 << 20))
     }
-    fn send(&mut self, lead: &[u8], body: &[Segment], how: How) -> Result<(), String> {
+    fn send(&mut self, lead: &[u8], body: &[Segment], options: RequestOptions) -> Result<(), String> {
         assert!(lead.len() + body.iter().map(|segment| segment.len()).sum::<usize>() <= BLOCK);
         let header = lead.first_chunk::<HEADER>().expect("a header");
         let Header { taken, control_ack, frame } = Header::decode(header).expect("what is sent can be read");
@@ -48,28 +48,38 @@ impl Work for Device {
         assert!(!frame.is_numbered() || self.unreliable.is_none(), "where messages do not travel");
         self.numbered += u32::from(frame.is_numbered());
         self.frames += 1;
-        self.taken.push(how.token);
+        self.taken.push(options.token);
         Ok(())
     }
-    fn write(&mut self, _: Span<'_>, _: Far, immediate: Option<u32>, how: How) -> Result<(), String> {
+    fn write(
+        &mut self,
+        _: Span<'_>,
+        _: RemoteKey,
+        immediate: Option<u32>,
+        options: RequestOptions,
+    ) -> Result<(), String> {
         assert!(!self.is_unreliable || immediate.is_none_or(|number| number == self.numbered), "its number");
         self.numbered += u32::from(immediate.is_some());
-        self.taken.push(how.token);
+        self.taken.push(options.token);
         Ok(())
     }
-    fn read(&mut self, _: Span<'_>, _: Far, how: How) -> Result<(), String> {
-        self.taken.push(how.token);
+    fn read(&mut self, _: Span<'_>, _: RemoteKey, options: RequestOptions) -> Result<(), String> {
+        self.taken.push(options.token);
         Ok(())
     }
-    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<Part>) -> Result<(), String> {
-        parts.extend(segments.iter().map(|segment| Part { address: 0, rkey: 1, len: segment.len() as u32 }));
+    fn offer(&mut self, segments: &[Segment], parts: &mut Vec<RemotePiece>) -> Result<(), String> {
+        parts.extend(segments.iter().map(|segment| RemotePiece {
+            address: 0,
+            rkey: 1,
+            len: segment.len() as u32,
+        }));
         Ok(())
     }
     fn register(&mut self, _: NonNull<[u8]>) -> Result<Mr, String> {
         Err("no memory".into())
     }
-    fn find(&mut self, handle: u32, _: bool) -> Option<Far> {
-        handle.is_multiple_of(2).then_some(Far { address: 0, rkey: 7, len: 100 })
+    fn find(&mut self, handle: u32, _: bool) -> Option<RemoteKey> {
+        handle.is_multiple_of(2).then_some(RemoteKey { address: 0, rkey: 7, len: 100 })
     }
     fn unreliable(&mut self) -> Option<&mut dyn Work> {
         self.unreliable.as_deref_mut().map(|unreliable| unreliable as &mut dyn Work)
@@ -122,7 +132,10 @@ fn frame() -> impl Strategy<Value = Frame> {
         7 => Frame::Ask { when_taken: flag },
         8 => Frame::End { broken: flag, len: head },
         9 => Frame::Where { handle: word, write: flag },
-        10 => Frame::Here { handle: word, place: flag.then_some(Far { address: long, rkey: 1, len: long }) },
+        10 => Frame::Here {
+            handle: word,
+            place: flag.then_some(RemoteKey { address: long, rkey: 1, len: long }),
+        },
         11 | 12 => Frame::Wrote { immediate: immediate.unwrap_or(1), pieces: word, len: long },
         _ => Frame::Left { upto: word },
     })
@@ -219,12 +232,12 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
             Step::Offer(len) => {
                 let frame =
                     Frame::Offer { immediate: None, receipt: false, head: 0, parts: 1, len: len.into() };
-                let part = Part { address: 4096, rkey: 1, len }.encode();
+                let part = RemotePiece { address: 4096, rkey: 1, len }.encode();
                 connection.on_receive(&spoken(frame, &part));
             }
             Step::Answer(known) => {
                 if let Some(handle) = device.asked.take() {
-                    let place = known.then_some(Far { address: 0, rkey: 1, len: 5000 });
+                    let place = known.then_some(RemoteKey { address: 0, rkey: 1, len: 5000 });
                     connection.on_receive(&spoken(Frame::Here { handle, place }, &[]));
                 }
             }
@@ -238,8 +251,8 @@ fn play(level: Reliability, unreliable: bool, steps: Vec<Step>, memory: &Memory)
             Step::Unreliable(by, key, frame, bytes) if unreliable => {
                 let mut rest = bytes.iter().cycle().copied().take(frame.rest()).collect::<Vec<u8>>();
                 if let Frame::Offer { head: 0, .. } = frame {
-                    let part = Part { address: 4096, rkey: 1, len: 5000 }.encode();
-                    rest.as_chunks_mut::<{ Part::LEN }>().0.iter_mut().for_each(|place| *place = part);
+                    let part = RemotePiece { address: 4096, rkey: 1, len: 5000 }.encode();
+                    rest.as_chunks_mut::<{ RemotePiece::LEN }>().0.iter_mut().for_each(|place| *place = part);
                 }
                 let number = next.wrapping_add(by);
                 let mut spoken = Header { taken: number, control_ack: key, frame }.encode().to_vec();
@@ -335,7 +348,7 @@ proptest! {
 fn a_silent_number_behind_an_offer_is_no_arrival() {
     let memory = Memory::fresh(4 << 20).unwrap();
     let offer = Frame::Offer { immediate: None, receipt: false, head: 0, parts: 1, len: 5000 };
-    let part = Part { address: 4096, rkey: 1, len: 5000 }.encode();
+    let part = RemotePiece { address: 4096, rkey: 1, len: 5000 }.encode();
     let steps = [spoken(offer, &part), spoken(Frame::Flush, &[])].map(Step::Bytes);
     play(Reliability::Reception, false, steps.into(), &memory);
 }
@@ -343,5 +356,5 @@ fn a_silent_number_behind_an_offer_is_no_arrival() {
 #[test]
 fn notes_and_parts_of_any_bytes_are_read_or_refused() {
     assert!(Note::decode(&[9; Note::LEN]).is_err());
-    assert_eq!(Part::decode(&[1; Part::LEN]).len, 0x0101_0101);
+    assert_eq!(RemotePiece::decode(&[1; RemotePiece::LEN]).len, 0x0101_0101);
 }

@@ -15,7 +15,7 @@ use udeck_via::{Reliability, ServiceLevel};
 use super::early::core_with;
 use super::{LentEnd, alone, inject, options, pair, soon, unreliable};
 use crate::Settings;
-use crate::connection::{Connection, How, MESSAGES, RECEIVES, Work};
+use crate::connection::{Connection, MESSAGES, RECEIVES, RequestOptions, Work};
 use crate::core::Core;
 use crate::ffi::codes::event;
 use crate::link::VerbsLink;
@@ -53,7 +53,11 @@ fn queue_pairs_have_the_level_of_their_vi() {
     for (level, marked) in [(0, 3), (5, 5), (15, 15), (0, 3)] {
         queue.set_level(ServiceLevel::new(level).unwrap());
         assert_eq!(queue.sl(&settings), marked, "level {level}");
-        assert_eq!(queue.beside().map(|beside| beside.sl(&settings)), Some(marked), "level {level}");
+        assert_eq!(
+            queue.unreliable_queue().map(|unreliable| unreliable.sl(&settings)),
+            Some(marked),
+            "level {level}"
+        );
     }
 }
 
@@ -163,8 +167,8 @@ fn flood(far: &Core, peer: &mut Queue, frames: u32, frame: Frame) {
     let deadline = soon();
     for token in 0..frames {
         let lead = Header { taken: 0, control_ack: 0, frame }.encode();
-        let how = How { signalled: true, token, fence: false };
-        while let Err(why) = peer.send(&lead, &[], how) {
+        let options = RequestOptions { signalled: true, token, fence: false };
+        while let Err(why) = peer.send(&lead, &[], options) {
             assert!(!deadline.passed(), "{why}");
             far.completions.take_all();
         }
@@ -365,7 +369,9 @@ fn a_peer_that_goes_on_and_on_at_its_oob_is_let_go() {
     (&oob).write_all(&ready.repeat(1000)).expect("they find room");
     link.listen();
     match link.with(|connection| connection.end()) {
-        Some(Refused::Lost(why)) => assert!(why.contains("nonsense on its out-of-band connection"), "{why}"),
+        Some(Refused::Lost(why)) => {
+            assert!(why.contains("malformed data on its out-of-band connection"), "{why}")
+        }
         other => panic!("after a thousand words: {other:?}"),
     }
 }

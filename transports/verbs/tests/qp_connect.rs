@@ -134,7 +134,7 @@ fn a_crowd_of_strangers_does_not_keep_the_one_who_takes_events() {
     let _alone = alone();
     let core = super::early::core_with(Settings { connect: Connect::Cm, ..Settings::default() });
     let manager = core.connect_method.manager().expect("through rdma_cm");
-    let Invitation { address, port, .. } = manager.invite(1).unwrap();
+    let Invitation { address, port, .. } = manager.make_invitation(1).unwrap();
     let channel = CmChannel::open(CmLibrary::load().unwrap()).unwrap();
     let strangers: Vec<_> = (0..STRANGERS)
         .map(|number| {
@@ -191,14 +191,14 @@ fn who_was_not_invited_is_refused_and_nobody_else_notices() {
     probe.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let mut refused = 0;
     for port in probe.port() - 20..probe.port() {
-        let invitation = Invitation { address: [127, 0, 0, 1].into(), port, words: [1; PRIVATE] };
+        let invitation = Invitation { address: [127, 0, 0, 1].into(), port, private_data: [1; PRIVATE] };
         let id = Id::new(&channel, 8).unwrap();
         let to = (invitation.address, invitation.port).into();
         id.resolve_address("127.0.0.1:0".parse().unwrap(), to, 1000).unwrap();
         next(cm_event::ADDR_RESOLVED);
         id.resolve_route(1000).unwrap();
         next(cm_event::ROUTE_RESOLVED);
-        id.connect(terms(), &invitation.words).unwrap();
+        id.connect(terms(), &invitation.private_data).unwrap();
         let told = next(cm_event::REJECTED);
         // Status 8: no listener is there; 28: the listener rejected the request.
         refused += u32::from(told.status == 28);

@@ -6,7 +6,7 @@ use udeck_via::transport::Inline;
 use super::super::recv_queue::{Item, Offer, Progress};
 use super::super::{Connection, MESSAGES};
 use super::{ahead, violation};
-use crate::wire::{Frame, HEADER, Header, Note, Part, Violation};
+use crate::wire::{Frame, HEADER, Header, Note, RemotePiece, Violation};
 
 impl Connection {
     /// Handles a frame that has come on the unreliable queue pair.
@@ -51,8 +51,8 @@ impl Connection {
             Frame::Body { receipt: false, .. } => self.arrive_closed(number),
             Frame::Offer { immediate, receipt: false, head, len, .. } => {
                 let (head, parts) = rest.split_at(head);
-                let parts: Vec<Part> =
-                    parts.as_chunks::<{ Part::LEN }>().0.iter().map(Part::decode).collect();
+                let parts: Vec<RemotePiece> =
+                    parts.as_chunks::<{ RemotePiece::LEN }>().0.iter().map(RemotePiece::decode).collect();
                 let len = self.check_offer(&parts, len)?;
                 if self
                     .recv_queue
@@ -145,7 +145,7 @@ impl Connection {
     }
 
     /// Removes the number of the item at `at` in the receive queue: the item was taken, or nobody ever takes it.
-    pub(in crate::connection) fn is_gone(&mut self, at: usize, taken: bool) {
+    pub(in crate::connection) fn forget_number(&mut self, at: usize, taken: bool) {
         let Some(unreliable) = &mut self.unreliable else { return };
         let Some(number) = unreliable.numbers.remove(at) else { return };
         if taken || unreliable.abandoned {
@@ -156,12 +156,12 @@ impl Connection {
     /// Handles the peer's report that all messages below `upto` have left.
     pub(in crate::connection) fn on_sent_before(&mut self, upto: u32) -> Result<(), Violation> {
         let Some(unreliable) = &mut self.unreliable else {
-            return violation("word of messages on an unreliable queue pair, of which there is none");
+            return violation("a `left` frame without an unreliable queue pair");
         };
         // Messages that came since may have been taken, too.
         match ahead(upto, unreliable.base) {
             Some(by) if by > MESSAGES => violation(format!(
-                "word that message {upto} has left, and all from {} on are not over",
+                "a `left` frame up to message {upto}, but the messages from {} on are not over",
                 unreliable.base
             )),
             Some(_) if ahead(upto, unreliable.peer_sent).is_some() => {

@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 use udeck_via::transport::TransferStatus;
 
 use super::super::send_engine::{Step, check_fits_whole, fits};
-use super::super::send_queue::{Access, Posted, Then};
-use super::super::{Connection, How, MESSAGES, Span, Work};
-use super::{InFlight, Unreliable, ahead, violation};
+use super::super::send_queue::{Access, OnCompletion, Posted};
+use super::super::{Connection, MESSAGES, RequestOptions, Span, Work};
+use super::{Unreliable, UnreliableRequest, ahead, violation};
 use crate::memory::Segment;
-use crate::wire::{Far, Frame, Header, MAX_HEAD, Violation};
+use crate::wire::{Frame, Header, MAX_HEAD, RemoteKey, Violation};
 
 impl Connection {
     /// Lets messages and writes travel on the unreliable queue pair. To be called before anything is posted, on both
@@ -74,31 +74,31 @@ impl Connection {
     }
 
     /// Makes the report of how many messages have left due: this side waits for something that the peer knows only by it.
-    pub(in crate::connection) fn owe_word(&mut self) {
+    pub(in crate::connection) fn owe_left_report(&mut self) {
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.owes_word = unreliable.told != unreliable.left;
+            unreliable.owes_left_report = unreliable.reported != unreliable.left;
         }
     }
 
     /// Whether that report is due, and all messages have left.
-    pub(in crate::connection) fn word_is_due(&self) -> bool {
+    pub(in crate::connection) fn left_report_is_due(&self) -> bool {
         self.unreliable
             .as_ref()
-            .is_some_and(|unreliable| unreliable.owes_word && unreliable.gone == unreliable.left)
+            .is_some_and(|unreliable| unreliable.owes_left_report && unreliable.gone == unreliable.left)
     }
 
-    pub(in crate::connection) fn take_word(&mut self) -> Option<u32> {
+    pub(in crate::connection) fn take_left_report(&mut self) -> Option<u32> {
         let unreliable = self
             .unreliable
             .as_mut()
-            .filter(|unreliable| unreliable.owes_word && unreliable.gone == unreliable.left)?;
-        (unreliable.owes_word, unreliable.told) = (false, unreliable.left);
-        Some(unreliable.told)
+            .filter(|unreliable| unreliable.owes_left_report && unreliable.gone == unreliable.left)?;
+        (unreliable.owes_left_report, unreliable.reported) = (false, unreliable.left);
+        Some(unreliable.reported)
     }
 
     /// Whether the peer has been told that all messages have left.
-    pub(in crate::connection) fn has_told_all(&self) -> bool {
-        self.unreliable.as_ref().is_none_or(|unreliable| unreliable.told == unreliable.left)
+    pub(in crate::connection) fn has_reported_all(&self) -> bool {
+        self.unreliable.as_ref().is_none_or(|unreliable| unreliable.reported == unreliable.left)
     }
 
     /// Marks messages as over when our end is sent: no more are taken.
@@ -137,7 +137,7 @@ impl Connection {
         rest[head.len()..len].copy_from_slice(body);
         let frame = Frame::Short { immediate, len };
         self.unacked.found_room();
-        if let Err(why) = self.send_unreliable(device, frame, 0, (&rest[..len], &[]), Then::Nothing) {
+        if let Err(why) = self.send_unreliable(device, frame, 0, (&rest[..len], &[]), OnCompletion::Nothing) {
             self.fail(&why);
         }
         true
@@ -150,61 +150,67 @@ impl Connection {
         frame: Frame,
         key: u32,
         (rest, body): (&[u8], &[Segment]),
-        then: Then,
+        on_completion: OnCompletion,
     ) -> Result<(), String> {
         let header = Header { taken: self.take_number(false), control_ack: key, frame };
         let mut lead: SmallVec<[u8; 128]> = SmallVec::from_slice(&header.encode());
         lead.extend_from_slice(rest);
-        let how = self.how_unreliable();
-        let sent = device.send(&lead, body, how);
-        self.leave(how, then);
+        let options = self.unreliable_options();
+        let sent = device.send(&lead, body, options);
+        self.track_unreliable(options, on_completion);
         sent
     }
 
     /// Options of a request. All completions are reported: no receiver acknowledges, and a completion must not wait
     /// for another request's.
-    fn how_unreliable(&mut self) -> How {
-        let Some(unreliable) = &mut self.unreliable else { return How::default() };
+    fn unreliable_options(&mut self) -> RequestOptions {
+        let Some(unreliable) = &mut self.unreliable else { return RequestOptions::default() };
         let token = unreliable.next_token;
         unreliable.next_token = token.wrapping_add(1);
-        How { fence: false, signalled: true, token }
+        RequestOptions { fence: false, signalled: true, token }
     }
 
-    fn leave(&mut self, how: How, then: Then) {
+    fn track_unreliable(&mut self, options: RequestOptions, on_completion: OnCompletion) {
         if let Some(unreliable) = &mut self.unreliable {
-            unreliable.flying.push_back(InFlight { token: how.token, then, upto: unreliable.left });
+            unreliable.in_flight.push_back(UnreliableRequest {
+                token: options.token,
+                on_completion,
+                upto: unreliable.left,
+            });
         }
     }
 
     /// Completes the request `token` and all before it: their messages have left.
     pub fn on_sent_unreliable(&mut self, token: u32) {
-        let is_over = |first: &InFlight| ahead(token, first.token).is_some();
+        let is_over = |first: &UnreliableRequest| ahead(token, first.token).is_some();
         while let Some(unreliable) = &mut self.unreliable
-            && unreliable.flying.front().is_some_and(is_over)
+            && unreliable.in_flight.front().is_some_and(is_over)
         {
-            let Some(InFlight { then, upto, .. }) = unreliable.flying.pop_front() else { break };
+            let Some(UnreliableRequest { on_completion, upto, .. }) = unreliable.in_flight.pop_front() else {
+                break;
+            };
             unreliable.gone = upto;
-            self.after(then, TransferStatus::Arrived);
+            self.complete(on_completion, TransferStatus::Arrived);
         }
         self.notify_room();
     }
 
     pub(in crate::connection) fn in_flight_unreliable(&self) -> u32 {
-        self.unreliable.as_ref().map_or(0, |unreliable| unreliable.flying.len() as u32)
+        self.unreliable.as_ref().map_or(0, |unreliable| unreliable.in_flight.len() as u32)
     }
 
     pub(in crate::connection) fn held_unreliable(
         unreliable: Option<&mut Box<Unreliable>>,
-    ) -> impl Iterator<Item = &mut Then> {
+    ) -> impl Iterator<Item = &mut OnCompletion> {
         unreliable
             .into_iter()
-            .flat_map(|unreliable| unreliable.flying.iter_mut().map(|leaving| &mut leaving.then))
+            .flat_map(|unreliable| unreliable.in_flight.iter_mut().map(|leaving| &mut leaving.on_completion))
     }
 
     /// Completes requests that have not left, and never will, with `status`.
-    pub(in crate::connection) fn ground_unreliable(&mut self, status: TransferStatus) {
-        let flying = self.unreliable.as_mut().map(|unreliable| std::mem::take(&mut unreliable.flying));
-        flying.into_iter().flatten().for_each(|leaving| self.after(leaving.then, status));
+    pub(in crate::connection) fn fail_all_unreliable(&mut self, status: TransferStatus) {
+        let in_flight = self.unreliable.as_mut().map(|unreliable| std::mem::take(&mut unreliable.in_flight));
+        in_flight.into_iter().flatten().for_each(|leaving| self.complete(leaving.on_completion, status));
     }
 
     /// Gives the device the front post, if the device takes it.
@@ -224,12 +230,12 @@ impl Connection {
                 return Ok(Step::Waits);
             }
             self.drop_post(what, TransferStatus::Unread);
-            return Ok(Step::Over);
+            return Ok(Step::Finished);
         }
         match what {
-            Posted::Frame { frame, lead, body, then } => {
+            Posted::Frame { frame, lead, body, on_completion } => {
                 check_fits_whole(device, body)?;
-                self.send_unreliable(device, *frame, 0, (lead, body), std::mem::take(then))?;
+                self.send_unreliable(device, *frame, 0, (lead, body), std::mem::take(on_completion))?;
             }
             Posted::Offer { immediate, receipt, head, body, number: key } => {
                 let (frame, rest) = Self::offer_frame(device, (*immediate, *receipt), head, body)?;
@@ -238,63 +244,66 @@ impl Connection {
                     .iter_mut()
                     .filter(|offered| offered.number == *key)
                     .for_each(|o| o.unreliable = number);
-                self.send_unreliable(device, frame, key.narrow(), (&rest, &[]), Then::Nothing)?;
+                self.send_unreliable(device, frame, key.narrow(), (&rest, &[]), OnCompletion::Nothing)?;
                 // If the offer is lost, its memory comes back by this report.
-                self.owe_word();
+                self.owe_left_report();
             }
             Posted::Access(_) | Posted::End { .. } => {}
         }
-        Ok(Step::Gone)
+        Ok(Step::Submitted)
     }
 
     fn write_unreliable(&mut self, device: &mut dyn Work, access: &mut Access) -> Result<Step, String> {
         let Access { remote: to, immediate, .. } = *access;
         let total: usize = access.body.iter().map(|segment| segment.len()).sum();
-        let Some(far) = self.place_of(to, true) else {
+        let Some(place) = self.place_of(to, true) else {
             self.seek(to, true);
             return Ok(Step::Waits);
         };
-        if !fits(far.len, to.offset, total) {
+        if !fits(place.len, to.offset, total) {
             self.forbidden(access);
-            return Ok(Step::Over);
+            return Ok(Step::Finished);
         }
-        let Access { body, done, then, .. } = access;
+        let Access { body, done, on_completion, .. } = access;
         if let (Some(unreliable), 0) = (&mut self.unreliable, *done) {
             unreliable.written = 0;
         }
         while *done < total {
             if !device.has_room() || (immediate.is_some() && !self.has_number()) {
-                return Ok(self.wait_unreliable(*done, then));
+                return Ok(self.wait_unreliable(*done, on_completion));
             }
             let len = device.fitting(body, *done)?;
-            let at = Far { address: far.address.wrapping_add((to.offset + *done) as u64), ..far };
+            let at = RemoteKey { address: place.address.wrapping_add((to.offset + *done) as u64), ..place };
             let number = immediate.map(|_| self.take_number(true));
-            let (span, how) = (Span { segments: body, from: *done, len }, self.how_unreliable());
-            device.write(span, at, number, how)?;
+            let (span, options) = (Span { segments: body, from: *done, len }, self.unreliable_options());
+            device.write(span, at, number, options)?;
             *done += len;
-            self.leave(how, if *done == total { std::mem::take(then) } else { Then::Nothing });
+            self.track_unreliable(
+                options,
+                if *done == total { std::mem::take(on_completion) } else { OnCompletion::Nothing },
+            );
         }
         if let Some(immediate) = immediate {
             if !device.has_room() || !self.has_number() {
-                return Ok(self.wait_unreliable(*done, then));
+                return Ok(self.wait_unreliable(*done, on_completion));
             }
             let pieces = self.unreliable.as_ref().map_or(0, |unreliable| unreliable.written);
             let frame = Frame::Wrote { immediate, pieces, len: total as u64 };
-            self.send_unreliable(device, frame, 0, (&[], &[]), Then::Nothing)?;
+            self.send_unreliable(device, frame, 0, (&[], &[]), OnCompletion::Nothing)?;
         }
         // A write of no bytes has no request in flight.
-        self.after(std::mem::take(then), TransferStatus::Arrived);
-        Ok(Step::Gone)
+        self.complete(std::mem::take(on_completion), TransferStatus::Arrived);
+        Ok(Step::Submitted)
     }
 
     /// Decides whether a write waits for room, as [`Connection::waits_for_room`]. A write that would wait in vain is
     /// lost, as soon as the device has none of its first `done` bytes any more.
-    fn wait_unreliable(&mut self, done: usize, then: &mut Then) -> Step {
+    fn wait_unreliable(&mut self, done: usize, on_completion: &mut OnCompletion) -> Step {
         if self.waits_for_room() || (done > 0 && self.in_flight_unreliable() > 0) {
             return Step::Waits;
         }
-        self.drop_then(then, TransferStatus::Unread);
-        Step::Over
+        self.cancel(on_completion, TransferStatus::Unread);
+        Step::Finished
     }
 
     /// Whether there will be room, as there is none now. If nobody takes the messages that were sent before, there
