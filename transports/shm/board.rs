@@ -120,13 +120,13 @@ impl Board {
             });
         };
         if let Err(error) = self.commit(number as usize * size_of::<Doorbell>(), size_of::<Doorbell>()) {
-            self.give_doorbell(number);
+            self.release_doorbell(number);
             return Err(error);
         }
         Ok(number)
     }
 
-    pub fn give_doorbell(&self, number: u32) {
+    pub fn release_doorbell(&self, number: u32) {
         self.free.lock().doorbells.push(number);
     }
 
@@ -201,7 +201,7 @@ mod tests {
         let board = Board::new().unwrap();
         let doorbells: Vec<_> = std::iter::from_fn(|| board.take_doorbell().ok()).collect();
         assert_eq!(doorbells.len(), DOORBELLS as usize);
-        board.give_doorbell(doorbells[0]);
+        board.release_doorbell(doorbells[0]);
         assert_eq!(board.take_doorbell().unwrap(), doorbells[0]);
     }
 }

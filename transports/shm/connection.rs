@@ -41,11 +41,11 @@ pub struct Connection {
     /// Number of messages that we have sent. The peer's 32-bit count of messages read is widened to 64 bits by it.
     sent: AtomicU64,
     returner: Returner<Direction>,
-    lent: Mutex<LentBooks>,
+    lent: Mutex<LentTable>,
     lost: AtomicBool,
     why_lost: OnceLock<String>,
     /// The peer's process has left, or is dead: it no longer accesses our memory.
-    gone: AtomicBool,
+    has_left: AtomicBool,
     /// Reports the loss of the connection to the program's error callback.
     reporter: Arc<Reporter>,
     /// Places of our two queues on our doorbells. They are rung when the connection ends.
@@ -59,7 +59,7 @@ struct Own {
 }
 
 /// Buffers that the peer holds, by token.
-struct LentBooks {
+struct LentTable {
     collector: Collector<Direction>,
     /// Lent buffers by token, as long as the highest token that was ever lent: most connections lend nothing and
     /// need no room here.
@@ -80,10 +80,10 @@ pub enum Loss {
     Dead,
     /// The peer broke the protocol. Its process lives and may be inside our windows. The buffers of ours that it
     /// reads are taken back.
-    Lied,
+    ProtocolError,
     /// The peer does not read its peer socket. It may only be stopped and go on later, so it keeps the buffers that
     /// it has.
-    Stuck,
+    Unresponsive,
 }
 
 /// Bit of a returned token: the receiver had no place for the message.
@@ -110,7 +110,7 @@ impl Connection {
     ) -> Arc<Self> {
         let outgoing = Direction::new(&control, side);
         let incoming = Direction::new(&control, 1 - side);
-        let lent = LentBooks {
+        let lent = LentTable {
             collector: Collector::new(outgoing.clone()),
             held: Vec::new(),
             position: Vec::new(),
@@ -130,7 +130,7 @@ impl Connection {
             lent: Mutex::new(lent),
             lost: AtomicBool::new(false),
             why_lost: OnceLock::new(),
-            gone: AtomicBool::new(false),
+            has_left: AtomicBool::new(false),
             reporter: reporter.clone(),
             own: Mutex::default(),
         })
@@ -187,24 +187,24 @@ impl Connection {
     /// Keeps `held` under a token for the message at `position` of the ring, or gives it back when all tokens are out.
     #[inline]
     pub fn lend(&self, held: PostedBuffer, position: Position) -> Result<u16, LendError> {
-        let mut books = self.lent.lock();
-        if let Err(foreign) = books.collect() {
+        let mut table = self.lent.lock();
+        if let Err(foreign) = table.collect() {
             return Err(LendError::Foreign(foreign, held));
         }
-        if books.free == 0 {
+        if table.free == 0 {
             return Err(LendError::Busy(held));
         }
-        let token = books.free.trailing_zeros() as u16;
-        books.free &= books.free - 1;
-        books.hold(token, held, position);
+        let token = table.free.trailing_zeros() as u16;
+        table.free &= table.free - 1;
+        table.hold(token, held, position);
         Ok(token)
     }
 
     /// Whether the next [`Connection::lend`] finds a free token. Only this endpoint takes tokens.
     pub fn has_token(&self) -> Result<bool, ForeignToken> {
-        let mut books = self.lent.lock();
-        books.collect()?;
-        Ok(books.free != 0)
+        let mut table = self.lent.lock();
+        table.collect()?;
+        Ok(table.free != 0)
     }
 
     /// Returns the next completion: the caller's number of a buffer that the peer reads no more, and the status of
@@ -213,23 +213,23 @@ impl Connection {
     /// # Errors
     /// [`ForeignToken`]: the peer returned a token that it does not hold.
     pub fn poll_completion(&self) -> Result<Option<(u64, TransferStatus)>, ForeignToken> {
-        let mut books = self.lent.lock();
-        if let Some(returned) = books.returned.pop_front() {
+        let mut table = self.lent.lock();
+        if let Some(returned) = table.returned.pop_front() {
             return Ok(Some(returned));
         }
-        books.collect()?;
+        table.collect()?;
         if self.peer_state() != OPEN {
-            books.collect_unread(self.read_by_peer());
+            table.collect_unread(self.read_by_peer());
         }
-        Ok(books.returned.pop_front())
+        Ok(table.returned.pop_front())
     }
 
     /// Lets `owner` hold the buffer of the send `number` instead of the caller, who is then not told of its
     /// completion. Gives `owner` back if no such send is pending.
     pub fn keep(&self, number: u64, owner: Owner) -> Result<(), Owner> {
-        let mut books = self.lent.lock();
+        let mut table = self.lent.lock();
         let is_this = |held: &&mut Option<PostedBuffer>| matches!(held, Some(PostedBuffer::Caller(other)) if *other == number);
-        match books.held.iter_mut().find(is_this) {
+        match table.held.iter_mut().find(is_this) {
             Some(held) => {
                 *held = Some(PostedBuffer::Owner(owner));
                 Ok(())
@@ -241,12 +241,12 @@ impl Connection {
     /// Collects returned tokens. Returns whether the peer still holds a buffer. A peer that returns a false token
     /// only keeps the buffers that it holds.
     pub fn reclaim(&self) -> bool {
-        let mut books = self.lent.lock();
-        let _ = books.collect();
+        let mut table = self.lent.lock();
+        let _ = table.collect();
         if self.peer_state() != OPEN {
-            books.collect_unread(self.read_by_peer());
+            table.collect_unread(self.read_by_peer());
         }
-        books.free != u64::MAX
+        table.free != u64::MAX
     }
 
     /// Stores the number of messages sent, including the one that is about to be sent. Only the endpoint sends. It
@@ -293,8 +293,8 @@ impl Connection {
 
     /// Whether the peer's process no longer accesses our memory. This differs from [`Connection::lost`]: a
     /// connection may be lost while its peer lives.
-    pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Acquire)
     }
 
     /// Whether the peer may be in the middle of an access to our windows, on a connection that we have closed. Once
@@ -302,15 +302,15 @@ impl Connection {
     /// sees the connection closed inside its gate (`ShmEndpoint::inside_gate`) and turns back.
     pub fn has_visitor(&self) -> bool {
         fence(Ordering::SeqCst);
-        !self.is_gone() && self.incoming.sender().gate.is_occupied()
+        !self.has_left() && self.incoming.sender().gate.is_occupied()
     }
 
     /// Ends the connection for this process, and wakes whoever waits on it. Buffers that we lent to a dead peer are
     /// ours again. A peer that had closed in order before it died has left: that is no loss. May be called again
     /// when a peer that was lost alive has died.
-    pub fn lose(&self, why: &str, how: Loss) {
+    pub fn mark_lost(&self, why: &str, how: Loss) {
         if how == Loss::Dead && !matches!(self.peer_state(), OPEN | BROKEN) {
-            return self.part();
+            return self.close_for_peer();
         }
         // The report comes first: a thread that finds the loss by polling knows less about it.
         self.reporter.lost(why);
@@ -318,22 +318,22 @@ impl Connection {
         self.lost.store(true, Ordering::Release);
         match how {
             Loss::Dead => {
-                self.gone.store(true, Ordering::Release);
+                self.has_left.store(true, Ordering::Release);
                 self.lent.lock().forget();
             }
-            Loss::Lied => self.lent.lock().report_lost(),
-            Loss::Stuck => {}
+            Loss::ProtocolError => self.lent.lock().report_lost(),
+            Loss::Unresponsive => {}
         }
         self.announce_to_own();
     }
 
     /// Closes the connection in the peer's name: its process has left in order without closing it.
-    pub fn part(&self) {
+    pub fn close_for_peer(&self) {
         let theirs = &self.incoming.sender().state;
         if theirs.load(Ordering::Relaxed) == OPEN {
             theirs.store(CLOSED, Ordering::Release);
         }
-        self.gone.store(true, Ordering::Release);
+        self.has_left.store(true, Ordering::Release);
         self.lent.lock().forget();
         self.announce_to_own();
     }
@@ -383,7 +383,7 @@ pub enum LendError {
     Foreign(ForeignToken, PostedBuffer),
 }
 
-impl LentBooks {
+impl LentTable {
     #[inline]
     fn collect(&mut self) -> Result<(), ForeignToken> {
         while let Some(word) = self.collector.collect() {

@@ -42,7 +42,7 @@ use crate::connection::{Connection, Loss};
 use crate::endpoint::ShmEndpoint;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::peer_socket::{Answer, PeerSocket, process};
-use crate::peer_socket_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, Why};
+use crate::peer_socket_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, RefusalReason};
 use crate::revoking::{Revoking, Visitor};
 use crate::space::Space;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
@@ -146,7 +146,7 @@ impl ShmDevice {
         let peer_sockets: Vec<_> =
             self.peer_sockets.lock().all.iter().map(|(peer_socket, _)| peer_socket.clone()).collect();
         for peer_socket in peer_sockets {
-            thread::attempt(|| peer_socket.down(why, Loss::Stuck));
+            thread::attempt(|| peer_socket.down(why, Loss::Unresponsive));
         }
         drop(listeners);
     }
@@ -240,7 +240,7 @@ fn mappings() -> usize {
 
 /// Whether the peer still uses our memory over a connection that we have closed.
 fn is_in_use(connection: &Connection) -> bool {
-    !connection.is_gone() && (connection.reclaim() || connection.has_visitor())
+    !connection.has_left() && (connection.reclaim() || connection.has_visitor())
 }
 
 /// Reserves places for a connection's two queues on our doorbells.
@@ -386,11 +386,11 @@ unsafe impl Device for ShmDevice {
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((endpoint, hello))
             }
-            Ok(Answer::Refused { why: Why::NoMatch, .. }) => {
+            Ok(Answer::Refused { why: RefusalReason::NoMatch, .. }) => {
                 Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()))
             }
-            Ok(Answer::Refused { why: Why::Rejected, text }) => Err(Error::Rejected(text)),
-            Ok(Answer::Refused { why: Why::Reliability, .. }) => Err(Error::InvalidReliability),
+            Ok(Answer::Refused { why: RefusalReason::Rejected, text }) => Err(Error::Rejected(text)),
+            Ok(Answer::Refused { why: RefusalReason::Reliability, .. }) => Err(Error::InvalidReliability),
             Err(error) => {
                 // An answer that comes too late finds the connection closed.
                 mark_closed(&control);

@@ -185,7 +185,7 @@ impl ShmEndpoint {
     #[cold]
     fn corrupt(&mut self, what: &dyn std::fmt::Display) -> Refused {
         let why = format!("the peer broke the protocol: {what}");
-        self.connection.lose(&why, Loss::Lied);
+        self.connection.mark_lost(&why, Loss::ProtocolError);
         self.close(Some(&why));
         Refused::Lost(why)
     }

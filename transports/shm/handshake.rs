@@ -42,7 +42,7 @@ pub enum Step {
     SendSegments(Datagram),
     /// The peer has proved its identity, and this datagram carries its descriptors. Send `answer`, if there is one,
     /// with ours.
-    Met {
+    Authenticated {
         answer: Option<Datagram>,
         /// Rank that the peer has proved to be; `None`: any process of the job.
         peer: Option<u32>,
@@ -51,7 +51,7 @@ pub enum Step {
 
 /// Why a hand-shake failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HandshakeError {
     #[error(
         "it speaks version {theirs} of the shared-memory protocol, this process {VERSION}: build both from one version"
     )]
@@ -81,8 +81,8 @@ impl Handshake {
     }
 
     /// # Errors
-    /// [`Refusal`]: close the peer socket.
-    pub fn input(&mut self, datagram: &Datagram) -> Result<Step, Refusal> {
+    /// [`HandshakeError`]: close the peer socket.
+    pub fn input(&mut self, datagram: &Datagram) -> Result<Step, HandshakeError> {
         match (std::mem::replace(&mut self.expects, Expects::Nothing), datagram) {
             (Expects::Meet(keys), Datagram::Meet { version, boot_id, nonce, claim }) => {
                 self.check_meet(*version, boot_id)?;
@@ -97,29 +97,29 @@ impl Handshake {
                     self.expects = Expects::Welcome(pair);
                     return Ok(Step::SendSegments(Datagram::Join { mac }));
                 }
-                Err(Refusal::Proof(pair.why_wrong_callee()))
+                Err(HandshakeError::Proof(pair.why_wrong_callee()))
             }
             (Expects::Join(pair, connector), Datagram::Join { mac }) => {
                 if self.proves(&pair, mac, CONNECTOR, &connector, &self.own_nonce) {
-                    return Ok(Step::Met { answer: Some(Datagram::Welcome), peer: pair.caller() });
+                    return Ok(Step::Authenticated { answer: Some(Datagram::Welcome), peer: pair.caller() });
                 }
-                Err(Refusal::Proof(pair.why_wrong_caller()))
+                Err(HandshakeError::Proof(pair.why_wrong_caller()))
             }
             (Expects::Welcome(pair), Datagram::Welcome) => {
-                Ok(Step::Met { answer: None, peer: pair.callee() })
+                Ok(Step::Authenticated { answer: None, peer: pair.callee() })
             }
             // The peer has proved its identity, but is short of room for our descriptors.
-            (Expects::Welcome(_), Datagram::Refuse { text, .. }) => Err(Refusal::Short(text.clone())),
-            _ => Err(Refusal::Protocol),
+            (Expects::Welcome(_), Datagram::Refuse { text, .. }) => Err(HandshakeError::Short(text.clone())),
+            _ => Err(HandshakeError::Protocol),
         }
     }
 
-    fn check_meet(&self, version: u32, boot_id: &[u8; 16]) -> Result<(), Refusal> {
+    fn check_meet(&self, version: u32, boot_id: &[u8; 16]) -> Result<(), HandshakeError> {
         if version != VERSION {
-            return Err(Refusal::Version { theirs: version });
+            return Err(HandshakeError::Version { theirs: version });
         }
         if *boot_id != self.boot_id {
-            return Err(Refusal::OtherHost);
+            return Err(HandshakeError::OtherHost);
         }
         Ok(())
     }
@@ -137,8 +137,8 @@ const PROTOCOL: &[u8] = b"shm";
 const CONNECTOR: &[u8] = b"connector";
 const ACCEPTOR: &[u8] = b"acceptor";
 
-fn answer(keys: &Keys, claim: Claim) -> Result<Pair, Refusal> {
-    keys.answer(claim).map_err(|_| Refusal::OtherProcess)
+fn answer(keys: &Keys, claim: Claim) -> Result<Pair, HandshakeError> {
+    keys.answer(claim).map_err(|_| HandshakeError::OtherProcess)
 }
 
 #[cfg(test)]
@@ -161,15 +161,16 @@ mod tests {
         keys
     }
 
-    fn run(pair: Pair, keys: &Keys) -> Result<(Option<u32>, Option<u32>), Refusal> {
+    fn run(pair: Pair, keys: &Keys) -> Result<(Option<u32>, Option<u32>), HandshakeError> {
         let (mut connector, meet) = Handshake::connect(pair, BOOT, [1; 32]);
         let mut acceptor = Handshake::accept(keys.clone(), BOOT, [2; 32]);
         let Step::Send(prove) = acceptor.input(&meet)? else { panic!("acceptor proves first") };
         let Step::SendSegments(join) = connector.input(&prove)? else { panic!("connector joins") };
-        let Step::Met { answer: Some(Datagram::Welcome), peer: caller } = acceptor.input(&join)? else {
+        let Step::Authenticated { answer: Some(Datagram::Welcome), peer: caller } = acceptor.input(&join)?
+        else {
             panic!("acceptor welcomes")
         };
-        let Step::Met { answer: None, peer: callee } = connector.input(&Datagram::Welcome)? else {
+        let Step::Authenticated { answer: None, peer: callee } = connector.input(&Datagram::Welcome)? else {
             panic!("that is all")
         };
         Ok((caller, callee))
@@ -179,14 +180,14 @@ mod tests {
     fn the_secret_opens_and_nothing_else() {
         assert_eq!(run(anybody(7), &Keys::from([7; 32])), Ok((None, None)));
         let refused = run(anybody(7), &Keys::from([8; 32]));
-        assert_eq!(refused, Err(Refusal::Proof("it does not know this job's secret".into())));
+        assert_eq!(refused, Err(HandshakeError::Proof("it does not know this job's secret".into())));
     }
 
     #[test]
     fn each_rank_learns_which_the_other_is_and_no_other_passes_for_it() {
         let to_5 = rank(2).call(Some(5)).unwrap();
         assert_eq!(run(to_5.clone(), &rank(5)), Ok((Some(2), Some(5))));
-        assert_eq!(run(to_5.clone(), &rank(4)), Err(Refusal::OtherProcess));
+        assert_eq!(run(to_5.clone(), &rank(4)), Err(HandshakeError::OtherProcess));
         // Rank 1 poses as rank 5 and as rank 2, with all the keys that it has.
         let host = HostKey::from_bytes([9; 32]);
         let posing = |as_rank| {
@@ -195,7 +196,7 @@ mod tests {
             keys
         };
         // The side that would be deceived refuses, with its own error text.
-        let refused = |why: &str| Err(Refusal::Proof(why.into()));
+        let refused = |why: &str| Err(HandshakeError::Proof(why.into()));
         assert_eq!(run(to_5, &posing(5)), refused("it does not prove to be rank 5 of this job"));
         // The called process proves itself first, so a caller with a forged ticket must skip that check.
         let (_, meet) = Handshake::connect(posing(2).call(Some(5)).unwrap(), BOOT, [1; 32]);
@@ -220,7 +221,7 @@ mod tests {
     fn a_connector_without_the_secret_learns_nothing_and_is_refused() {
         let mut acceptor = fresh();
         acceptor.input(&meet(VERSION, BOOT, [1; 32])).unwrap();
-        assert!(matches!(acceptor.input(&Datagram::Join { mac: [0; 32] }), Err(Refusal::Proof(_))));
+        assert!(matches!(acceptor.input(&Datagram::Join { mac: [0; 32] }), Err(HandshakeError::Proof(_))));
     }
 
     #[test]
@@ -231,15 +232,15 @@ mod tests {
         else {
             panic!()
         };
-        assert!(matches!(acceptor.input(&Datagram::Join { mac }), Err(Refusal::Proof(_))));
+        assert!(matches!(acceptor.input(&Datagram::Join { mac }), Err(HandshakeError::Proof(_))));
     }
 
     #[test]
     fn version_host_and_order_are_checked() {
         let version = fresh().input(&meet(VERSION + 1, BOOT, [1; 32]));
-        assert_eq!(version, Err(Refusal::Version { theirs: VERSION + 1 }));
-        assert_eq!(fresh().input(&meet(VERSION, [9; 16], [1; 32])), Err(Refusal::OtherHost));
-        assert_eq!(fresh().input(&Datagram::Welcome), Err(Refusal::Protocol));
-        assert_eq!(fresh().input(&Datagram::Join { mac: [0; 32] }), Err(Refusal::Protocol));
+        assert_eq!(version, Err(HandshakeError::Version { theirs: VERSION + 1 }));
+        assert_eq!(fresh().input(&meet(VERSION, [9; 16], [1; 32])), Err(HandshakeError::OtherHost));
+        assert_eq!(fresh().input(&Datagram::Welcome), Err(HandshakeError::Protocol));
+        assert_eq!(fresh().input(&Datagram::Join { mac: [0; 32] }), Err(HandshakeError::Protocol));
     }
 }

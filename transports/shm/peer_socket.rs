@@ -23,8 +23,8 @@ use udeck_via::{Error, Result, Until};
 use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
-use crate::handshake::{Handshake, Refusal, Step};
-use crate::peer_socket_wire::{Datagram, Doorbells, Why};
+use crate::handshake::{Handshake, HandshakeError, Step};
+use crate::peer_socket_wire::{Datagram, Doorbells, RefusalReason};
 use crate::space::{Space, Taken};
 
 /// Upper bound of chunks that are entered into our page tables at one access; the others follow when they are first
@@ -55,7 +55,7 @@ struct State {
     /// The peer has said goodbye: its end is no loss.
     parted: bool,
     /// The peer's process is dead, or has closed the peer socket.
-    gone: bool,
+    has_left: bool,
 }
 
 enum Phase {
@@ -116,7 +116,7 @@ impl From<&str> for Ended {
 /// The answer to a connection request.
 pub enum Answer {
     Accepted { doorbells: Doorbells, hello: Hello },
-    Refused { why: Why, text: String },
+    Refused { why: RefusalReason, text: String },
 }
 
 struct PeerSegments {
@@ -212,7 +212,7 @@ impl PeerSocket {
             requests: HashMap::new(),
             connections: Vec::new(),
             parted: false,
-            gone: false,
+            has_left: false,
         };
         Arc::new(PeerSocket {
             socket,
@@ -264,8 +264,8 @@ impl PeerSocket {
     pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), Ended> {
         match socket::send(self.socket(), &datagram.encode(), fds) {
             Ok(true) => Ok(()),
-            Ok(false) => Err("it does not read its link (stopped, or stuck)".into()),
-            Err(error) => Err(Ended::by_call("writing to its link", &error)),
+            Ok(false) => Err("the peer does not read its socket (it is stopped or stuck)".into()),
+            Err(error) => Err(Ended::by_call("writing to its socket", &error)),
         }
     }
 
@@ -287,13 +287,13 @@ impl PeerSocket {
         match &mut state.phase {
             Phase::Meeting(handshake) => {
                 let step = handshake.input(&datagram).map_err(|refusal| match refusal {
-                    Refusal::Short(why) => Ended::Short(format!("it says: {why}")),
+                    HandshakeError::Short(why) => Ended::Short(format!("it says: {why}")),
                     other => Ended::Lost(other.to_string()),
                 })?;
                 match step {
                     Step::Send(answer) => self.send(&answer, &[])?,
                     Step::SendSegments(answer) => self.send(&answer, &ours)?,
-                    Step::Met { answer, peer } => {
+                    Step::Authenticated { answer, peer } => {
                         let _ = self.peer.set(peer);
                         self.adopt_segments(fds)
                             .map_err(|error| Ended::by_call("mapping the other process's arenas", &error))?;
@@ -319,7 +319,7 @@ impl PeerSocket {
                     Ok((_, control)) => control,
                     Err(error) => match Ended::by_call("mapping a control segment", &error) {
                         Ended::Short(text) => {
-                            self.send(&Datagram::Refuse { id, why: Why::Rejected, text }, &[])?;
+                            self.send(&Datagram::Refuse { id, why: RefusalReason::Rejected, text }, &[])?;
                             return Ok(Event::Nothing);
                         }
                         lost => return Err(lost),
@@ -340,7 +340,7 @@ impl PeerSocket {
             Datagram::Goodbye => state.parted = true,
             Datagram::Broken => return Ok(Event::Broken),
             Datagram::Meet { .. } | Datagram::Prove { .. } | Datagram::Join { .. } | Datagram::Welcome => {
-                return Err("a hand-shake on a link that is up".into());
+                return Err("a second hand-shake on its socket".into());
             }
         }
         self.changed.notify_all();
@@ -442,9 +442,10 @@ impl PeerSocket {
         state.connections.retain(|connection| connection.strong_count() > 0);
         state.connections.push(Arc::downgrade(connection));
         if let Phase::Down(ended) = &state.phase {
-            let (why, how) = (ended.words().to_owned(), if state.gone { Loss::Dead } else { Loss::Stuck });
+            let (why, how) =
+                (ended.words().to_owned(), if state.has_left { Loss::Dead } else { Loss::Unresponsive });
             drop(state);
-            connection.lose(&why, how);
+            connection.mark_lost(&why, how);
         }
     }
 
@@ -464,27 +465,27 @@ impl PeerSocket {
     pub fn down(&self, why: impl Into<Ended>, how: Loss) {
         let mut state = self.state.lock();
         let was_down = matches!(state.phase, Phase::Down(_));
-        if state.gone || (was_down && how != Loss::Dead) {
+        if state.has_left || (was_down && how != Loss::Dead) {
             return;
         }
-        state.gone = how == Loss::Dead;
+        state.has_left = how == Loss::Dead;
         let parted = state.parted;
         let ended = if parted { "the process has left the job".into() } else { why.into() };
         if !was_down {
             state.phase = Phase::Down(ended.clone());
         }
         let connections: Vec<_> = state.connections.iter().filter_map(Weak::upgrade).collect();
-        if state.gone {
+        if state.has_left {
             state.connections.clear();
         }
         drop(state);
         self.changed.notify_all();
         for connection in connections {
             match (parted, how) {
-                (true, Loss::Dead) => connection.part(),
+                (true, Loss::Dead) => connection.close_for_peer(),
                 // The peer has said goodbye, but has not left yet.
-                (true, Loss::Lied | Loss::Stuck) => {}
-                (false, how) => connection.lose(ended.words(), how),
+                (true, Loss::ProtocolError | Loss::Unresponsive) => {}
+                (false, how) => connection.mark_lost(ended.words(), how),
             }
         }
     }

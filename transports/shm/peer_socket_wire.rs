@@ -37,7 +37,7 @@ pub struct Doorbells {
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum RefusalReason {
     NoMatch,
     Rejected,
     Reliability,
@@ -59,7 +59,7 @@ pub enum Datagram {
     /// Acceptance of the request `id`.
     Accept { id: u32, doorbells: Doorbells, hello: Hello },
     /// Refusal of the request `id`.
-    Refuse { id: u32, why: Why, text: String },
+    Refuse { id: u32, why: RefusalReason, text: String },
     /// The process ends in order.
     Goodbye,
     /// The sender ended a connection of this peer socket by an error. The connection's state says which.
@@ -68,7 +68,7 @@ pub enum Datagram {
 
 /// Error: the bytes are no valid datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("malformed datagram on a link")]
+#[error("malformed datagram on a peer socket")]
 pub struct MalformedDatagram;
 
 impl Datagram {
@@ -153,9 +153,9 @@ impl Datagram {
             7 => Datagram::Refuse {
                 id: r.u32()?,
                 why: match r.u8()? {
-                    0 => Why::NoMatch,
-                    1 => Why::Rejected,
-                    2 => Why::Reliability,
+                    0 => RefusalReason::NoMatch,
+                    1 => RefusalReason::Rejected,
+                    2 => RefusalReason::Reliability,
                     _ => return Err(MalformedDatagram),
                 },
                 text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| MalformedDatagram)?,
@@ -280,7 +280,7 @@ mod tests {
             }),
             (any::<u32>(), "\\PC{0,100}").prop_map(|(id, text)| Datagram::Refuse {
                 id,
-                why: Why::Rejected,
+                why: RefusalReason::Rejected,
                 text
             }),
             Just(Datagram::Goodbye),

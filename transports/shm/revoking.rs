@@ -34,7 +34,7 @@ impl Visitor {
 
     /// Whether the peer may still be making the same access.
     pub fn is_inside(&self) -> bool {
-        !self.connection.incoming.sender().gate.is_over(self.epoch) && !self.connection.is_gone()
+        !self.connection.incoming.sender().gate.is_over(self.epoch) && !self.connection.has_left()
     }
 }
 

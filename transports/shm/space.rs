@@ -22,7 +22,7 @@ pub const MOST_OF_OTHERS: u64 = 32 * TIB;
 #[derive(Debug)]
 pub struct Space {
     quota: Arc<Quota<Option<i32>>>,
-    told: AtomicBool,
+    reported: AtomicBool,
 }
 
 /// Address space that the arenas behind one peer socket take.
@@ -30,7 +30,7 @@ pub type Taken = Share<Option<i32>>;
 
 impl Default for Space {
     fn default() -> Self {
-        Space { quota: Quota::new(MOST), told: AtomicBool::new(false) }
+        Space { quota: Quota::new(MOST), reported: AtomicBool::new(false) }
     }
 }
 
@@ -55,8 +55,8 @@ impl Space {
             let why = format!(
                 "no address space for arenas of {bytes} bytes: {whose} may have {most}, and {has} are taken; lower DECK_ARENA"
             );
-            if !self.told.swap(true, Ordering::Relaxed) {
-                say!("process {} is refused: {why} (said once)", process(pid));
+            if !self.reported.swap(true, Ordering::Relaxed) {
+                say!("process {} is refused: {why} (reported once)", process(pid));
             }
             io::Error::new(io::ErrorKind::QuotaExceeded, why)
         })

@@ -148,7 +148,7 @@ impl Drop for ShmNotifier {
         if udeck_sys::process::is_forked() {
             return;
         }
-        self.board.give_doorbell(self.doorbell);
+        self.board.release_doorbell(self.doorbell);
     }
 }
 
@@ -178,12 +178,12 @@ pub struct ShmWaiter {
     /// Share of the polls that is due to the hot rings (see [`ShmWaiter::is_turn_of_hot`]).
     share: usize,
     /// Number of calls of [`ShmWaiter::poll_hot`].
-    looks: u32,
+    hot_polls: u32,
     vacated_seen: u32,
 }
 
 /// The busiest ring alone does not answer the poll: other queues may have news.
-struct Unsettled;
+struct MoreToPoll;
 
 struct HotRing {
     bit: u32,
@@ -231,26 +231,26 @@ impl ShmWaiter {
             rung: Vec::new(),
             polls: 0,
             share: 0,
-            looks: 0,
+            hot_polls: 0,
             vacated_seen: 0,
         })
     }
 
     /// Polls the ring that was busy last. `Err` if this ring alone does not settle the poll.
     #[inline]
-    fn poll_first(&mut self) -> std::result::Result<Option<Ready>, Unsettled> {
+    fn poll_first(&mut self) -> std::result::Result<Option<Ready>, MoreToPoll> {
         self.polls += 1;
         if !self.news.is_empty() || self.has_vacated() {
-            return Err(Unsettled);
+            return Err(MoreToPoll);
         }
         let rings = self.hot.len();
         let Some(ring) = self.hot.get_mut(self.turn) else {
-            return if self.notifier.doorbell().has_news() { Err(Unsettled) } else { Ok(None) };
+            return if self.notifier.doorbell().has_news() { Err(MoreToPoll) } else { Ok(None) };
         };
         let position = ring.place.position();
         if self.burst >= BURST || position.wrapping_sub(self.burst_from) >= BURST {
             if rings > 1 || self.notifier.doorbell().has_news() {
-                return Err(Unsettled);
+                return Err(MoreToPoll);
             }
             // There are no other rings.
             (self.burst, self.burst_from) = (0, position);
@@ -260,7 +260,7 @@ impl ShmWaiter {
             self.burst += 1;
             return Ok(Some(ring.place.ready));
         }
-        if rings == 1 && !self.notifier.doorbell().has_news() { Ok(None) } else { Err(Unsettled) }
+        if rings == 1 && !self.notifier.doorbell().has_news() { Ok(None) } else { Err(MoreToPoll) }
     }
 
     /// Polls the ring that was busy last.
@@ -287,12 +287,12 @@ impl ShmWaiter {
     }
 
     #[cold]
-    fn look_twice(&mut self) -> Option<Ready> {
-        self.look_around().or_else(|| self.poll())
+    fn poll_all_queues_twice(&mut self) -> Option<Ready> {
+        self.poll_all_queues().or_else(|| self.poll())
     }
 
     /// Polls every queue that may have news, each ring as often as any other.
-    fn look_around(&mut self) -> Option<Ready> {
+    fn poll_all_queues(&mut self) -> Option<Ready> {
         if self.has_vacated() || self.notifier.doorbell().has_news() {
             self.refresh();
         }
@@ -327,12 +327,12 @@ impl ShmWaiter {
     /// Polls the ring that was busy last, while its burst lasts. Polls the others after it, and also on every second
     /// call.
     fn poll_hot(&mut self) -> Option<Ready> {
-        self.looks = self.looks.wrapping_add(1);
+        self.hot_polls = self.hot_polls.wrapping_add(1);
         let may_stay = self.may_stay();
         if may_stay && let Some(ready) = self.poll_turn() {
             return Some(ready);
         }
-        let sometimes = self.looks.is_multiple_of(2);
+        let sometimes = self.hot_polls.is_multiple_of(2);
         if may_stay && !sometimes {
             // The burst goes on: messages found before this call count, whichever function found them.
             return None;
@@ -492,13 +492,13 @@ impl Waiter for ShmWaiter {
     /// After [`BURST`] messages the others have their turn.
     #[inline]
     fn poll(&mut self) -> Option<Ready> {
-        self.poll_first().unwrap_or_else(|Unsettled| self.look_around())
+        self.poll_first().unwrap_or_else(|MoreToPoll| self.poll_all_queues())
     }
 
     #[inline]
     fn poll_all(&mut self) -> Option<Ready> {
         // Where no other queue can have news, one poll is enough.
-        self.poll_first().unwrap_or_else(|Unsettled| self.look_twice())
+        self.poll_first().unwrap_or_else(|MoreToPoll| self.poll_all_queues_twice())
     }
 
     fn sole_active(&mut self) -> Option<Ready> {

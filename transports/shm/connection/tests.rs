@@ -9,7 +9,7 @@ use crate::layout::CONTROL_BYTES;
 fn a_buffer_that_a_closed_peer_has_read_long_ago_stays_lent() {
     let (_fd, control) = create("positions", CONTROL_BYTES, PeerAccess::Write).unwrap();
     let collector = Collector::new(Direction::new(&Arc::new(control), 0));
-    let mut books = LentBooks {
+    let mut table = LentTable {
         collector,
         held: Vec::new(),
         position: Vec::new(),
@@ -18,18 +18,18 @@ fn a_buffer_that_a_closed_peer_has_read_long_ago_stays_lent() {
     };
     for later in [1 << 31, 1 << 32, (1 << 32) + 5] {
         let read = Position::START.plus(later);
-        books.hold(0, PostedBuffer::Caller(7), Position::START);
-        books.hold(1, PostedBuffer::Caller(8), read);
-        books.collect_unread(read);
+        table.hold(0, PostedBuffer::Caller(7), Position::START);
+        table.hold(1, PostedBuffer::Caller(8), read);
+        table.collect_unread(read);
         assert!(
-            matches!(books.held[0], Some(PostedBuffer::Caller(7))),
+            matches!(table.held[0], Some(PostedBuffer::Caller(7))),
             "read before the peer closed, after {later} messages"
         );
         assert_eq!(
-            books.returned.pop_front(),
+            table.returned.pop_front(),
             Some((8, TransferStatus::Unread)),
             "the peer closed before it read this one"
         );
-        assert_eq!(books.returned, []);
+        assert_eq!(table.returned, []);
     }
 }

@@ -106,7 +106,7 @@ impl ShmDevice {
         if pid == own || has < most {
             return false;
         }
-        if !std::mem::replace(&mut peer_sockets.told_of_enough, true) {
+        if !std::mem::replace(&mut peer_sockets.reported_quota, true) {
             report_peer_socket_limit(pid, has);
         }
         true
@@ -115,7 +115,7 @@ impl ShmDevice {
     /// Prints the shortage on stderr, once. No call of the program could return it, and callers only wait.
     #[cold]
     pub(super) fn report_shortage(&self, error: &io::Error) {
-        if std::mem::replace(&mut self.peer_sockets.lock().told_of_shortage, true) {
+        if std::mem::replace(&mut self.peer_sockets.lock().reported_shortage, true) {
             return;
         }
         let advice = if is_shortage(error) { format!(" ({})", descriptor_advice()) } else { String::new() };
@@ -131,7 +131,7 @@ impl ShmDevice {
         for peer_socket in peer_sockets {
             match peer_socket.meeting_for() {
                 Some(age) if age > MEETING_TIME => {
-                    peer_socket.down("the hand-shake took too long", Loss::Stuck);
+                    peer_socket.down("the hand-shake took too long", Loss::Unresponsive);
                     self.forget_peer_socket(&peer_socket);
                 }
                 Some(_) => meeting += 1,
@@ -147,7 +147,7 @@ impl ShmDevice {
 #[cold]
 fn report_peer_socket_limit(pid: Option<i32>, has: usize) {
     let pid = process(pid);
-    say!("process {pid} has {has} links with this NIC; no more of them are accepted (said once)");
+    say!("process {pid} has {has} peer sockets with this NIC; no more of them are accepted (reported once)");
 }
 
 /// Makes an address that no other NIC has: it is random, so that it cannot be squatted.

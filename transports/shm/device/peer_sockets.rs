@@ -17,10 +17,10 @@ use super::request::IncomingRequest;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
 use crate::peer_socket::{Ended, Event, PeerSocket, process};
-use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, Why};
+use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, RefusalReason};
 
 /// Reason of a peer socket's end when its socket was closed.
-const CLOSED_OR_DIED: &str = "closed its link or died";
+const CLOSED_OR_DIED: &str = "closed its connection or died";
 
 /// A peer's address, and the rank that it must prove to be; `None`: any process of the job.
 pub(super) type Whom = (Vec<u8>, Option<u32>);
@@ -33,9 +33,9 @@ pub(super) struct PeerSockets {
     pub all: Vec<(Arc<PeerSocket>, Vec<Token>)>,
     pub listening: Option<Token>,
     /// Whether stderr was told that a process wants more peer sockets than it may have.
-    pub told_of_enough: bool,
+    pub reported_quota: bool,
     /// Whether stderr was told that this process lacks descriptors.
-    pub told_of_shortage: bool,
+    pub reported_shortage: bool,
 }
 
 impl ShmDevice {
@@ -76,7 +76,7 @@ impl ShmDevice {
         peer_sockets.made.insert(whom, peer_socket.clone());
         drop(peer_sockets);
         if let Err(why) = peer_socket.send(&meet, &[]) {
-            peer_socket.down(why, Loss::Stuck);
+            peer_socket.down(why, Loss::Unresponsive);
             self.forget_peer_socket(&peer_socket);
         }
         peer_socket.wait_up(until)?;
@@ -155,19 +155,20 @@ impl ShmDevice {
                 Ok(socket::Received::Datagram { len, truncated: false, fds }) => {
                     match self.on_datagram(peer_socket, &buffer[..len], fds) {
                         Ok(()) => continue,
-                        Err(short @ Ended::Short(_)) => (short, Loss::Stuck),
-                        Err(lost) => (lost, Loss::Lied),
+                        Err(short @ Ended::Short(_)) => (short, Loss::Unresponsive),
+                        Err(lost) => (lost, Loss::ProtocolError),
                     }
                 }
-                Ok(socket::Received::Datagram { .. }) => {
-                    ("sent a datagram that is too long, or has too many descriptors".into(), Loss::Lied)
-                }
+                Ok(socket::Received::Datagram { .. }) => (
+                    "sent a datagram that is too long, or has too many descriptors".into(),
+                    Loss::ProtocolError,
+                ),
                 // The datagram waits, as do those behind it.
                 Err(error) if is_shortage(&error) && peer_socket.meeting_for().is_none() => {
                     self.report_shortage(&error);
                     return Interest::Rest(SHORTAGE_PAUSE);
                 }
-                Err(error) => (Ended::by_call("reading its link", &error), Loss::Stuck),
+                Err(error) => (Ended::by_call("reading from its socket", &error), Loss::Unresponsive),
             };
             self.end_peer_socket(peer_socket, why, how);
             if how == Loss::Dead || peer_socket.connections().is_empty() {
@@ -194,7 +195,7 @@ impl ShmDevice {
             Ended::Lost(why) => Ended::Lost(format!("process {}: {why}", process(peer_socket.pid))),
             Ended::Short(text) => {
                 // The request that we refuse waits for the end of the hand-shake, and may be gone.
-                let refusal = Datagram::Refuse { id: 0, why: Why::Rejected, text: text.clone() };
+                let refusal = Datagram::Refuse { id: 0, why: RefusalReason::Rejected, text: text.clone() };
                 let _ = peer_socket.send(&refusal, &[]);
                 Ended::Short(text)
             }
@@ -252,7 +253,7 @@ impl ShmDevice {
                 let listener = self.listeners.lock().get(&discriminator).cloned();
                 match listener {
                     Some(listener) => (listener.lock())(Box::new(request)),
-                    None => request.refuse(Why::NoMatch, ""),
+                    None => request.refuse(RefusalReason::NoMatch, ""),
                 }
             }
         }

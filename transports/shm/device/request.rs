@@ -9,7 +9,7 @@ use udeck_via::{Error, Result};
 use super::{ShmDevice, attach, establish};
 use crate::connection::{Connection, Loss};
 use crate::peer_socket::PeerSocket;
-use crate::peer_socket_wire::{Datagram, Doorbells, Why};
+use crate::peer_socket_wire::{Datagram, Doorbells, RefusalReason};
 
 /// A request that waits for this process's answer.
 pub(super) struct IncomingRequest {
@@ -23,15 +23,15 @@ pub(super) struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    pub(super) fn refuse(mut self, why: Why, text: &str) {
+    pub(super) fn refuse(mut self, why: RefusalReason, text: &str) {
         self.answer_refusal(why, text);
     }
 
-    fn answer_refusal(&mut self, why: Why, text: &str) {
+    fn answer_refusal(&mut self, why: RefusalReason, text: &str) {
         self.answered = true;
         let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
         if let Err(why) = self.peer_socket.send(&refusal, &[]) {
-            self.peer_socket.down(why, Loss::Stuck);
+            self.peer_socket.down(why, Loss::Unresponsive);
         }
     }
 }
@@ -61,18 +61,18 @@ impl Incoming for IncomingRequest {
         }
         let accept = Datagram::Accept { id: self.id, doorbells, hello: hello.clone() };
         self.peer_socket.send(&accept, &[]).map_err(|why| {
-            self.peer_socket.down(why.clone(), Loss::Stuck);
+            self.peer_socket.down(why.clone(), Loss::Unresponsive);
             why.into_error(self.peer_socket.pid)
         })?;
         Ok(endpoint)
     }
 
     fn reject(mut self: Box<Self>, reason: &str) {
-        self.answer_refusal(Why::Rejected, reason);
+        self.answer_refusal(RefusalReason::Rejected, reason);
     }
 
     fn reject_reliability(self: Box<Self>) {
-        self.refuse(Why::Reliability, "");
+        self.refuse(RefusalReason::Reliability, "");
     }
 }
 
@@ -82,7 +82,7 @@ impl Drop for IncomingRequest {
             return;
         }
         if !self.answered {
-            self.answer_refusal(Why::Rejected, "the request was dropped unanswered");
+            self.answer_refusal(RefusalReason::Rejected, "the request was dropped unanswered");
         }
     }
 }

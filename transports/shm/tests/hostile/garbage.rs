@@ -1,4 +1,4 @@
-//! A hundred thousand random writes into all memory that a peer can write, while the prey's program goes on.
+//! A hundred thousand random writes into all memory that a peer can write, while the victim's program goes on.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,8 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::{Arrival, Body, Inline, ShortArrival};
 use udeck_via::{Deadline, Error, MemHandle, RemoteBuffer, Vi};
 
-use super::prey::Prey;
-use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
+use super::attacker::{Attacker, Grip, LANDING, OUTBOX, PTAG};
+use super::victim::Victim;
 use crate::layout::Direction;
 
 const STEPS: u64 = 100_000;
@@ -60,12 +60,12 @@ fn getrandom_bytes() -> [u8; 8] {
 
 /// The connection under attack, and what its program has taken from it.
 struct Attack {
-    prey: Prey,
-    rogue: Rogue,
+    victim: Victim,
+    attacker: Attacker,
     grip: Grip,
     vi: Vi,
     taken: VecDeque<Arrival>,
-    /// Position of the rogue's next cell.
+    /// Position of the attacker's next cell.
     position: u32,
     random: Random,
     connections: u32,
@@ -76,19 +76,20 @@ struct Attack {
 #[test]
 fn random_words_break_nothing_but_their_own_connection() {
     let random = Random::seeded();
-    let mut prey = Prey::new();
-    let mut rogue = Rogue::admitted(prey.address());
-    let (grip, vi) = rogue.connect(&prey);
-    prey.serves_the_honest(0);
+    let mut victim = Victim::new();
+    let mut attacker = Attacker::admitted(victim.address());
+    let (grip, vi) = attacker.connect(&victim);
+    victim.serves_the_honest(0);
     let taken = VecDeque::new();
-    let mut attack = Attack { prey, rogue, grip, vi, taken, position: 0, random, connections: 1, in_runs: 0 };
+    let mut attack =
+        Attack { victim, attacker, grip, vi, taken, position: 0, random, connections: 1, in_runs: 0 };
     for step in 1..=STEPS {
         match attack.random.below(2) {
             0 => attack.write_something(),
             _ => attack.call_something(),
         }
         if step.is_multiple_of(LOOK) {
-            attack.prey.serves_the_honest(step);
+            attack.victim.serves_the_honest(step);
         }
     }
     println!("{} connections were broken", attack.connections - 1);
@@ -118,10 +119,10 @@ impl Attack {
                     len: random.value(),
                     rights: random.below(4) as u32,
                 };
-                self.rogue.board.view().window(MemHandle(handle)).expose(handle, exposed);
+                self.attacker.board.view().window(MemHandle(handle)).expose(handle, exposed);
             }
             5 => {
-                let doorbell = self.rogue.prey_board().doorbell(self.grip.doorbells.receive.doorbell);
+                let doorbell = self.attacker.victim_board().doorbell(self.grip.doorbells.receive.doorbell);
                 doorbell.ring(random.next() as u32);
             }
             6 => self.grip.stay_at(MemHandle(random.value() as u32)),
@@ -156,7 +157,7 @@ impl Attack {
     }
 
     fn call_something(&mut self) {
-        let block = |attack: &Self, len| attack.prey.nic.outbox().block(len, Fill::Zero);
+        let block = |attack: &Self, len| attack.victim.nic.outbox().block(len, Fill::Zero);
         let result = match self.random.below(16) {
             0..=4 => self.take(),
             5 | 6 => {
@@ -182,7 +183,7 @@ impl Attack {
                 Ok(())
             }
             12 => {
-                let _ = self.prey.cq.poll();
+                let _ = self.victim.cq.poll();
                 Ok(())
             }
             13 => {
@@ -191,7 +192,7 @@ impl Attack {
             }
             14 if self.random.below(100) == 0 => {
                 let tag = self.vi.attributes().ptag;
-                self.prey.nic.window(64, tag).and_then(|window| window.revoke(Deadline::now()).map(drop))
+                self.victim.nic.window(64, tag).and_then(|window| window.revoke(Deadline::now()).map(drop))
             }
             _ => Ok(()),
         };
@@ -201,7 +202,7 @@ impl Attack {
                 Error::Full { .. }
                 | Error::NoMemory { .. }
                 | Error::RdmaProtection { .. }
-                // A window is revoked while the rogue says that it is writing.
+                // A window is revoked while the attacker says that it is writing.
                 | Error::Timeout { .. },
             ) => {}
             Err(Error::Closed | Error::Lost(_)) => self.connect_again(),
@@ -236,7 +237,7 @@ impl Attack {
     }
 
     fn connect_again(&mut self) {
-        let (grip, vi) = self.rogue.connect(&self.prey);
+        let (grip, vi) = self.attacker.connect(&self.victim);
         (self.grip, self.vi) = (grip, vi);
         self.position = 0;
         self.connections += 1;

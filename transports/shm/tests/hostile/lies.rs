@@ -10,41 +10,41 @@ use udeck_via::{
     Block, Descriptor, Error, MemHandle, Reading, RemoteBuffer, State, Status, Vi, ViAttributes,
 };
 
-use super::prey::{Prey, soon};
-use super::rogue::{Grip, LANDING, OUTBOX, PTAG, Rogue};
+use super::attacker::{Attacker, Grip, LANDING, OUTBOX, PTAG};
+use super::victim::{Victim, soon};
 use crate::board::{READABLE, WRITABLE};
 use crate::cell;
 
 struct Scene {
-    prey: Prey,
-    rogue: Rogue,
+    victim: Victim,
+    attacker: Attacker,
     grip: Grip,
     vi: Vi,
 }
 
 impl Scene {
     fn new() -> Self {
-        let prey = Prey::new();
-        let mut rogue = Rogue::admitted(prey.address());
-        let (grip, vi) = rogue.connect(&prey);
-        Scene { prey, rogue, grip, vi }
+        let victim = Victim::new();
+        let mut attacker = Attacker::admitted(victim.address());
+        let (grip, vi) = attacker.connect(&victim);
+        Scene { victim, attacker, grip, vi }
     }
 
     fn block(&self) -> Block {
-        self.prey.nic.outbox().block(500, Fill::Zero).unwrap()
+        self.victim.nic.outbox().block(500, Fill::Zero).unwrap()
     }
 
     fn blocks_out(&self) -> usize {
-        self.prey.nic.outbox().usage().blocks
+        self.victim.nic.outbox().usage().blocks
     }
 
-    /// Asserts that the rogue's connection is over for this reason and no other.
+    /// Asserts that the attacker's connection is over for this reason and no other.
     fn assert_lost_because(mut self, error: &Error, reason: &str) {
         assert!(matches!(error, Error::Lost(why) if why.contains(reason)), "{error}");
         assert!(matches!(self.vi.send_inline(None, &[], b"more"), Err(Error::Lost(_))));
-        let (grip, mut other) = self.rogue.connect(&self.prey);
+        let (grip, mut other) = self.attacker.connect(&self.victim);
         other.send_inline(None, &[], b"the link is none the worse").unwrap();
-        self.prey.serves_the_honest(1);
+        self.victim.serves_the_honest(1);
         drop((grip, other));
     }
 }
@@ -72,7 +72,7 @@ fn more_read_than_was_sent() {
     }
 }
 
-/// The prey publishes its read position in memory that the rogue can write, so it must not read the position back
+/// The victim publishes its read position in memory that the attacker can write, so it must not read the position back
 /// from there.
 #[test]
 fn a_word_put_into_the_readers_mouth() {
@@ -85,8 +85,8 @@ fn a_word_put_into_the_readers_mouth() {
     }
 }
 
-/// The prey tells the rogue how far it has read when it hangs up: the rogue takes back the other messages, and the
-/// prey may be holding those that it has read.
+/// The victim tells the attacker how far it has read when it hangs up: the attacker takes back the other messages, and the
+/// victim may be holding those that it has read.
 #[test]
 fn a_liar_is_told_what_was_read_of_it() {
     let mut scene = Scene::new();
@@ -109,16 +109,16 @@ fn a_liar_is_told_what_was_read_of_it() {
 /// The peer may only be stopped, and go on later in the middle of a message.
 #[test]
 fn a_peer_that_is_stuck_keeps_what_it_reads() {
-    let Scene { prey, rogue, grip, mut vi } = Scene::new();
-    let region = prey.nic.region(500, vi.attributes().ptag).unwrap();
+    let Scene { victim, attacker, grip, mut vi } = Scene::new();
+    let region = victim.nic.region(500, vi.attributes().ptag).unwrap();
     vi.post_send(Descriptor::new([region])).unwrap();
     let deadline = soon();
     while vi.send_inline(None, &[], b"?").is_ok() || vi.state() == State::Connected {
         assert!(!deadline.passed(), "the link is up still");
-        rogue.ask_in_vain();
+        attacker.ask_in_vain();
     }
-    assert!(vi.send_done().is_none(), "the rogue may be reading it");
-    drop((rogue, grip));
+    assert!(vi.send_done().is_none(), "the attacker may be reading it");
+    drop((attacker, grip));
     assert_eq!(vi.send_wait(soon()).unwrap().status, Status::TransportError);
 }
 
@@ -127,11 +127,11 @@ fn a_peer_that_is_stuck_keeps_what_it_reads() {
 fn a_short_message_longer_than_its_cell() {
     for len in [PAYLOAD_BYTES + 1, 200, 255] {
         let mut scene = Scene::new();
-        let prey = &scene.prey;
-        let posting = Vi::new(&prey.nic, ViAttributes::new(prey.nic.ptag())).unwrap();
-        let (mut grip, mut vi) = scene.rogue.connect_by(|| prey.accept_by(posting));
+        let victim = &scene.victim;
+        let posting = Vi::new(&victim.nic, ViAttributes::new(victim.nic.ptag())).unwrap();
+        let (mut grip, mut vi) = scene.attacker.connect_by(|| victim.accept_by(posting));
         for _ in 0..2 {
-            let region = prey.nic.region(500, vi.attributes().ptag).unwrap();
+            let region = victim.nic.region(500, vi.attributes().ptag).unwrap();
             vi.post_receive(Descriptor::new([region])).unwrap();
         }
         let (meta, aux) = cell::inline(PAYLOAD_BYTES, Some(7));
@@ -175,16 +175,16 @@ fn the_end_is_named_after_the_last_message() {
     for sent in 1..=3 {
         let mut scene = Scene::new();
         // The announcement from when the connection was made is not under test.
-        while scene.prey.cq.poll().is_some() {}
+        while scene.victim.cq.poll().is_some() {}
         let (meta, aux) = cell::inline(4, None);
         (0..sent).for_each(|_| scene.grip.push(meta, aux, &[0]));
         let theirs = crate::layout::Direction::new(&scene.grip.control, 0);
         theirs.sender().state.store(crate::layout::CLOSED, Ordering::Release);
         let doorbell = scene.grip.doorbells.receive;
-        scene.rogue.prey_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
+        scene.attacker.victim_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
         let mut messages = 0;
         loop {
-            assert!(scene.prey.cq.poll().is_some(), "the end after {sent} messages was not named");
+            assert!(scene.victim.cq.poll().is_some(), "the end after {sent} messages was not named");
             match scene.vi.arrival() {
                 Ok(arrival) => messages += usize::from(arrival.is_some()),
                 Err(error) => break assert!(matches!(error, Error::Closed), "{error}"),
@@ -197,10 +197,10 @@ fn the_end_is_named_after_the_last_message() {
 /// A program that sleeps on a completion queue learns of a peer's end only there.
 #[test]
 fn the_end_of_a_process_is_named() {
-    let Scene { mut prey, rogue, grip, mut vi } = Scene::new();
-    while prey.cq.poll().is_some() {}
-    drop((rogue, grip));
-    assert!(prey.cq.wait(soon(), || false).is_some(), "both of its queues have news");
+    let Scene { mut victim, attacker, grip, mut vi } = Scene::new();
+    while victim.cq.poll().is_some() {}
+    drop((attacker, grip));
+    assert!(victim.cq.wait(soon(), || false).is_some(), "both of its queues have news");
     assert!(matches!(vi.arrival(), Err(Error::Lost(_))));
 }
 
@@ -222,13 +222,13 @@ fn a_token_that_was_never_lent() {
 /// come back.
 #[test]
 fn a_lost_link_is_a_transport_error() {
-    let Scene { prey, rogue, grip, mut vi } = Scene::new();
+    let Scene { victim, attacker, grip, mut vi } = Scene::new();
     for len in [500, 600, 700] {
-        let region = prey.nic.region(len, vi.attributes().ptag).unwrap();
+        let region = victim.nic.region(len, vi.attributes().ptag).unwrap();
         vi.post_send(Descriptor::new([region])).unwrap();
     }
     grip.returner.give_back(0);
-    drop((rogue, grip));
+    drop((attacker, grip));
     for (status, len) in [(Status::Done, 500), (Status::TransportError, 600), (Status::Flushed, 700)] {
         let completion = vi.send_wait(soon()).unwrap();
         assert_eq!((completion.status, completion.descriptor.unwrap().len()), (status, len));
@@ -269,28 +269,28 @@ fn a_message_without_memory_behind_it() {
     const SPARSE: usize = 64 << 20;
     let there = CHUNK as u64;
     for segment in [(0, SPARSE), (there, 1), (there - 1, 2), (SPARSE as u64 - 1, 1), (there - 500, CHUNK)] {
-        let prey = Prey::new();
-        let mut rogue = Rogue::sparse(prey.address(), SPARSE);
-        let (mut grip, mut vi) = rogue.connect(&prey);
+        let victim = Victim::new();
+        let mut attacker = Attacker::sparse(victim.address(), SPARSE);
+        let (mut grip, mut vi) = attacker.connect(&victim);
         let (meta, aux, words, used) = cell::lent(&[(there - 500, 500)], &[], 0, None);
         grip.push(meta, aux, &words[..used]);
         drop(vi.arrival().unwrap().expect("what is there may be lent"));
         let (meta, aux, words, used) = cell::lent(&[segment], b"head", 1, None);
         grip.push(meta, aux, &words[..used]);
         let error = vi.arrival().expect_err("what is not there may not");
-        assert_eq!(rogue.outbox_memory(), there, "{segment:?} took memory");
-        Scene { prey, rogue, grip, vi }.assert_lost_because(&error, "where it has no memory");
+        assert_eq!(attacker.outbox_memory(), there, "{segment:?} took memory");
+        Scene { victim, attacker, grip, vi }.assert_lost_because(&error, "where it has no memory");
     }
 }
 
-/// Most of a window that the prey writes to has no memory. The prey's writes take memory for what they write, and no
+/// Most of a window that the victim writes to has no memory. The victim's writes take memory for what they write, and no
 /// more.
 #[test]
 fn a_window_without_memory_behind_it() {
     let mut scene = Scene::new();
     let handle = MemHandle(3 << 16 | 4);
     let exposed = Exposed { tag: PTAG.0, offset: 0, len: LANDING as u64, rights: WRITABLE };
-    scene.rogue.board.view().window(handle).expose(handle.0, exposed);
+    scene.attacker.board.view().window(handle).expose(handle.0, exposed);
     let to = RemoteBuffer { handle, offset: 0, len: LANDING };
     let mut block = scene.block();
     block.bytes_mut().fill(0xee);
@@ -298,34 +298,38 @@ fn a_window_without_memory_behind_it() {
     // If the system gives huge pages to all shared memory, one page is a whole chunk.
     let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     if setting.is_ok_and(|setting| setting.contains("[never]") || setting.contains("[advise]")) {
-        assert!(scene.rogue.landing_memory() < CHUNK as u64 / 8, "{} bytes", scene.rogue.landing_memory());
+        assert!(
+            scene.attacker.landing_memory() < CHUNK as u64 / 8,
+            "{} bytes",
+            scene.attacker.landing_memory()
+        );
     }
-    assert_eq!(scene.rogue.bytes_in_landing(), 500);
+    assert_eq!(scene.attacker.bytes_in_landing(), 500);
 }
 
-/// The rogue's landing arena has no memory where the prey reads it, or has given it up: the read takes none.
+/// The attacker's landing arena has no memory where the victim reads it, or has given it up: the read takes none.
 #[test]
 fn a_window_to_read_without_memory_behind_it() {
     for punched in [false, true] {
         let mut scene = Scene::new();
         if punched {
-            scene.rogue.fill_landing();
+            scene.attacker.fill_landing();
         }
         let handle = MemHandle(3 << 16 | 4);
         let exposed = Exposed { tag: PTAG.0, offset: 0, len: LANDING as u64, rights: READABLE };
-        scene.rogue.board.view().window(handle).expose(handle.0, exposed);
+        scene.attacker.board.view().window(handle).expose(handle.0, exposed);
         let read = |scene: &mut Scene, byte: u8| {
             let from = RemoteBuffer { handle, offset: LANDING - 250_000, len: 250_000 };
-            let into = scene.prey.nic.outbox().block(250_000, Fill::Zero).unwrap();
+            let into = scene.victim.nic.outbox().block(250_000, Fill::Zero).unwrap();
             let Ok(Reading::Done(block)) = scene.vi.rdma_read(into, from) else { panic!("it may be read") };
             assert!(block.bytes().iter().all(|read| *read == byte), "{punched}");
         };
         if punched {
             read(&mut scene, 0xee);
-            scene.rogue.punch_landing();
+            scene.attacker.punch_landing();
         }
         read(&mut scene, 0);
-        assert_eq!(scene.rogue.landing_memory(), 0, "the read took memory, {punched}");
+        assert_eq!(scene.attacker.landing_memory(), 0, "the read took memory, {punched}");
     }
 }
 
@@ -358,7 +362,7 @@ fn a_window_outside_the_landing() {
         (0, 500, PTAG.0 + 1),
     ] {
         scene
-            .rogue
+            .attacker
             .board
             .view()
             .window(handle)
@@ -370,9 +374,9 @@ fn a_window_outside_the_landing() {
     }
     // The connection goes on, and no byte was written.
     let exposed = Exposed { tag: PTAG.0, offset: end - 500, len: 500, rights: WRITABLE };
-    assert_eq!(scene.rogue.bytes_in_landing(), 0);
-    scene.rogue.board.view().window(handle).expose(handle.0, exposed);
+    assert_eq!(scene.attacker.bytes_in_landing(), 0);
+    scene.attacker.board.view().window(handle).expose(handle.0, exposed);
     scene.vi.rdma_write(block, RemoteBuffer { handle, offset: 0, len: LEN }, None).unwrap();
-    assert_eq!(scene.rogue.bytes_in_landing(), LEN);
-    scene.prey.serves_the_honest(2);
+    assert_eq!(scene.attacker.bytes_in_landing(), LEN);
+    scene.victim.serves_the_honest(2);
 }

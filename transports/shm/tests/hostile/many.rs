@@ -6,87 +6,87 @@ use udeck_faults::{Disguise, wrapped};
 use udeck_sys::segment::PeerAccess;
 use udeck_via::MemHandle;
 
-use super::prey::{Prey, SECRET, await_descriptors, descriptors, soon};
-use super::rogue::Rogue;
+use super::attacker::Attacker;
+use super::victim::{SECRET, Victim, await_descriptors, descriptors, soon};
 use crate::arenas::{MAX_ARENA, Segment};
-use crate::peer_socket_wire::{Datagram, Why};
+use crate::peer_socket_wire::{Datagram, RefusalReason};
 use crate::space::MOST;
 
-/// Counts the mapped control segments of rogues.
+/// Counts the mapped control segments of attackers.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().filter(|line| line.contains("rogue-control")).count()
+    maps.lines().filter(|line| line.contains("attacker-control")).count()
 }
 
-/// The rogue says that it stays inside a window, over each connection that it makes, and the prey closes each connection.
+/// The attacker says that it stays inside a window, over each connection that it makes, and the victim closes each connection.
 #[test]
 fn connections_that_a_peer_never_leaves_have_a_bound() {
     const MOST: usize = 1000;
-    let mut prey = Prey::with(|nic| wrapped(&nic, Disguise::named("shm0").taking(MOST)));
-    let mut rogue = Rogue::admitted(prey.address());
+    let mut victim = Victim::with(|nic| wrapped(&nic, Disguise::named("shm0").taking(MOST)));
+    let mut attacker = Attacker::admitted(victim.address());
     // The honest peer has no rank either, and uses one connection.
     for _ in 1..MOST {
-        let (grip, vi) = rogue.connect(&prey);
+        let (grip, vi) = attacker.connect(&victim);
         grip.stay_at(MemHandle(0x12345));
         drop((vi, grip));
     }
     let before = mapped();
     for _ in 0..10 {
         let (fd, _) =
-            udeck_sys::segment::create("rogue-control", crate::layout::CONTROL_BYTES, PeerAccess::Write)
+            udeck_sys::segment::create("attacker-control", crate::layout::CONTROL_BYTES, PeerAccess::Write)
                 .unwrap();
-        rogue.request(fd.as_fd());
-        match rogue.receive().expect("an answer").datagram {
-            Datagram::Refuse { why: Why::Rejected, text, .. } => {
+        attacker.request(fd.as_fd());
+        match attacker.receive().expect("an answer").datagram {
+            Datagram::Refuse { why: RefusalReason::Rejected, text, .. } => {
                 assert!(text.contains(&format!("{MOST} connections")), "{text}");
             }
             other => panic!("{other:?}"),
         }
     }
-    // (The answer to the last request may be here before the prey has dropped its mapping.)
+    // (The answer to the last request may be here before the victim has dropped its mapping.)
     let deadline = soon();
     while mapped() > before {
         assert!(!deadline.passed(), "what is refused is not kept");
         std::thread::yield_now();
     }
-    prey.serves_the_honest(1);
-    drop(rogue);
+    victim.serves_the_honest(1);
+    drop(attacker);
     // A dead process has left the window.
-    let mut next = Rogue::admitted(prey.address());
+    let mut next = Attacker::admitted(victim.address());
     let deadline = soon();
     loop {
-        prey.nic.reclaim();
+        victim.nic.reclaim();
         if mapped() < 10 {
             break;
         }
         assert!(!deadline.passed(), "{} are kept", mapped());
         std::thread::yield_now();
     }
-    drop(next.connect(&prey));
+    drop(next.connect(&victim));
 }
 
 /// The arenas have the greatest length, and no memory.
 #[test]
 fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
-    let mut prey = Prey::new();
+    let mut victim = Victim::new();
     let before = descriptors();
     let [outbox, landing] = [Segment::outbox(MAX_ARENA).unwrap(), Segment::landing(MAX_ARENA).unwrap()];
-    let address = prey.address().to_vec();
+    let address = victim.address().to_vec();
     let peer_socket = || {
-        let mut rogue = Rogue::silent(&address);
-        let board = rogue.board.fd().try_clone_to_owned().unwrap();
+        let mut attacker = Attacker::silent(&address);
+        let board = attacker.board.fd().try_clone_to_owned().unwrap();
         let segments = [board.as_fd(), outbox.fd(), landing.fd()];
-        let answer = rogue.meet(SECRET, Some(segments));
-        answer.is_some_and(|answer| matches!(answer.datagram, Datagram::Welcome)).then_some(rogue)
+        let answer = attacker.meet(SECRET, Some(segments));
+        answer.is_some_and(|answer| matches!(answer.datagram, Datagram::Welcome)).then_some(attacker)
     };
     // The honest peer's arenas take some of the address space.
     let room = MOST as usize / (2 * MAX_ARENA) - 1;
     let mut peer_sockets: Vec<_> = (0..room).map(|_| peer_socket().expect("so many are let in")).collect();
     assert!(peer_socket().is_none(), "more than there is room for");
-    prey.serves_the_honest(1);
-    drop(Rogue::admitted(prey.address()));
+    victim.serves_the_honest(1);
+    drop(Attacker::admitted(victim.address()));
     peer_sockets.pop();
-    // The prey hears of its end some time later.
+    // The victim hears of its end some time later.
     let deadline = soon();
     while peer_sockets.len() < room {
         assert!(!deadline.passed());
@@ -94,5 +94,5 @@ fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
     }
     drop((peer_sockets, outbox, landing));
     await_descriptors(before);
-    prey.serves_the_honest(2);
+    victim.serves_the_honest(2);
 }

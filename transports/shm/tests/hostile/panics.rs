@@ -6,7 +6,7 @@ use udeck_sys::reactor::Reactor;
 use udeck_sys::socket;
 use udeck_via::{Cq, Error, Listener, NetAddress};
 
-use super::prey::{SECRET, nic, soon, vi};
+use super::victim::{SECRET, nic, soon, vi};
 use crate::Options;
 
 fn assert_told(error: Error) {

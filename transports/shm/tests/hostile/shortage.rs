@@ -13,9 +13,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use udeck_via::{Cq, Error, NetAddress};
 
-use super::prey::{self, Prey};
-use super::rogue::Rogue;
-use crate::peer_socket_wire::{Datagram, Why};
+use super::attacker::Attacker;
+use super::victim::{self, Victim};
+use crate::peer_socket_wire::{Datagram, RefusalReason};
 
 const NAME: &str = "tests::hostile::shortage::a_process_without_descriptors_serves_later";
 /// Set in the process that runs out of descriptors.
@@ -32,7 +32,7 @@ fn a_process_without_descriptors_serves_later() {
         return run_out_and_recover();
     }
     let mut short = Short::start(NAME);
-    let mut early = Rogue::silent(&short.address);
+    let mut early = Attacker::silent(&short.address);
     let told = short.line_of_errors();
     assert!(told.contains("cannot accept connections"), "{told}");
     assert!(
@@ -40,8 +40,8 @@ fn a_process_without_descriptors_serves_later() {
         "{told}"
     );
     short.recover();
-    early.meet(prey::SECRET, None).expect("it was left in the backlog, and is served now");
-    drop(Rogue::admitted(&short.address));
+    early.meet(victim::SECRET, None).expect("it was left in the backlog, and is served now");
+    drop(Attacker::admitted(&short.address));
     short.end_without_another_word();
 }
 
@@ -55,14 +55,14 @@ fn a_request_without_descriptors_waits() {
     }
     let mut short = Short::start(KEEPS);
     short.recover();
-    let peer = Rogue::admitted(&short.address);
+    let peer = Attacker::admitted(&short.address);
     short.run_out();
     peer.ask_in_vain();
     let told = short.line_of_errors();
     assert!(told.contains("cannot accept connections") && told.contains("raise it with ulimit -n"), "{told}");
     short.recover();
     let answer = peer.receive().expect("the link is there").datagram;
-    assert!(matches!(answer, Datagram::Refuse { why: Why::NoMatch, .. }), "{answer:?}");
+    assert!(matches!(answer, Datagram::Refuse { why: RefusalReason::NoMatch, .. }), "{answer:?}");
     drop(peer);
     short.end_without_another_word();
 }
@@ -74,7 +74,7 @@ fn run_out_and_recover() {
         std::thread::sleep(Duration::from_secs(60));
         std::process::exit(2);
     });
-    let nic = prey::nic();
+    let nic = victim::nic();
     let limit = Rlimit { current: Some(DESCRIPTORS), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let all = || std::iter::from_fn(|| File::open("/dev/null").ok()).collect::<Vec<_>>();
@@ -96,14 +96,14 @@ fn a_connect_without_descriptors_leaves_nothing_behind() {
     if let Some(address) = std::env::var_os(CONNECTS_TO) {
         return connect_with_few(address.as_encoded_bytes());
     }
-    let mut prey = Prey::new();
+    let mut victim = Victim::new();
     let connector = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", CONNECTS, "--nocapture"])
-        .env(CONNECTS_TO, OsStr::from_bytes(prey.address()))
+        .env(CONNECTS_TO, OsStr::from_bytes(victim.address()))
         .output()
         .unwrap();
     assert!(connector.status.success(), "{}", String::from_utf8_lossy(&connector.stderr));
-    prey.serves_the_honest(1);
+    victim.serves_the_honest(1);
 }
 
 /// Runs in the child process.
@@ -111,16 +111,18 @@ fn connect_with_few(address: &[u8]) {
     let limit = Rlimit { current: Some(DESCRIPTORS), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
     let to = NetAddress { host: address.to_vec(), discriminator: b"nobody".to_vec() };
-    let without_nic = prey::descriptors();
+    let without_nic = victim::descriptors();
     for spare in 0.. {
-        prey::await_descriptors(without_nic);
-        let nic = prey::nic();
+        victim::await_descriptors(without_nic);
+        let nic = victim::nic();
         let queue = Cq::new(&nic).unwrap();
         let connect = || {
             let queue = queue.handle();
-            prey::vi(&nic).connect(&to, &queue, &queue, &[], prey::soon()).expect_err("nobody listens there")
+            victim::vi(&nic)
+                .connect(&to, &queue, &queue, &[], victim::soon())
+                .expect_err("nobody listens there")
         };
-        let before = prey::descriptors();
+        let before = victim::descriptors();
         let mut hoard: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
         hoard.truncate(hoard.len() - spare);
         let error = connect();
@@ -130,7 +132,7 @@ fn connect_with_few(address: &[u8]) {
             assert!(spare > 3, "with {spare} to spare");
             break;
         }
-        prey::await_descriptors(before);
+        victim::await_descriptors(before);
         let again = connect();
         assert!(matches!(again, Error::NoMatch(_)), "{again}; with {spare} to spare it was: {error}");
     }

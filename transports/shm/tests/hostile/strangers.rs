@@ -18,8 +18,8 @@ use udeck_via::auth::{Claim, Keys};
 use udeck_via::transport::Hello;
 use udeck_via::{Cq, Error, NetAddress, Reliability};
 
-use super::prey::{NAME, Prey, SECRET, await_descriptors, descriptors, soon, vi};
-use super::rogue::{LANDING, OUTBOX, Rogue};
+use super::attacker::{Attacker, LANDING, OUTBOX};
+use super::victim::{NAME, SECRET, Victim, await_descriptors, descriptors, soon, vi};
 use crate::arenas::MAX_ARENA;
 use crate::board::BOARD_BYTES;
 use crate::connection::Loss;
@@ -27,7 +27,7 @@ use crate::device::MAX_PEER_SOCKETS;
 use crate::handshake::Handshake;
 use crate::layout::CONTROL_BYTES;
 use crate::peer_socket::{Event, PeerSocket};
-use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM, VERSION, Why};
+use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM, RefusalReason, VERSION};
 
 const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
 /// Set in the process of the other user: the address to which it connects.
@@ -42,11 +42,11 @@ fn meet() -> Datagram {
 }
 
 /// Asserts that `act` changes nothing for others and leaves no descriptor behind.
-fn leaves_no_trace(act: impl FnOnce(&Prey)) {
-    let mut prey = Prey::new();
+fn leaves_no_trace(act: impl FnOnce(&Victim)) {
+    let mut victim = Victim::new();
     let before = descriptors();
-    act(&prey);
-    prey.serves_the_honest(1);
+    act(&victim);
+    victim.serves_the_honest(1);
     await_descriptors(before);
 }
 
@@ -54,7 +54,7 @@ fn leaves_no_trace(act: impl FnOnce(&Prey)) {
 #[test]
 fn another_user_is_no_way() {
     if let Some(address) = std::env::var_os(CONNECTS_TO) {
-        let nic = super::prey::nic();
+        let nic = super::victim::nic();
         let to = NetAddress { host: address.into_vec(), discriminator: NAME.to_vec() };
         let queue = Cq::new(&nic).unwrap();
         let (mut vi, queue) = (vi(&nic), queue.handle());
@@ -65,10 +65,10 @@ fn another_user_is_no_way() {
     if socket::own_uid() != 0 {
         return println!("skipped: needs root, to run a process as another user");
     }
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         let other = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", ANOTHER_USER, "--nocapture"])
-            .env(CONNECTS_TO, OsStr::from_bytes(prey.address()))
+            .env(CONNECTS_TO, OsStr::from_bytes(victim.address()))
             .uid(65_534)
             .output();
         match other {
@@ -90,10 +90,10 @@ fn an_admitted_process_has_so_many_links_and_no_more() {
     if let Some(address) = std::env::var_os(LINKS_TO) {
         return link_often(address.as_encoded_bytes());
     }
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         let other = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", LINKS_OFTEN, "--nocapture"])
-            .env(LINKS_TO, OsStr::from_bytes(prey.address()))
+            .env(LINKS_TO, OsStr::from_bytes(victim.address()))
             .output()
             .unwrap();
         assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
@@ -103,14 +103,14 @@ fn an_admitted_process_has_so_many_links_and_no_more() {
 /// Runs in the child process.
 fn link_often(address: &[u8]) {
     let peer_socket = || {
-        let mut rogue = Rogue::silent(address);
-        rogue.meet(SECRET, None).is_some().then_some(rogue)
+        let mut attacker = Attacker::silent(address);
+        attacker.meet(SECRET, None).is_some().then_some(attacker)
     };
     let mut peer_sockets: Vec<_> =
         (0..MAX_PEER_SOCKETS).map(|_| peer_socket().expect("so many are let in")).collect();
     assert!((0..3).all(|_| peer_socket().is_none()), "more than {MAX_PEER_SOCKETS}");
     peer_sockets.truncate(MAX_PEER_SOCKETS / 2);
-    // The prey hears of their end some time later.
+    // The victim hears of their end some time later.
     let deadline = soon();
     while peer_sockets.len() < MAX_PEER_SOCKETS {
         assert!(!deadline.passed(), "{} are let in again", peer_sockets.len());
@@ -121,15 +121,15 @@ fn link_often(address: &[u8]) {
 
 #[test]
 fn without_the_secret() {
-    leaves_no_trace(|prey| {
-        let mut stranger = Rogue::silent(prey.address());
+    leaves_no_trace(|victim| {
+        let mut stranger = Attacker::silent(victim.address());
         assert!(stranger.meet([8; 32], None).is_none(), "hung up");
     });
 }
 
 #[test]
 fn ten_thousand_random_datagrams() {
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         let before = descriptors();
         let mut bytes = [0; 200];
         for number in 0..10_000usize {
@@ -138,7 +138,7 @@ fn ten_thousand_random_datagrams() {
             bytes[0] = if number.is_multiple_of(2) { (number / 2 % 9) as u8 } else { bytes[0] };
             let len = 1 + usize::from(bytes[199]);
             let socket = loop {
-                match socket::connect_to(prey.address()) {
+                match socket::connect_to(victim.address()) {
                     Ok(socket) => break socket,
                     // The backlog is full.
                     Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
@@ -148,7 +148,7 @@ fn ten_thousand_random_datagrams() {
             assert!(socket::send(socket.as_fd(), &bytes[..len.min(200)], &[]).unwrap());
             drop(socket);
             if number.is_multiple_of(100) {
-                // Each stranger holds a few descriptors of the prey until the prey has read its datagram.
+                // Each stranger holds a few descriptors of the victim until the victim has read its datagram.
                 await_descriptors(before);
             }
         }
@@ -157,9 +157,9 @@ fn ten_thousand_random_datagrams() {
 
 #[test]
 fn more_descriptors_than_a_datagram_carries() {
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         const MANY: usize = 16;
-        let stranger = Rogue::silent(prey.address());
+        let stranger = Attacker::silent(victim.address());
         let carried = [stranger.socket(); MANY];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -172,9 +172,9 @@ fn more_descriptors_than_a_datagram_carries() {
 
 #[test]
 fn oversized_datagrams() {
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         for len in [MAX_DATAGRAM + 1, 10 * MAX_DATAGRAM] {
-            let stranger = Rogue::silent(prey.address());
+            let stranger = Attacker::silent(victim.address());
             assert!(socket::send(stranger.socket(), &vec![1; len], &[]).unwrap());
             assert!(stranger.receive().is_none(), "hung up");
         }
@@ -183,10 +183,10 @@ fn oversized_datagrams() {
 
 #[test]
 fn a_second_hand_shake_ends_the_link() {
-    leaves_no_trace(|prey| {
-        let rogue = Rogue::admitted(prey.address());
-        rogue.send(&meet(), &[]);
-        assert!(rogue.receive().is_none(), "hung up");
+    leaves_no_trace(|victim| {
+        let attacker = Attacker::admitted(victim.address());
+        attacker.send(&meet(), &[]);
+        assert!(attacker.receive().is_none(), "hung up");
     });
 }
 
@@ -194,18 +194,18 @@ fn a_second_hand_shake_ends_the_link() {
 /// of a window over it.
 #[test]
 fn a_request_over_a_link_that_has_ended_is_not_accepted() {
-    leaves_no_trace(|prey| {
-        let mut rogue = Rogue::admitted(prey.address());
-        let (fd, _control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
-        rogue.request(fd.as_fd());
-        let request = prey.next_request();
-        rogue.send(&meet(), &[]);
-        // The same reactor thread admitted this second rogue, so it has handled the earlier datagram.
-        drop(Rogue::admitted(prey.address()));
-        let (mut vi, queue) = (vi(&prey.nic), prey.cq.handle());
+    leaves_no_trace(|victim| {
+        let mut attacker = Attacker::admitted(victim.address());
+        let (fd, _control) = segment::create("attacker-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
+        attacker.request(fd.as_fd());
+        let request = victim.next_request();
+        attacker.send(&meet(), &[]);
+        // The same reactor thread admitted this second attacker, so it has handled the earlier datagram.
+        drop(Attacker::admitted(victim.address()));
+        let (mut vi, queue) = (vi(&victim.nic), victim.cq.handle());
         let error = request.accept(&mut vi, &queue, &queue, &[]).unwrap_err();
         assert!(matches!(error, Error::Lost(_)), "{error}");
-        assert!(rogue.receive().is_none(), "it hears nothing of being accepted");
+        assert!(attacker.receive().is_none(), "it hears nothing of being accepted");
     });
 }
 
@@ -227,7 +227,7 @@ fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
         Datagram::Accept { id: 77, doorbells, hello: hello.clone() },
         meet(),
         request(hello),
-        Datagram::Refuse { id: 77, why: Why::NoMatch, text: String::new() },
+        Datagram::Refuse { id: 77, why: RefusalReason::NoMatch, text: String::new() },
         Datagram::Broken,
         Datagram::Goodbye,
         Datagram::Welcome,
@@ -240,7 +240,7 @@ fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
         let pair = Keys::from(SECRET).call(None).unwrap();
         let (handshake, _) = Handshake::connect(pair, boot_id().unwrap(), [1; 32]);
         let peer_socket = PeerSocket::new(socket, None, handshake, &Arc::default());
-        peer_socket.down("its greeting was not sent", Loss::Stuck);
+        peer_socket.down("its greeting was not sent", Loss::Unresponsive);
         let text = format!("{datagram:?}");
         let event = peer_socket.input(datagram, Vec::new(), ours);
         assert!(matches!(event, Ok(Event::Nothing)), "{text}");
@@ -250,15 +250,15 @@ fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
 /// Each stranger holds a descriptor or two while it is there, and holds up nobody.
 #[test]
 fn many_that_stop_in_the_middle_of_the_hand_shake() {
-    let mut prey = Prey::new();
+    let mut victim = Victim::new();
     let before = descriptors();
-    let sockets: Vec<_> = (0..100).map(|_| socket::connect_to(prey.address()).unwrap()).collect();
+    let sockets: Vec<_> = (0..100).map(|_| socket::connect_to(victim.address()).unwrap()).collect();
     for socket in &sockets {
         assert!(socket::send(socket.as_fd(), &meet().encode(), &[]).unwrap());
     }
-    let mut admitted = Rogue::admitted(prey.address());
-    drop(admitted.connect(&prey));
-    prey.serves_the_honest(1);
+    let mut admitted = Attacker::admitted(victim.address());
+    drop(admitted.connect(&victim));
+    victim.serves_the_honest(1);
     drop((sockets, admitted));
     await_descriptors(before);
 }
@@ -266,9 +266,9 @@ fn many_that_stop_in_the_middle_of_the_hand_shake() {
 /// Creates a segment of this size, with the seals of `access` or with none.
 fn segment(len: usize, access: Option<PeerAccess>) -> OwnedFd {
     match access {
-        Some(access) => segment::create("rogue", len, access).unwrap().0,
+        Some(access) => segment::create("attacker", len, access).unwrap().0,
         None => {
-            let fd = memfd_create("rogue", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            let fd = memfd_create("attacker", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&fd, len as u64).unwrap();
             fd
         }
@@ -293,11 +293,11 @@ fn segments_that_are_not_what_they_should_be() {
         // Peers could not write this one.
         (2, (LANDING, Some(Read))),
     ];
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         let meets = |kinds: [(usize, Option<PeerAccess>); 3]| {
             let segments = kinds.map(|(len, access)| segment(len, access));
             let fds = [segments[0].as_fd(), segments[1].as_fd(), segments[2].as_fd()];
-            Rogue::silent(prey.address()).meet(SECRET, Some(fds)).is_some()
+            Attacker::silent(victim.address()).meet(SECRET, Some(fds)).is_some()
         };
         assert!(meets(good), "let in");
         for (at, kind) in bad {
@@ -310,24 +310,24 @@ fn segments_that_are_not_what_they_should_be() {
 
 #[test]
 fn descriptors_that_are_no_segments() {
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         let (pipe, _) = std::io::pipe().unwrap();
         let fds: [BorrowedFd<'_>; 3] = [pipe.as_fd(); 3];
-        assert!(Rogue::silent(prey.address()).meet(SECRET, Some(fds)).is_none());
+        assert!(Attacker::silent(victim.address()).meet(SECRET, Some(fds)).is_none());
     });
 }
 
 #[test]
 fn control_segments_that_are_not_what_they_should_be() {
-    leaves_no_trace(|prey| {
+    leaves_no_trace(|victim| {
         for (len, access) in [
             (CONTROL_BYTES - 4096, Some(PeerAccess::Write)),
             (CONTROL_BYTES + 4096, Some(PeerAccess::Write)),
             (CONTROL_BYTES, None),
         ] {
-            let mut rogue = Rogue::admitted(prey.address());
-            rogue.request(segment(len, access).as_fd());
-            assert!(rogue.receive().is_none(), "hung up on {len} bytes, {access:?}");
+            let mut attacker = Attacker::admitted(victim.address());
+            attacker.request(segment(len, access).as_fd());
+            assert!(attacker.receive().is_none(), "hung up on {len} bytes, {access:?}");
         }
     });
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use udeck_via::mem::Fill;
 use udeck_via::{Cq, Error, ErrorCode, ErrorEvent, NetAddress, Resource, State, Vi};
 
-use super::prey::{NAME, Prey, soon, vi};
-use super::rogue::{Grip, Rogue};
+use super::attacker::{Attacker, Grip};
+use super::victim::{NAME, Victim, soon, vi};
 use crate::layout::{BROKEN, CLOSED};
 use crate::peer_socket_wire::Datagram;
 
@@ -17,16 +17,16 @@ const CONTEXT: u64 = 7;
 const LAST: u64 = u64::MAX;
 
 struct Scene {
-    prey: Prey,
-    rogue: Rogue,
+    victim: Victim,
+    attacker: Attacker,
     grip: Grip,
     vi: Vi,
     events: Receiver<ErrorEvent>,
 }
 
-fn watch(prey: &Prey) -> Receiver<ErrorEvent> {
+fn watch(victim: &Victim) -> Receiver<ErrorEvent> {
     let (tell, events) = channel();
-    prey.nic.on_error(told(tell)).unwrap();
+    victim.nic.on_error(told(tell)).unwrap();
     events
 }
 
@@ -35,9 +35,9 @@ fn told(tell: Sender<ErrorEvent>) -> impl Fn(&ErrorEvent) + Send {
 }
 
 /// Returns all events until now: it waits for the loss of one more connection, made for that.
-fn all(events: &Receiver<ErrorEvent>, prey: &Prey) -> Vec<ErrorEvent> {
-    let mut last = Rogue::admitted(prey.address());
-    let connection = last.connect_to(prey, LAST);
+fn all(events: &Receiver<ErrorEvent>, victim: &Victim) -> Vec<ErrorEvent> {
+    let mut last = Attacker::admitted(victim.address());
+    let connection = last.connect_to(victim, LAST);
     drop(last);
     let mut all = Vec::new();
     loop {
@@ -52,11 +52,11 @@ fn all(events: &Receiver<ErrorEvent>, prey: &Prey) -> Vec<ErrorEvent> {
 
 impl Scene {
     fn new() -> Self {
-        let prey = Prey::new();
-        let events = watch(&prey);
-        let mut rogue = Rogue::admitted(prey.address());
-        let (grip, vi) = rogue.connect_to(&prey, CONTEXT);
-        Scene { prey, rogue, grip, vi, events }
+        let victim = Victim::new();
+        let events = watch(&victim);
+        let mut attacker = Attacker::admitted(victim.address());
+        let (grip, vi) = attacker.connect_to(&victim, CONTEXT);
+        Scene { victim, attacker, grip, vi, events }
     }
 
     fn say(&self, state: u32) {
@@ -81,42 +81,42 @@ impl Scene {
             assert!(!deadline.passed(), "the end is never seen");
         };
         assert!(matches!(error, Error::Lost(_)), "{error}");
-        drop(self.rogue);
-        assert_eq!(all(&self.events, &self.prey).len(), 0);
-        self.prey.serves_the_honest(1);
+        drop(self.attacker);
+        assert_eq!(all(&self.events, &self.victim).len(), 0);
+        self.victim.serves_the_honest(1);
     }
 
     /// Asserts that no event was reported, and that none is when the peer is gone.
     fn assert_not_told(mut self) {
-        assert_eq!(all(&self.events, &self.prey).len(), 0);
-        drop(self.rogue);
-        assert_eq!(all(&self.events, &self.prey).len(), 0);
+        assert_eq!(all(&self.events, &self.victim).len(), 0);
+        drop(self.attacker);
+        assert_eq!(all(&self.events, &self.victim).len(), 0);
         let error = self.vi.send_inline(None, &[], b"more").unwrap_err();
         assert!(matches!(error, Error::Closed | Error::InvalidState { state: State::Idle, .. }), "{error}");
-        assert_eq!(all(&self.events, &self.prey).len(), 0);
+        assert_eq!(all(&self.events, &self.victim).len(), 0);
     }
 }
 
 #[test]
 fn a_peer_that_dies() {
     let mut scene = Scene::new();
-    let stranger = Rogue::silent(scene.prey.address());
-    drop(std::mem::replace(&mut scene.rogue, stranger));
-    scene.assert_told_once("closed its link or died");
+    let stranger = Attacker::silent(scene.victim.address());
+    drop(std::mem::replace(&mut scene.attacker, stranger));
+    scene.assert_told_once("closed its connection or died");
 }
 
 #[test]
 fn a_peer_that_breaks_the_protocol_of_links() {
     let scene = Scene::new();
-    scene.rogue.send(&Datagram::Welcome, &[]);
-    scene.assert_told_once("hand-shake on a link that is up");
+    scene.attacker.send(&Datagram::Welcome, &[]);
+    scene.assert_told_once("second hand-shake on its socket");
 }
 
 #[test]
 fn a_peer_that_breaks_the_protocol_of_connections() {
     let mut scene = Scene::new();
     scene.grip.push(0, 0, &[]);
-    assert_eq!(all(&scene.events, &scene.prey).len(), 0, "nobody has looked at it");
+    assert_eq!(all(&scene.events, &scene.victim).len(), 0, "nobody has looked at it");
     assert!(matches!(scene.vi.arrival(), Err(Error::Lost(_))));
     scene.assert_told_once("malformed cell");
 }
@@ -125,7 +125,7 @@ fn a_peer_that_breaks_the_protocol_of_connections() {
 fn a_peer_that_ends_by_an_error() {
     let scene = Scene::new();
     scene.say(BROKEN);
-    scene.rogue.send(&Datagram::Broken, &[]);
+    scene.attacker.send(&Datagram::Broken, &[]);
     scene.assert_told_once("no receive descriptor");
 }
 
@@ -133,7 +133,7 @@ fn a_peer_that_ends_by_an_error() {
 fn a_peer_that_ends_by_an_error_and_does_not_say_so() {
     let mut scene = Scene::new();
     scene.say(BROKEN);
-    assert_eq!(all(&scene.events, &scene.prey).len(), 0, "nobody has looked at it");
+    assert_eq!(all(&scene.events, &scene.victim).len(), 0, "nobody has looked at it");
     assert!(matches!(scene.vi.arrival(), Err(Error::Lost(_))));
     scene.assert_told_once("no receive descriptor");
 }
@@ -142,7 +142,7 @@ fn a_peer_that_ends_by_an_error_and_does_not_say_so() {
 fn a_peer_that_says_it_ended_something_and_did_not() {
     let mut scene = Scene::new();
     for _ in 0..50 {
-        scene.rogue.send(&Datagram::Broken, &[]);
+        scene.attacker.send(&Datagram::Broken, &[]);
     }
     scene.vi.send_inline(None, &[], b"the connection stands").unwrap();
     scene.say(CLOSED);
@@ -159,7 +159,7 @@ fn a_peer_that_ends_in_order_and_dies() {
 #[test]
 fn a_process_that_ends_in_order() {
     let scene = Scene::new();
-    scene.rogue.send(&Datagram::Goodbye, &[]);
+    scene.attacker.send(&Datagram::Goodbye, &[]);
     scene.assert_not_told();
 }
 
@@ -167,38 +167,38 @@ fn a_process_that_ends_in_order() {
 fn a_peer_that_dies_after_our_own_end() {
     let mut scene = Scene::new();
     // The peer holds a buffer of ours, so the connection still exists.
-    let block = scene.prey.nic.outbox().block(500, Fill::Zero).unwrap();
+    let block = scene.victim.nic.outbox().block(500, Fill::Zero).unwrap();
     scene.vi.hand_off(None, &[], block).unwrap();
     scene.vi.disconnect();
     scene.say(BROKEN);
-    scene.rogue.send(&Datagram::Broken, &[]);
+    scene.attacker.send(&Datagram::Broken, &[]);
     scene.assert_not_told();
 }
 
 #[test]
 fn a_callback_that_panics_is_called_again() {
-    let mut prey = Prey::new();
+    let mut victim = Victim::new();
     let (tell, events) = channel();
     let tell = told(tell);
     let callback = move |event: &ErrorEvent| {
         tell(event);
         assert_ne!(event.context, CONTEXT, "the callback panics, as this test has it");
     };
-    prey.nic.on_error(callback).unwrap();
+    victim.nic.on_error(callback).unwrap();
     for _ in 0..3 {
-        let mut rogue = Rogue::admitted(prey.address());
-        let (_grip, _vi) = rogue.connect_to(&prey, CONTEXT);
-        drop(rogue);
-        assert_eq!(all(&events, &prey).len(), 1);
+        let mut attacker = Attacker::admitted(victim.address());
+        let (_grip, _vi) = attacker.connect_to(&victim, CONTEXT);
+        drop(attacker);
+        assert_eq!(all(&events, &victim).len(), 1);
     }
-    prey.serves_the_honest(1);
+    victim.serves_the_honest(1);
 }
 
 /// The callback waits for the very thread that found the error.
 #[test]
 fn a_callback_connects() {
-    let mut prey = Prey::new();
-    let (nic, address) = (prey.nic.clone(), prey.address().to_vec());
+    let mut victim = Victim::new();
+    let (nic, address) = (victim.nic.clone(), victim.address().to_vec());
     let (tell, connected) = channel();
     let callback = move |_: &ErrorEvent| {
         let (mut vi, cq) = (vi(&nic), Cq::new(&nic).unwrap());
@@ -208,15 +208,15 @@ fn a_callback_connects() {
         nic.clear_on_error();
         tell.send(vi).unwrap();
     };
-    prey.nic.on_error(callback).unwrap();
-    let mut rogue = Rogue::admitted(prey.address());
-    let (_grip, _vi) = rogue.connect_to(&prey, CONTEXT);
-    drop(rogue);
-    let mut ours = prey.accept(0);
+    victim.nic.on_error(callback).unwrap();
+    let mut attacker = Attacker::admitted(victim.address());
+    let (_grip, _vi) = attacker.connect_to(&victim, CONTEXT);
+    drop(attacker);
+    let mut ours = victim.accept(0);
     let mut theirs = connected.recv_timeout(Duration::from_secs(60)).expect("the callback returns");
     theirs.send_inline(None, &[], b"from the callback").unwrap();
     assert!(ours.arrival().unwrap().is_some());
-    prey.serves_the_honest(1);
+    victim.serves_the_honest(1);
 }
 
 /// Asserts that the callback was dropped, and that no event was reported to it since.
@@ -227,18 +227,18 @@ fn assert_dropped(events: &Receiver<ErrorEvent>) {
 
 #[test]
 fn a_callback_is_replaced_and_taken_away() {
-    let prey = Prey::new();
+    let victim = Victim::new();
     let lose_one = || {
-        let mut rogue = Rogue::admitted(prey.address());
-        drop((rogue.connect_to(&prey, CONTEXT), rogue));
+        let mut attacker = Attacker::admitted(victim.address());
+        drop((attacker.connect_to(&victim, CONTEXT), attacker));
     };
-    let first = watch(&prey);
-    let second = watch(&prey);
+    let first = watch(&victim);
+    let second = watch(&victim);
     assert_dropped(&first);
-    assert_eq!(all(&second, &prey).len(), 0);
-    prey.nic.clear_on_error();
+    assert_eq!(all(&second, &victim).len(), 0);
+    victim.nic.clear_on_error();
     lose_one();
     assert_dropped(&second);
-    let third = watch(&prey);
-    assert_eq!(all(&third, &prey).len(), 0, "what was lost meanwhile is told to nobody");
+    let third = watch(&victim);
+    assert_eq!(all(&third, &victim).len(), 0, "what was lost meanwhile is told to nobody");
 }

@@ -5,39 +5,39 @@ use udeck_sys::socket;
 use udeck_via::mem::Fill;
 use udeck_via::{Deadline, Error, NetAddress, State, Vi, Window};
 
-use super::prey::{Prey, soon};
-use super::rogue::{Grip, Rogue};
+use super::attacker::{Attacker, Grip};
+use super::victim::{Victim, soon};
 use crate::board::WINDOWS;
 use crate::layout::Direction;
 use crate::peer_socket_wire::Datagram;
 
-const LEN: usize = 5 << 20; // more than half of the prey's landing arena
+const LEN: usize = 5 << 20; // more than half of the victim's landing arena
 
 struct Scene {
-    rogue: Rogue,
+    attacker: Attacker,
     grip: Grip,
     vi: Vi,
-    prey: Prey,
+    victim: Victim,
 }
 
 impl Scene {
-    /// Makes a window of the prey, with the rogue inside.
+    /// Makes a window of the victim, with the attacker inside.
     fn new() -> (Self, Window) {
-        let prey = Prey::new();
-        let mut rogue = Rogue::admitted(prey.address());
-        let (grip, vi) = rogue.connect(&prey);
-        let scene = Scene { rogue, grip, vi, prey };
+        let victim = Victim::new();
+        let mut attacker = Attacker::admitted(victim.address());
+        let (grip, vi) = attacker.connect(&victim);
+        let scene = Scene { attacker, grip, vi, victim };
         let window = scene.window(LEN).unwrap();
         scene.grip.stay_in(&window);
         (scene, window)
     }
 
     fn window(&self, len: usize) -> udeck_via::Result<Window> {
-        self.prey.nic.window(len, self.vi.attributes().ptag)
+        self.victim.nic.window(len, self.vi.attributes().ptag)
     }
 
     fn blocks(&self) -> usize {
-        self.prey.nic.landing().usage().blocks
+        self.victim.nic.landing().usage().blocks
     }
 
     fn await_blocks(&self, blocks: usize) {
@@ -67,13 +67,13 @@ fn who_is_inside_a_window_holds_up_no_other() {
             false => drop(other),
         }
     }
-    assert_eq!(scene.blocks(), 1, "the one that the rogue is inside");
-    let block = scene.prey.nic.outbox().block(500, Fill::Zero).unwrap();
-    let readable = scene.prey.nic.readable(block, scene.vi.attributes().ptag);
+    assert_eq!(scene.blocks(), 1, "the one that the attacker is inside");
+    let block = scene.victim.nic.outbox().block(500, Fill::Zero).unwrap();
+    let readable = scene.victim.nic.readable(block, scene.vi.attributes().ptag);
     readable.map_err(|(error, _)| error).unwrap().revoke(Deadline::now()).expect("nobody reads it");
     let error = held.revoke(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    scene.prey.serves_the_honest(1);
+    scene.victim.serves_the_honest(1);
     scene.grip.leave();
     scene.assert_all_windows_are_there();
 }
@@ -82,14 +82,14 @@ fn who_is_inside_a_window_holds_up_no_other() {
 fn a_window_dropped_before_its_writer_died_comes_home() {
     let (mut scene, window) = Scene::new();
     drop(window);
-    assert_eq!(scene.blocks(), 1, "the rogue may be writing there");
-    let prey_address = scene.prey.address().to_vec();
-    let other = Rogue::admitted(&prey_address);
-    let died = std::mem::replace(&mut scene.rogue, other);
+    assert_eq!(scene.blocks(), 1, "the attacker may be writing there");
+    let victim_address = scene.victim.address().to_vec();
+    let other = Attacker::admitted(&victim_address);
+    let died = std::mem::replace(&mut scene.attacker, other);
     drop(died);
     scene.await_blocks(0);
     scene.assert_all_windows_are_there();
-    scene.prey.serves_the_honest(1);
+    scene.victim.serves_the_honest(1);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_window_dropped_while_a_writer_is_inside_comes_home_when_it_leaves() {
     let (scene, window) = Scene::new();
     drop(window);
     let next = scene.window(64).unwrap();
-    assert_eq!(scene.blocks(), 2, "the rogue is still inside");
+    assert_eq!(scene.blocks(), 2, "the attacker is still inside");
     scene.grip.leave();
     let after = scene.window(64).unwrap();
     assert_eq!(scene.blocks(), 2, "the new ones alone");
@@ -134,7 +134,7 @@ fn a_window_revoked_in_vain_comes_home() {
 #[test]
 fn a_window_that_is_asked_for_again_waits_for_nobody_else() {
     let (mut scene, mut window) = Scene::new();
-    let (other, _vi) = scene.rogue.connect(&scene.prey);
+    let (other, _vi) = scene.attacker.connect(&scene.victim);
     let error = window.close(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
     other.stay_in(&window);
@@ -149,15 +149,15 @@ fn a_window_that_is_asked_for_again_waits_for_nobody_else() {
 #[test]
 fn a_window_is_not_quiet_because_its_vi_is_gone() {
     let (scene, window) = Scene::new();
-    let Scene { rogue: _rogue, grip, vi, prey } = scene;
+    let Scene { attacker: _attacker, grip, vi, victim } = scene;
     drop(vi);
     let error = window.revoke(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    let landing = prey.nic.landing();
-    prey.nic.reclaim();
-    assert_eq!(landing.usage().blocks, 1, "the rogue is still inside");
+    let landing = victim.nic.landing();
+    victim.nic.reclaim();
+    assert_eq!(landing.usage().blocks, 1, "the attacker is still inside");
     grip.leave();
-    prey.nic.reclaim();
+    victim.nic.reclaim();
     assert_eq!(landing.usage().blocks, 0);
 }
 
@@ -174,20 +174,20 @@ fn memory_that_a_writer_has_left_is_found_when_it_is_short() {
 /// The writer can enter a window as soon as it has received the connection request, before its answer arrives.
 #[test]
 fn a_window_is_not_quiet_because_its_writer_has_not_answered() {
-    let prey = Prey::new();
-    let host = b"udeck-rogue-that-is-asked".to_vec();
+    let victim = Victim::new();
+    let host = b"udeck-attacker-that-is-asked".to_vec();
     let listener = socket::listen_at(&host).unwrap();
-    let mut vi = super::prey::vi(&prey.nic);
-    let window = prey.nic.window(LEN, vi.attributes().ptag).unwrap();
-    let (to, queue) = (NetAddress { host, discriminator: b"rogue".to_vec() }, prey.cq.handle());
+    let mut vi = super::victim::vi(&victim.nic);
+    let window = victim.nic.window(LEN, vi.attributes().ptag).unwrap();
+    let (to, queue) = (NetAddress { host, discriminator: b"attacker".to_vec() }, victim.cq.handle());
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| vi.connect(&to, &queue, &queue, &[], soon()));
-        let (rogue, control) = Rogue::asked(&listener);
+        let (attacker, control) = Attacker::asked(&listener);
         let handle = window.remote().handle;
         std::mem::forget(Direction::new(&control, 1).sender().gate.enter(handle.0));
         let error = window.revoke(Deadline::now()).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        drop(rogue);
+        drop(attacker);
         let error = asking.join().unwrap().unwrap_err();
         assert!(matches!(error, Error::Lost(_)), "{error}");
     });
@@ -199,35 +199,35 @@ fn a_window_is_not_quiet_because_its_writer_lied() {
     let (mut scene, window) = Scene::new();
     scene.grip.push(u32::MAX, 0, &[]);
     assert!(matches!(scene.vi.arrival(), Err(Error::Lost(_))));
-    assert_not_quiet_until_the_rogue_dies(scene, window);
+    assert_not_quiet_until_the_attacker_dies(scene, window);
 }
 
 #[test]
 fn a_window_is_not_quiet_because_its_writers_link_is_down() {
     let (mut scene, window) = Scene::new();
-    scene.rogue.send(&Datagram::Welcome, &[]);
+    scene.attacker.send(&Datagram::Welcome, &[]);
     let deadline = soon();
     // (The ring may be full before the link is down.)
     while scene.vi.send_inline(None, &[], b"?").is_ok() || scene.vi.state() == State::Connected {
         assert!(!deadline.passed(), "the link is up still");
         std::thread::yield_now();
     }
-    assert_not_quiet_until_the_rogue_dies(scene, window);
+    assert_not_quiet_until_the_attacker_dies(scene, window);
 }
 
-fn assert_not_quiet_until_the_rogue_dies(scene: Scene, window: Window) {
-    let Scene { rogue, grip, vi, mut prey } = scene;
+fn assert_not_quiet_until_the_attacker_dies(scene: Scene, window: Window) {
+    let Scene { attacker, grip, vi, mut victim } = scene;
     drop(vi);
     let error = window.revoke(Deadline::now()).unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }), "{error}");
-    let nic = prey.nic.clone();
+    let nic = victim.nic.clone();
     nic.reclaim();
-    assert_eq!(nic.landing().usage().blocks, 1, "the rogue is still inside");
-    drop((rogue, grip));
+    assert_eq!(nic.landing().usage().blocks, 1, "the attacker is still inside");
+    drop((attacker, grip));
     let deadline = soon();
     while nic.landing().usage().blocks > 0 {
-        assert!(!deadline.passed(), "the rogue is dead");
+        assert!(!deadline.passed(), "the attacker is dead");
         std::thread::yield_now();
     }
-    prey.serves_the_honest(1);
+    victim.serves_the_honest(1);
 }

@@ -17,7 +17,7 @@ use udeck_via::mem::Fill;
 use udeck_via::transport::Hello;
 use udeck_via::{MemHandle, Ptag, Reliability, Vi, Window};
 
-use super::prey::{NAME, Prey, SECRET};
+use super::victim::{NAME, SECRET, Victim};
 use crate::arenas::Segment;
 use crate::board::{Board, BoardView};
 use crate::handshake::{Handshake, Step};
@@ -28,31 +28,31 @@ pub const OUTBOX: usize = 4 << 20;
 pub const LANDING: usize = 2 << 20;
 pub const PTAG: Ptag = Ptag(5);
 
-/// Offset of the credit for the prey's messages (see `layout`): the consumer's line of direction 1.
+/// Offset of the credit for the victim's messages (see `layout`): the consumer's line of direction 1.
 const CREDIT: usize = 9216;
-/// Offset of the count of messages that the rogue has read.
+/// Offset of the count of messages that the attacker has read.
 const READ: usize = CREDIT + 128;
 
-/// A peer socket to the prey.
-pub struct Rogue {
+/// A peer socket to the victim.
+pub struct Attacker {
     socket: Endpoint,
     pub board: Board,
     outbox: Segment,
     landing: Segment,
-    prey_board: Option<BoardView>,
+    victim_board: Option<BoardView>,
     requests: u32,
 }
 
-/// A connection over the rogue's peer socket. The rogue is its requester.
+/// A connection over the attacker's peer socket. The attacker is its requester.
 pub struct Grip {
     pub control: Arc<Mapping>,
     pub producer: Producer<Direction>,
     pub returner: Returner<Direction>,
-    /// Doorbells on which the prey listens.
+    /// Doorbells on which the victim listens.
     pub doorbells: Doorbells,
 }
 
-impl Rogue {
+impl Attacker {
     /// Connects and sends no datagram.
     pub fn silent(address: &[u8]) -> Self {
         Self::over(socket::connect_to(address).unwrap())
@@ -61,36 +61,37 @@ impl Rogue {
     fn over(socket: Endpoint) -> Self {
         let outbox = Segment::outbox(OUTBOX).unwrap();
         outbox.commit_all();
-        Rogue {
+        Attacker {
             socket,
             board: Board::new().unwrap(),
             outbox,
             landing: Segment::landing(LANDING).unwrap(),
-            prey_board: None,
+            victim_board: None,
             requests: 0,
         }
     }
 
-    /// Admits the prey, which connects to `listener`, and receives its request. Returns the control segment of that, too.
+    /// Admits the victim, which connects to `listener`, and receives its request. Returns the control segment of that, too.
     pub fn asked(listener: &Endpoint) -> (Self, Arc<Mapping>) {
         socket::wait_readable(listener.as_fd(), Duration::from_secs(60)).unwrap();
-        let socket = socket::accept_from(listener.as_fd()).unwrap().expect("the prey comes");
-        let mut rogue = Self::over(socket);
+        let socket = socket::accept_from(listener.as_fd()).unwrap().expect("the victim comes");
+        let mut attacker = Self::over(socket);
         let mut handshake = Handshake::accept(SECRET.into(), boot_id().unwrap(), [2; 32]);
         loop {
-            let Received { datagram, mut fds } = rogue.receive().expect("the prey goes on");
+            let Received { datagram, mut fds } = attacker.receive().expect("the victim goes on");
             if let Datagram::Request { .. } = datagram {
                 let control =
                     segment::adopt(fds[0].as_fd(), CONTROL_BYTES..=CONTROL_BYTES, PeerAccess::Write);
-                return (rogue, Arc::new(control.unwrap()));
+                return (attacker, Arc::new(control.unwrap()));
             }
             match handshake.input(&datagram).unwrap() {
-                Step::Send(answer) => rogue.send(&answer, &[]),
-                Step::Met { answer: Some(answer), .. } => {
-                    rogue.prey_board = Some(BoardView::adopt(fds.swap_remove(0)).unwrap());
-                    rogue.send(&answer, &[rogue.board.fd(), rogue.outbox.fd(), rogue.landing.fd()]);
+                Step::Send(answer) => attacker.send(&answer, &[]),
+                Step::Authenticated { answer: Some(answer), .. } => {
+                    attacker.victim_board = Some(BoardView::adopt(fds.swap_remove(0)).unwrap());
+                    attacker
+                        .send(&answer, &[attacker.board.fd(), attacker.outbox.fd(), attacker.landing.fd()]);
                 }
-                Step::SendSegments(_) | Step::Met { answer: None, .. } => {
+                Step::SendSegments(_) | Step::Authenticated { answer: None, .. } => {
                     unreachable!("that is the connector's part")
                 }
             }
@@ -102,33 +103,33 @@ impl Rogue {
         Self::silent(address).let_in()
     }
 
-    /// Connects as [`Rogue::admitted`], with an outbox of `len` bytes of which only the first chunk has memory.
+    /// Connects as [`Attacker::admitted`], with an outbox of `len` bytes of which only the first chunk has memory.
     pub fn sparse(address: &[u8], len: usize) -> Self {
-        let mut rogue = Self::silent(address);
-        rogue.outbox = Segment::outbox(len).unwrap();
-        drop(rogue.outbox.arena.block(64, Fill::Zero).unwrap());
-        rogue.let_in()
+        let mut attacker = Self::silent(address);
+        attacker.outbox = Segment::outbox(len).unwrap();
+        drop(attacker.outbox.arena.block(64, Fill::Zero).unwrap());
+        attacker.let_in()
     }
 
     fn let_in(self) -> Self {
-        let mut rogue = self;
-        let welcome = rogue.meet(SECRET, None).expect("an answer");
+        let mut attacker = self;
+        let welcome = attacker.meet(SECRET, None).expect("an answer");
         let Received { datagram: Datagram::Welcome, mut fds } = welcome else { panic!("no welcome") };
-        rogue.prey_board = Some(BoardView::adopt(fds.swap_remove(0)).unwrap());
-        rogue
+        attacker.victim_board = Some(BoardView::adopt(fds.swap_remove(0)).unwrap());
+        attacker
     }
 
-    /// Goes through the hand-shake, with `segments` instead of its own if given. Returns the prey's last datagram;
-    /// `None` if the prey hung up.
+    /// Goes through the hand-shake, with `segments` instead of its own if given. Returns the victim's last datagram;
+    /// `None` if the victim hung up.
     pub fn meet(&mut self, secret: [u8; 32], segments: Option<[BorrowedFd<'_>; 3]>) -> Option<Received> {
         let (mut handshake, meet) =
             Handshake::connect(Keys::from(secret).call(None).unwrap(), boot_id().unwrap(), [1; 32]);
-        // The prey may have hung up already, here and below.
+        // The victim may have hung up already, here and below.
         let _ = socket::send(self.socket.as_fd(), &meet.encode(), &[]);
         let Received { datagram, .. } = self.receive()?;
         let join = match (handshake.input(&datagram), &datagram) {
             (Ok(Step::SendSegments(join)), _) => join,
-            // Without the secret the rogue can check and prove nothing, so it echoes the proof.
+            // Without the secret the attacker can check and prove nothing, so it echoes the proof.
             (Err(_), Datagram::Prove { mac, .. }) => Datagram::Join { mac: *mac },
             other => panic!("{other:?}"),
         };
@@ -146,7 +147,7 @@ impl Rogue {
         self.socket.as_fd()
     }
 
-    /// Returns the prey's next datagram; `None` once the prey has hung up.
+    /// Returns the victim's next datagram; `None` once the victim has hung up.
     pub fn receive(&self) -> Option<Received> {
         let mut buffer = [0; MAX_DATAGRAM];
         loop {
@@ -157,7 +158,7 @@ impl Rogue {
                 socket::Received::Closed => return None,
                 socket::Received::Nothing => {
                     let readable = socket::wait_readable(self.socket.as_fd(), Duration::from_secs(60));
-                    assert!(readable.unwrap(), "the prey neither answers nor hangs up");
+                    assert!(readable.unwrap(), "the victim neither answers nor hangs up");
                 }
             }
         }
@@ -178,9 +179,9 @@ impl Rogue {
         self.send(&request, &[control]);
     }
 
-    /// Sends a request to an unknown discriminator, if the prey's queue has room, and does not read the answer.
+    /// Sends a request to an unknown discriminator, if the victim's queue has room, and does not read the answer.
     pub fn ask_in_vain(&self) {
-        let (fd, _) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
+        let (fd, _) = segment::create("attacker-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         let bit = DoorbellBit { doorbell: 0, bit: 0 };
         let hello = Hello {
             reliability: Reliability::Delivery,
@@ -193,25 +194,25 @@ impl Rogue {
         let _ = socket::send(self.socket(), &request.encode(), &[fd.as_fd()]);
     }
 
-    /// Makes a connection. Returns its own end, and the prey's.
-    pub fn connect(&mut self, prey: &Prey) -> (Grip, Vi) {
-        self.connect_to(prey, 0)
+    /// Makes a connection. Returns its own end, and the victim's.
+    pub fn connect(&mut self, victim: &Victim) -> (Grip, Vi) {
+        self.connect_to(victim, 0)
     }
 
-    /// Makes a connection as [`Rogue::connect`], to a VI of this context.
-    pub fn connect_to(&mut self, prey: &Prey, context: u64) -> (Grip, Vi) {
-        self.connect_by(|| prey.accept(context))
+    /// Makes a connection as [`Attacker::connect`], to a VI of this context.
+    pub fn connect_to(&mut self, victim: &Victim, context: u64) -> (Grip, Vi) {
+        self.connect_by(|| victim.accept(context))
     }
 
-    /// Makes a connection as [`Rogue::connect`]. The closure `accept` accepts it.
+    /// Makes a connection as [`Attacker::connect`]. The closure `accept` accepts it.
     pub fn connect_by(&mut self, accept: impl FnOnce() -> Vi) -> (Grip, Vi) {
-        let (fd, control) = segment::create("rogue-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
+        let (fd, control) = segment::create("attacker-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         self.request(fd.as_fd());
         let vi = accept();
         let doorbells = loop {
             match self.receive().expect("an answer").datagram {
                 Datagram::Accept { doorbells, .. } => break doorbells,
-                // The prey has ended an earlier connection by an error.
+                // The victim has ended an earlier connection by an error.
                 Datagram::Broken => {}
                 other => panic!("not accepted: {other:?}"),
             }
@@ -219,7 +220,7 @@ impl Rogue {
         let control = Arc::new(control);
         let grip = Grip {
             producer: Producer::new(Direction::new(&control, 0)),
-            // Buffers that the prey lends come back in the lane of its own direction.
+            // Buffers that the victim lends come back in the lane of its own direction.
             returner: Returner::new(Direction::new(&control, 1)),
             control,
             doorbells,
@@ -255,9 +256,9 @@ impl Rogue {
         (0..LANDING).step_by(8).flat_map(|at| word(at).to_ne_bytes()).filter(|byte| *byte != 0).count()
     }
 
-    /// Returns the prey's board, mapped by the rogue.
-    pub fn prey_board(&self) -> &BoardView {
-        self.prey_board.as_ref().expect("admitted")
+    /// Returns the victim's board, mapped by the attacker.
+    pub fn victim_board(&self) -> &BoardView {
+        self.victim_board.as_ref().expect("admitted")
     }
 }
 
@@ -271,12 +272,12 @@ impl Grip {
         self.control.structure::<AtomicU64>(word % (CONTROL_BYTES / 8) * 8).store(value, Ordering::Release);
     }
 
-    /// Returns the direction that the rogue writes.
+    /// Returns the direction that the attacker writes.
     pub fn direction(&self) -> Direction {
         Direction::new(&self.control, 0)
     }
 
-    /// Enters a window of the prey, like a process that is stopped in the middle of a copy.
+    /// Enters a window of the victim, like a process that is stopped in the middle of a copy.
     pub fn stay_in(&self, window: &Window) {
         self.stay_at(window.remote().handle);
     }
@@ -290,7 +291,7 @@ impl Grip {
         drop(self.direction().sender().gate.enter(0));
     }
 
-    /// Claims to have read `credit` of the prey's messages.
+    /// Claims to have read `credit` of the victim's messages.
     pub fn claim_credit(&self, credit: u32) {
         self.control.structure::<AtomicU32>(CREDIT).store(credit, Ordering::Release);
     }
@@ -299,19 +300,19 @@ impl Grip {
         self.control.structure::<AtomicU32>(READ).store(read, Ordering::Release);
     }
 
-    /// Overwrites the prey's published count of messages that it has read.
+    /// Overwrites the victim's published count of messages that it has read.
     pub fn forge_read(&self, read: u32) {
         self.control.structure::<AtomicU32>(READ - 1024).store(read, Ordering::Release);
     }
 
-    /// Sends a cell of the rogue's making. (The doorbell is not rung: the prey polls by itself.)
+    /// Sends a cell of the attacker's making. (The doorbell is not rung: the victim polls by itself.)
     pub fn push(&mut self, meta: u32, aux: u64, words: &[u64]) {
         assert!(self.producer.has_room().unwrap());
         let _ = self.producer.push(meta, aux, words);
     }
 }
 
-/// A datagram of the prey.
+/// A datagram of the victim.
 #[derive(Debug)]
 pub struct Received {
     pub datagram: Datagram,

@@ -14,7 +14,7 @@ use udeck_via::{Cq, Listener, NetAddress, Nic, Receive, Request, Vi, ViAttribute
 use crate::Options;
 
 pub const SECRET: [u8; 32] = [7; 32];
-pub const NAME: &[u8] = b"prey";
+pub const NAME: &[u8] = b"victim";
 const ARENA: usize = 8 << 20;
 
 /// Deadline that ends a hang.
@@ -23,7 +23,7 @@ pub fn soon() -> Deadline {
 }
 
 /// A NIC that accepts connections, and one connection to it that behaves.
-pub struct Prey {
+pub struct Victim {
     pub nic: Nic,
     pub cq: Cq,
     listener: Listener,
@@ -51,10 +51,10 @@ pub fn vi(nic: &Nic) -> Vi {
     Vi::new(nic, attributes).unwrap()
 }
 
-impl Prey {
-    /// Opens the NIC. Only one prey exists at a time: the tests count this process's descriptors.
+impl Victim {
+    /// Opens the NIC. Only one victim exists at a time: the tests count this process's descriptors.
     pub fn new() -> Self {
-        Prey::with(|nic| nic)
+        Victim::with(|nic| nic)
     }
 
     /// Opens the NIC, after `changed` was applied to it.
@@ -65,7 +65,7 @@ impl Prey {
         let listener = Listener::new(&nic, NAME).unwrap();
         let cq = Cq::new(&nic).unwrap();
         let honest = Honest::new(&nic, &listener);
-        Prey { nic, cq, listener, honest, _alone: alone }
+        Victim { nic, cq, listener, honest, _alone: alone }
     }
 
     pub fn address(&self) -> &[u8] {
