@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::world::Shared;
 
 /// Identity of a loan: its connection, its lender and its token.
-pub struct Loaned {
+pub struct LoanId {
     pub shared: Arc<Shared>,
     pub connection: u64,
     pub lender: Side,
@@ -38,23 +38,23 @@ impl Bytes {
     }
 }
 
-struct Borrowed {
-    loaned: Loaned,
+struct LoanGuard {
+    loan: LoanId,
     /// Keeps the bytes while the program reads them.
     _bytes: Option<Bytes>,
 }
 
-impl Lender for Borrowed {
+impl Lender for LoanGuard {
     fn give_back(&self, _: u16) {
-        self.loaned.ends_as(TransferStatus::Arrived);
+        self.loan.ends_as(TransferStatus::Arrived);
     }
 
     fn refuse(&self, _: u16) {
-        self.loaned.ends_as(TransferStatus::Refused);
+        self.loan.ends_as(TransferStatus::Refused);
     }
 }
 
-impl Loaned {
+impl LoanId {
     fn ends_as(&self, status: TransferStatus) {
         self.shared.with(|world| world.give_back(self.connection, self.lender, self.token, status));
     }
@@ -85,9 +85,9 @@ impl Loaned {
 
     fn lend(self, parts: &[(NonNull<u8>, usize)], bytes: Option<Bytes>) -> Lent {
         let token = self.token;
-        let borrowed = Borrowed { loaned: self, _bytes: bytes };
-        // SAFETY: the parts lie in memory that `borrowed` keeps, at stable addresses; the sender's loan, which ends
+        let guard = LoanGuard { loan: self, _bytes: bytes };
+        // SAFETY: the parts lie in memory that `guard` keeps, at stable addresses; the sender's loan, which ends
         // by `give_back` or `refuse`, keeps its blocks from being written, and nobody writes a copy.
-        unsafe { Lent::new(parts, Arc::new(borrowed), token) }
+        unsafe { Lent::new(parts, Arc::new(guard), token) }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use udeck_via::transport::{Hello, Queue, Refused, Reporter, TransferStatus};
 use udeck_via::{Ptag, Reliability};
 
-use crate::fence::{Behind, Reading};
+use crate::fence::{FencedItem, Reading};
 use crate::frame::{Content, Frame, Message, copy_of};
 use crate::loans::{Loan, Stage};
 use crate::trace::Happening;
@@ -48,7 +48,7 @@ pub struct End {
     /// RDMA reads that are not complete, by token.
     pub reads: BTreeMap<u16, Reading>,
     /// Messages and fences that wait for reads.
-    pub behind: VecDeque<Behind>,
+    pub fenced: VecDeque<FencedItem>,
     pub returned: VecDeque<(u64, TransferStatus)>,
     pub wants_room: bool,
     pub expected: u64,
@@ -79,7 +79,7 @@ impl End {
             unread: 0,
             loans: (0..WINDOW).map(|_| None).collect(),
             reads: BTreeMap::new(),
-            behind: VecDeque::new(),
+            fenced: VecDeque::new(),
             returned: VecDeque::new(),
             wants_room: false,
             expected: 0,
@@ -115,7 +115,7 @@ impl Connection {
     /// Whether messages that a NIC has sent are still undelivered. (Messages that have arrived are copied if the NIC
     /// dies.)
     pub fn has_undelivered(&self, node: usize) -> bool {
-        let is_left = |end: &End| !end.behind.is_empty() || (self.is_reliable() && !end.under_way.is_empty());
+        let is_left = |end: &End| !end.fenced.is_empty() || (self.is_reliable() && !end.under_way.is_empty());
         self.lost.is_none() && self.ends.iter().any(|end| end.node == node && is_left(end))
     }
 
@@ -210,7 +210,7 @@ impl World {
         connection.report_loss(to);
         let end = &mut connection.ends[to];
         end.under_way.retain(|_, frame| frame.content().is_control());
-        end.behind.clear();
+        end.fenced.clear();
         if matches!(end.ended, Some(Some(_))) {
             self.give_reads_up(number, to, TransferStatus::Lost);
         }
@@ -233,7 +233,7 @@ impl World {
         for side in [0, 1] {
             let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
             end.under_way.clear();
-            end.behind.clear();
+            end.fenced.clear();
             end.early.clear();
             self.copy_inbox(number, side);
         }
@@ -296,7 +296,7 @@ impl World {
         }
         for end in &mut connection.ends {
             end.under_way.clear();
-            end.behind.clear();
+            end.fenced.clear();
             end.early.clear();
             end.inbox.clear();
         }

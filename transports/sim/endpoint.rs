@@ -10,7 +10,7 @@ use udeck_via::transport::{
 };
 use udeck_via::{Caps, Reliability, RemoteBuffer};
 
-use crate::borrowed::{Bytes, Loaned};
+use crate::borrowed::{Bytes, LoanId};
 use crate::connection::{End, Side, WINDOW};
 use crate::device::SimDevice;
 use crate::frame::{Content, Message, copy_of};
@@ -71,7 +71,7 @@ impl SimEndpoint {
         let body = match content {
             Content::Inline(bytes) => Found::Body(Body::Inline(bytes)),
             Content::Written { len, token } => {
-                let receipt = token.map(|token| self.loaned(world, token).0);
+                let receipt = token.map(|token| self.loan(world, token).0);
                 Found::Written(len, receipt)
             }
             Content::Copied { head, copy, token } => {
@@ -85,8 +85,8 @@ impl SimEndpoint {
                 self.lent(world, head, Bytes::InPlace(memory, segments), token)
             }
             Content::Write { .. }
-            | Content::Ask { .. }
-            | Content::Answer { .. }
+            | Content::ReadRequest { .. }
+            | Content::ReadResponse { .. }
             | Content::Receipt { .. }
             | Content::End(_) => {
                 unreachable!("what is for the engine is in no inbox")
@@ -96,19 +96,19 @@ impl SimEndpoint {
     }
 
     /// Starts the program's loan of `token`. The flag is true if the program has more loans than it may read in place.
-    fn loaned(&self, world: &mut World, token: u16) -> (Loaned, bool) {
+    fn loan(&self, world: &mut World, token: u16) -> (LoanId, bool) {
         let lender = 1 - self.side;
         let beyond = world.borrow(self.connection, lender, token) > HELD_QUOTA;
         let shared = self.device.shared.clone();
-        (Loaned { shared, connection: self.connection, lender, token }, beyond)
+        (LoanId { shared, connection: self.connection, lender, token }, beyond)
     }
 
     fn lent(&self, world: &mut World, head: Inline, bytes: Bytes, token: u16) -> Found {
-        let (loaned, beyond) = self.loaned(world, token);
+        let (loan, beyond) = self.loan(world, token);
         if beyond && let Bytes::InPlace(_, segments) = &bytes {
             world.count_copied(self.node(world), segments.iter().map(|segment| segment.1).sum());
         }
-        Found::Lent { head, bytes, loaned, beyond }
+        Found::Lent { head, bytes, loan, beyond }
     }
 
     fn over(&self, world: &World) -> Option<Refused> {
@@ -124,8 +124,8 @@ struct Taken {
 
 enum Found {
     Body(Body),
-    Written(usize, Option<Loaned>),
-    Lent { head: Inline, bytes: Bytes, loaned: Loaned, beyond: bool },
+    Written(usize, Option<LoanId>),
+    Lent { head: Inline, bytes: Bytes, loan: LoanId, beyond: bool },
 }
 
 // SAFETY: a loan, a write or a read ends when the receiver has dropped the buffer, the data are in place, or neither
@@ -162,7 +162,7 @@ unsafe impl ViEndpoint for SimEndpoint {
                 if let PostedBuffer::Caller(number) = held {
                     self.end(world).returned.push_back((number, TransferStatus::Arrived));
                 }
-                world.bury_held(held);
+                world.defer_drop_held(held);
                 None
             };
             let memory = &self.device.memory;
@@ -216,11 +216,11 @@ unsafe impl ViEndpoint for SimEndpoint {
         let body = match body {
             Found::Body(body) => body,
             Found::Written(len, receipt) => {
-                self.receipt = receipt.map(Loaned::receipt);
+                self.receipt = receipt.map(LoanId::receipt);
                 Body::Written(len)
             }
-            Found::Lent { head, bytes, loaned, beyond: false } => Body::Lent(head, loaned.read(bytes)),
-            Found::Lent { head, bytes, loaned, beyond: true } => Body::Lent(head, loaned.keep(bytes)),
+            Found::Lent { head, bytes, loan, beyond: false } => Body::Lent(head, loan.read(bytes)),
+            Found::Lent { head, bytes, loan, beyond: true } => Body::Lent(head, loan.keep(bytes)),
         };
         Ok(Some(Arrival { immediate, body }))
     }

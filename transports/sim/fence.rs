@@ -15,7 +15,7 @@ pub struct Reading {
 }
 
 /// A message that was posted behind a fence, or a fence itself.
-pub enum Behind {
+pub enum FencedItem {
     /// A fence: nothing behind it is sent while a read is under way whose question was sent before.
     Fence,
     Message(Message),
@@ -24,7 +24,7 @@ pub enum Behind {
 impl End {
     /// Messages that wait behind a fence.
     pub fn held_back(&self) -> usize {
-        self.behind.iter().filter(|behind| matches!(behind, Behind::Message(_))).count()
+        self.fenced.iter().filter(|item| matches!(item, FencedItem::Message(_))).count()
     }
 }
 
@@ -34,13 +34,13 @@ impl World {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let end = &mut connection.ends[side];
         if !end.reads.is_empty() {
-            end.behind.push_back(Behind::Fence);
+            end.fenced.push_back(FencedItem::Fence);
         }
     }
 
     /// Notes that the question of a read is sent.
     pub fn note_asked(&mut self, number: u64, side: Side, content: &Content) {
-        if let Content::Ask { token, .. } = content
+        if let Content::ReadRequest { token, .. } = content
             && let Some(connection) = self.connections.get_mut(&number)
             && let Some(reading) = connection.ends[side].reads.get_mut(token)
         {
@@ -53,15 +53,16 @@ impl World {
         while let Some(connection) = self.connections.get_mut(&number) {
             let end = &mut connection.ends[side];
             let is_closed = end.reads.values().any(|reading| reading.is_asked);
-            if is_closed && matches!(end.behind.front(), Some(Behind::Fence)) {
+            if is_closed && matches!(end.fenced.front(), Some(FencedItem::Fence)) {
                 return;
             }
-            match end.behind.pop_front() {
-                Some(Behind::Fence) => {}
+            match end.fenced.pop_front() {
+                Some(FencedItem::Fence) => {}
                 // This read was given up.
-                Some(Behind::Message(Message { content: Content::Ask { token, .. }, .. }))
-                    if !end.reads.contains_key(&token) => {}
-                Some(Behind::Message(message)) => self.launch(number, side, message),
+                Some(FencedItem::Message(Message {
+                    content: Content::ReadRequest { token, .. }, ..
+                })) if !end.reads.contains_key(&token) => {}
+                Some(FencedItem::Message(message)) => self.launch(number, side, message),
                 None => return,
             }
         }

@@ -33,13 +33,13 @@ pub enum Content {
         token: Option<u16>,
     },
     /// Question of an RDMA read: it asks for `len` bytes.
-    Ask {
+    ReadRequest {
         from: RemoteBuffer,
         len: usize,
         token: u16,
     },
     /// Answer of an RDMA read.
-    Answer {
+    ReadResponse {
         copy: LentSlice,
         token: u16,
     },
@@ -72,8 +72,8 @@ impl Content {
             Content::Write { bytes, .. } => bytes.len(),
             Content::Written { len, .. } => *len,
             Content::Lent { segments, .. } => segments.iter().map(|segment| segment.1).sum(),
-            Content::Copied { copy, .. } | Content::Answer { copy, .. } => copy.len(),
-            Content::Ask { from, len, .. } => question(*from, *len).len(),
+            Content::Copied { copy, .. } | Content::ReadResponse { copy, .. } => copy.len(),
+            Content::ReadRequest { from, len, .. } => question(*from, *len).len(),
             Content::Receipt { .. } | Content::End(_) => 0,
         }
     }
@@ -91,7 +91,10 @@ impl Content {
     pub fn is_control(&self) -> bool {
         matches!(
             self,
-            Content::Ask { .. } | Content::Answer { .. } | Content::Receipt { .. } | Content::End(_)
+            Content::ReadRequest { .. }
+                | Content::ReadResponse { .. }
+                | Content::Receipt { .. }
+                | Content::End(_)
         )
     }
 
@@ -108,8 +111,8 @@ impl Content {
             Content::Receipt { .. } => 4,
             Content::End(_) => 5,
             Content::Write { .. } => 6,
-            Content::Ask { .. } => 7,
-            Content::Answer { .. } => 8,
+            Content::ReadRequest { .. } => 7,
+            Content::ReadResponse { .. } => 8,
         }
     }
 
@@ -117,8 +120,8 @@ impl Content {
         match self {
             Content::Lent { token, .. }
             | Content::Receipt { token, .. }
-            | Content::Ask { token, .. }
-            | Content::Answer { token, .. } => Some(*token),
+            | Content::ReadRequest { token, .. }
+            | Content::ReadResponse { token, .. } => Some(*token),
             Content::Write { token, .. } | Content::Written { token, .. } | Content::Copied { token, .. } => {
                 *token
             }
@@ -197,8 +200,8 @@ impl Frame {
                     Bytes::Copied(copy) => take(copy),
                 }
             }
-            Content::Ask { from, len, .. } => take(&question(*from, *len)),
-            Content::Answer { copy, .. } => take(copy),
+            Content::ReadRequest { from, len, .. } => take(&question(*from, *len)),
+            Content::ReadResponse { copy, .. } => take(copy),
             Content::Receipt { status, .. } => take(&[*status as u8]),
             Content::End(broken) => take(broken.as_deref().unwrap_or_default().as_bytes()),
             Content::Written { .. } => {}
@@ -252,8 +255,8 @@ mod tests {
             Content::Written { len: 300, token: Some(7) },
             Content::Write { to, bytes: Bytes::InPlace(memory.clone(), segments.clone()), token: Some(7) },
             Content::Write { to, bytes: Bytes::Copied(copy_of(&memory, &segments)), token: None },
-            Content::Ask { from: to, len: 300, token: 7 },
-            Content::Answer { copy: copy_of(&memory, &segments), token: 7 },
+            Content::ReadRequest { from: to, len: 300, token: 7 },
+            Content::ReadResponse { copy: copy_of(&memory, &segments), token: 7 },
             Content::Copied { head, copy: copy_of(&memory, &segments), token: None },
             Content::Lent { head, memory, segments, token: 3 },
             Content::Receipt { token: 3, status: TransferStatus::Refused },

@@ -111,7 +111,7 @@ impl World {
             end.returned.push_back((caller, status));
         }
         let was_read = end.reads.remove(&token).is_some();
-        self.bury_held(loan.held);
+        self.defer_drop_held(loan.held);
         if was_read {
             self.pass_fences(number, lender);
         }

@@ -38,7 +38,7 @@ impl SimEndpoint {
             Some(self.end(world).lend(held).map_err(|held| (Refused::Busy, held))?)
         } else {
             // The data leave the sender, so it has its memory back whatever becomes of them.
-            world.bury_held(held);
+            world.defer_drop_held(held);
             None
         };
         let memory = &self.device.memory;
@@ -67,7 +67,7 @@ impl SimEndpoint {
         let end = self.end(world);
         let token = end.lend(held).map_err(|held| (Refused::Busy, held))?;
         end.reads.insert(token, Reading { segments: segments.to_vec(), is_asked: false });
-        let content = Content::Ask { from, len, token };
+        let content = Content::ReadRequest { from, len, token };
         world.transmit(self.connection, self.side, Message { immediate: None, content });
         Ok(None)
     }
@@ -147,7 +147,7 @@ impl World {
         let place = self.exposed(number, 1 - to, from, len, Rights::READ);
         match place.and_then(|(memory, at)| snapshot(&memory, at, len)) {
             Some(copy) => {
-                let content = Content::Answer { copy, token };
+                let content = Content::ReadResponse { copy, token };
                 self.launch(number, to, Message { immediate: None, content });
             }
             None => self.forbid(number, to, Some(token), "read"),

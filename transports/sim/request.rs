@@ -48,7 +48,7 @@ impl RequestJob {
             world.handling -= 1;
             world.news();
             world.run_due();
-            world.go_on();
+            world.run_next();
         });
     }
 }

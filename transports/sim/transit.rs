@@ -5,7 +5,7 @@ use std::time::Duration;
 use udeck_via::transport::Queue;
 
 use crate::connection::Side;
-use crate::fence::Behind;
+use crate::fence::FencedItem;
 use crate::frame::{Content, Frame, Message};
 use crate::trace::Happening;
 use crate::world::{Due, World};
@@ -22,11 +22,11 @@ impl World {
     /// that are due at this moment have happened when this returns.
     pub fn transmit(&mut self, number: u64, side: Side, message: Message) {
         let end = &mut self.connections.get_mut(&number).expect("just seen").ends[side];
-        if end.behind.is_empty() {
+        if end.fenced.is_empty() {
             self.launch(number, side, message);
         } else {
             end.wants_room = false;
-            end.behind.push_back(Behind::Message(message));
+            end.fenced.push_back(FencedItem::Message(message));
         }
         self.run_due();
     }
@@ -71,7 +71,7 @@ impl World {
             self.note(link, Happening::HeldBack(frame));
         }
         let due = || Due::Frame { connection: number, to: 1 - side, sequence, number: frame };
-        self.travels(link, on_the_wire, plan.travels, due());
+        self.send_frame(link, on_the_wire, plan.travels, due());
         if let Some(again) = plan.again {
             self.note(link, Happening::Duplicated(frame));
             self.schedule(again, due());
@@ -143,10 +143,10 @@ impl World {
             Message { immediate, content: Content::Write { to: place, bytes, token } } => {
                 self.write_arrives(number, to, immediate, (place, bytes, token));
             }
-            Message { content: Content::Ask { from, len, token }, .. } => {
+            Message { content: Content::ReadRequest { from, len, token }, .. } => {
                 self.question_arrives(number, to, from, len, token);
             }
-            Message { content: Content::Answer { copy, token }, .. } => {
+            Message { content: Content::ReadResponse { copy, token }, .. } => {
                 self.answer_to_read_arrives(number, to, &copy, token);
             }
             message => {

@@ -64,7 +64,7 @@ pub struct World {
     /// Counts changes for which other threads may wait.
     epoch: u64,
     /// Objects to drop once the lock is free, because dropping one may take it.
-    graves: Vec<Box<dyn Any + Send>>,
+    deferred_drops: Vec<Box<dyn Any + Send>>,
 }
 
 /// State of a NIC in the world.
@@ -142,7 +142,7 @@ impl Shared {
                 trace: None,
                 turns: None,
                 epoch: 0,
-                graves: Vec::new(),
+                deferred_drops: Vec::new(),
             }),
             changed: Condvar::new(),
         })
@@ -154,12 +154,12 @@ impl Shared {
         let mut world = self.world.lock();
         let epoch = world.epoch;
         let result = work(&mut world);
-        let graves = std::mem::take(&mut world.graves);
+        let deferred_drops = std::mem::take(&mut world.deferred_drops);
         if world.epoch != epoch {
             self.changed.notify_all();
         }
         drop(world);
-        drop(graves);
+        drop(deferred_drops);
         result
     }
 
@@ -374,9 +374,9 @@ impl World {
             return;
         }
         let listeners = std::mem::take(&mut self.nodes[node].listeners);
-        self.bury(listeners);
+        self.defer_drop(listeners);
         self.nodes[node].windows.clear();
-        self.gets_up(node);
+        self.remove_rank(node);
         if died {
             self.note((node, node), Happening::Died);
             let why = format!("{} died (seed {})", self.nodes[node].name, self.seed);
@@ -406,7 +406,7 @@ impl World {
         let at = self.now;
         // The order of events before the ranks' first turns and after their last ones is not repeatable, so they are
         // left out.
-        let repeats = self.turns.as_ref().is_none_or(Turns::are_taken);
+        let repeats = self.turns.as_ref().is_none_or(Turns::have_begun);
         if let Some(trace) = self.trace.as_mut().filter(|_| repeats) {
             trace.push(Event { at, link, what });
         }
@@ -418,15 +418,15 @@ impl World {
     }
 
     /// Drops `dead` once the lock is free.
-    pub fn bury(&mut self, dead: impl Any + Send) {
-        self.graves.push(Box::new(dead));
+    pub fn defer_drop(&mut self, dead: impl Any + Send) {
+        self.deferred_drops.push(Box::new(dead));
     }
 
     /// Drops a buffer that an endpoint held, once the lock is free.
-    pub fn bury_held(&mut self, held: PostedBuffer) {
+    pub fn defer_drop_held(&mut self, held: PostedBuffer) {
         match held {
-            PostedBuffer::Block(block) => self.bury(block),
-            PostedBuffer::Owner(owner) => self.graves.push(owner),
+            PostedBuffer::Block(block) => self.defer_drop(block),
+            PostedBuffer::Owner(owner) => self.deferred_drops.push(owner),
             PostedBuffer::Caller(_) => {}
         }
     }

@@ -24,7 +24,7 @@ pub enum Served {
     /// More sockets may be readable.
     Some,
     /// Another thread was at work on a link, and its socket was left to that thread.
-    NotAlone,
+    Busy,
 }
 
 /// The sockets of one completion queue.
@@ -35,7 +35,7 @@ pub struct Sockets {
     /// Poller of the sockets, made with the first place: many completion queues never have one.
     poller: OnceLock<Arc<Poller>>,
     /// The owner's poll count when the helper was last asked to watch.
-    looks_when_asked: AtomicU64,
+    polls_when_armed: AtomicU64,
     /// Number of receive queues that have a place here, which is the number of sockets.
     count: AtomicU32,
     /// Count of the receive queues' places that were given back.
@@ -87,7 +87,7 @@ impl Sockets {
             core: core.clone(),
             number,
             poller: OnceLock::new(),
-            looks_when_asked: AtomicU64::new(0),
+            polls_when_armed: AtomicU64::new(0),
             count: AtomicU32::new(0),
             vacated: AtomicU32::new(0),
         }
@@ -109,8 +109,8 @@ impl Sockets {
 
     /// Asks the helper to watch the sockets: it is woken once, by the next arrival or by one that is there already.
     /// `looks` is the owner's poll count.
-    pub fn ask_helper(&self, looks: u64) {
-        self.looks_when_asked.store(looks, Ordering::Relaxed);
+    pub fn arm_helper(&self, looks: u64) {
+        self.polls_when_armed.store(looks, Ordering::Relaxed);
         if let Some(poller) = self.poller.get() {
             let events = EventFlags::IN | EventFlags::ONESHOT;
             self.core.control.set(&**poller, Token::CompletionQueue(self.number).encode(), events);
@@ -118,8 +118,8 @@ impl Sockets {
     }
 
     /// The owner's poll count when the helper was last asked to watch.
-    pub fn looks_when_asked(&self) -> u64 {
-        self.looks_when_asked.load(Ordering::Relaxed)
+    pub fn polls_when_armed(&self) -> u64 {
+        self.polls_when_armed.load(Ordering::Relaxed)
     }
 
     /// Reads the readable sockets, as many as one call of epoll names. Waits for up to `limit` until there is one.
@@ -133,7 +133,7 @@ impl Sockets {
                     if let Some(link) = self.core.link(number)
                         && link.try_with(|connection, driver| driver.serve(connection)).is_none()
                     {
-                        served = Served::NotAlone;
+                        served = Served::Busy;
                     }
                 }
                 Token::Bell | Token::Listener | Token::CompletionQueue(_) => {}

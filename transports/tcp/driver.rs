@@ -87,7 +87,7 @@ impl TcpDriver {
     }
 
     fn serve_now(&mut self, connection: &mut Connection) -> bool {
-        if !self.take_in(connection) && !self.stalled && self.calm.is_none() {
+        if !self.read_socket(connection) && !self.stalled && self.calm.is_none() {
             return self.socket.is_some(); // unchanged
         }
         if self.stalled {
@@ -144,7 +144,7 @@ impl TcpDriver {
     }
 
     /// Reads from the socket. Returns whether anything has come, the end included.
-    fn take_in(&mut self, connection: &mut Connection) -> bool {
+    fn read_socket(&mut self, connection: &mut Connection) -> bool {
         for read in 0..READS {
             let Some(socket) = self.socket.as_ref().filter(|_| !self.ended) else { return true };
             let (fd, deferred_ack) = (socket.as_fd(), &mut self.deferred_ack);
@@ -255,7 +255,7 @@ impl TcpDriver {
                 Err(error) => {
                     self.stalled = false;
                     // Frames that the peer sent before count, the orderly end of the connection among them.
-                    self.take_in(connection);
+                    self.read_socket(connection);
                     connection.lost(&self.words(&error));
                     return;
                 }

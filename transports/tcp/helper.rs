@@ -105,7 +105,7 @@ impl Helper {
             }
             Token::CompletionQueue(number) => {
                 if let Some(cq) = self.core.completion_queues.get(number) {
-                    let (looks, cq) = (cq.backend.looks_when_asked(), Arc::downgrade(&cq));
+                    let (looks, cq) = (cq.backend.polls_when_armed(), Arc::downgrade(&cq));
                     // The owner has asked again, perhaps before it went to sleep.
                     self.due.retain(|due| due.number != number);
                     self.due.push(Due { number, cq, looks, parked: false, nap: Nap::over(job_time()) });
@@ -145,13 +145,13 @@ impl Helper {
                     let mut rounds = (0..ROUNDS).map(|_| cq.backend.serve(found, Duration::ZERO));
                     // The thread at work there may be waiting for this processor. If the helper asked for news at
                     // once, it would be told of the same socket at once.
-                    if rounds.find(|served| *served != Served::Some) == Some(Served::NotAlone) {
+                    if rounds.find(|served| *served != Served::Some) == Some(Served::Busy) {
                         due.nap.shorten(now);
                         return true;
                     }
                 }
             }
-            cq.backend.ask_helper(looks);
+            cq.backend.arm_helper(looks);
             false
         });
     }

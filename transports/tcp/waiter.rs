@@ -80,12 +80,12 @@ impl TcpWaiter {
 
     /// Reads the hot link's socket. Returns its queue if it has messages and no other queue has news.
     #[inline]
-    fn look_at_hot(&mut self) -> Option<Ready> {
+    fn poll_hot(&mut self) -> Option<Ready> {
         let vacated = self.cq.backend.vacated();
         if vacated != self.vacated {
             // The hot link may be the one that left.
             self.vacated = vacated;
-            self.cool();
+            self.forget_hot();
         }
         let hot = self.hot.as_mut()?;
         let ready = hot.ready;
@@ -93,7 +93,7 @@ impl TcpWaiter {
             hot.link.try_with_owner(|connection, driver| driver.serve_hot(connection))?;
         hot.unlisted |= arrived;
         if !is_there {
-            self.cool();
+            self.forget_hot();
         } else if self.cq.sleeps() != Sleep::Awake {
             // The owner has armed the queue, and polls nevertheless: the sleeper in its place is woken by any news.
             self.announce_hot();
@@ -103,7 +103,7 @@ impl TcpWaiter {
 
     /// Forgets the hot link.
     #[cold]
-    fn cool(&mut self) {
+    fn forget_hot(&mut self) {
         self.announce_hot();
         self.hot = None;
     }
@@ -135,7 +135,7 @@ impl Waiter for TcpWaiter {
         {
             return Some(ready);
         }
-        let hot = self.look_at_hot();
+        let hot = self.poll_hot();
         if in_burst && hot.is_some() {
             return hot;
         }
@@ -167,7 +167,7 @@ impl Waiter for TcpWaiter {
         }
         // The helper watches from here on. It is also told of earlier arrivals, but this thread is awake and reads them.
         self.look_at_all();
-        self.cq.backend.ask_helper(self.cq.poll_count());
+        self.cq.backend.arm_helper(self.cq.poll_count());
         if self.cq.has_news() {
             self.cq.get_up();
             return Armed::News;

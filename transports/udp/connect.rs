@@ -234,7 +234,7 @@ impl Connector<'_> {
             }
             RequestOutcome::Ended(ConnectionStatus::PortUnreachable) => {
                 let error = io::Error::from(io::ErrorKind::ConnectionRefused);
-                Error::os(format!("connecting to the process at {at}, where nobody is"), error)
+                Error::os(format!("connecting to the process at {at}, where no socket is bound"), error)
             }
             RequestOutcome::Ended(ConnectionStatus::NotAuthenticated(why)) => {
                 Error::Rejected(format!("{at} was called: {why}"))

@@ -484,7 +484,7 @@ impl Core {
     pub fn report_refused(&self, from: IpAddr, why: &str) {
         let mut reported = self.reported.lock();
         if reported.len() < MAX_REPORTED && reported.insert(from) {
-            say!("refused a connection from {from}: {why} (said once per address)");
+            say!("refused a connection from {from}: {why} (reported once per address)");
         }
     }
 

@@ -370,7 +370,7 @@ impl Peer {
             let why = match state.status {
                 ConnectionStatus::Handshaking => ConnectionStatus::PortUnreachable,
                 _ => ConnectionStatus::Lost(format!(
-                    "the process at {} has died, or closed its NIC by force: nobody is there",
+                    "the process at {} has died, or closed its NIC by force: no socket is bound there",
                     self.at
                 )),
             };

@@ -72,7 +72,7 @@ pub enum Message<'a, B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FragmentError {
     /// The message arrived before, or was missed.
-    #[error("a fragment of a message that is done with")]
+    #[error("a fragment of a message that arrived or was missed before")]
     Stale,
     /// The message's number is not one that the peer may use yet.
     #[error("a fragment of a message that may not have been sent yet")]

@@ -187,7 +187,7 @@ fn gone() -> std::net::SocketAddr {
 fn where_nobody_is_a_call_says_so_at_once() {
     let (_, a) = open();
     let error = call(&a, gone().to_string().as_bytes(), soon());
-    assert!(error.to_string().contains("where nobody is"), "{error}");
+    assert!(error.to_string().contains("where no socket is bound"), "{error}");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn icmp_is_believed_where_it_quotes_what_was_sent() {
     works(&mut left, &mut right);
     core.on_port_unreachable(&PortUnreachable { to, quote: [&[0x40], &sent[..]].concat() });
     let (error, _) = end_of(&mut left);
-    assert!(error.to_string().contains("nobody is there"), "{error}");
+    assert!(error.to_string().contains("no socket is bound there"), "{error}");
 }
 
 const DETECT: Duration = Duration::from_millis(400);

@@ -41,7 +41,7 @@ pub struct Turns {
     /// State of each rank, by NIC: those that were opened first.
     seats: Vec<Seat>,
     /// Clock of the process, held from when all ranks have entered until all have left.
-    clock: Option<Held>,
+    clock: Option<StoppedClock>,
     /// Whether a rank runs.
     running: bool,
     ready: VecDeque<usize>,
@@ -93,7 +93,7 @@ impl Turns {
     }
 
     /// Whether all ranks have entered, and not all have left.
-    pub fn are_taken(&self) -> bool {
+    pub fn have_begun(&self) -> bool {
         self.clock.is_some()
     }
 
@@ -109,7 +109,7 @@ impl Turns {
 }
 
 /// The process's clock, stopped for a fabric.
-struct Held(&'static JobClock);
+struct StoppedClock(&'static JobClock);
 
 static IS_HELD: AtomicBool = AtomicBool::new(false);
 
@@ -128,7 +128,7 @@ fn clock() -> io::Result<&'static JobClock> {
     }
 }
 
-impl Held {
+impl StoppedClock {
     /// # Panics
     /// Another fabric holds the clock.
     fn stop() -> Self {
@@ -136,11 +136,11 @@ impl Held {
         let is_held = IS_HELD.swap(true, Ordering::Relaxed);
         assert!(!is_held, "ranks of another fabric of this process take turns: one fabric at a time");
         clock.stop();
-        Held(clock)
+        StoppedClock(clock)
     }
 }
 
-impl Drop for Held {
+impl Drop for StoppedClock {
     fn drop(&mut self) {
         self.0.resume();
         IS_HELD.store(false, Ordering::Relaxed);
@@ -157,7 +157,7 @@ pub struct Turn {
 impl Turn {
     /// Waits until all ranks have entered, and it is this one's turn.
     pub(crate) fn enter(shared: &Arc<Shared>, node: usize) -> Self {
-        shared.with(|world| world.enters(node));
+        shared.with(|world| world.enter_rank(node));
         shared.await_state(node, |state| state == State::Running);
         Turn { shared: shared.clone(), node, left: false }
     }
@@ -169,7 +169,7 @@ impl Turn {
 
     fn end(&mut self) -> Duration {
         self.left = true;
-        let took = self.shared.with(|world| world.leaves(self.node));
+        let took = self.shared.with(|world| world.leave_rank(self.node));
         self.shared.await_state(self.node, |state| matches!(state, State::Free | State::Gone));
         took
     }
@@ -179,7 +179,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         match self.left {
             // A panicking rank waits for no other, and the others do not wait for it.
-            false if std::thread::panicking() => self.shared.with(|world| world.gets_up(self.node)),
+            false if std::thread::panicking() => self.shared.with(|world| world.remove_rank(self.node)),
             false => {
                 self.end();
             }
@@ -207,7 +207,7 @@ impl Shared {
         loop {
             let (found, stepped, sleeps) = self.with(|world| {
                 let found = look(world);
-                let sleeps = found.is_none() && world.falls_asleep(node, limit);
+                let sleeps = found.is_none() && world.sleep_in_turn(node, limit);
                 let stepped = found.is_none() && !sleeps && world.step();
                 (found, stepped, sleeps)
             });
@@ -242,7 +242,7 @@ impl Shared {
             let is_late = bell.wait_for(&mut world, STALL).timed_out();
             let turns = world.turns.as_ref().expect("set before");
             if is_late && turns.turns == before && !is_it(turns.seats[node].state) {
-                let why = turns.who_holds_up();
+                let why = turns.blocker();
                 drop(world);
                 panic!("nothing has moved for {STALL:?}: {why}");
             }
@@ -251,7 +251,7 @@ impl Shared {
 }
 
 impl Turns {
-    fn who_holds_up(&self) -> String {
+    fn blocker(&self) -> String {
         let at = |state: State| self.seats.iter().position(|seat| seat.state == state);
         match (at(State::Running), at(State::Free)) {
             (Some(node), _) => format!("it is the turn of NIC {node}, which neither sleeps nor leaves"),
@@ -285,7 +285,7 @@ impl World {
     }
 
     /// Sends a frame on its way. The event `due` happens when it arrives.
-    pub fn travels(&mut self, link: (usize, usize), bytes: usize, delay: Duration, due: Due) {
+    pub fn send_frame(&mut self, link: (usize, usize), bytes: usize, delay: Duration, due: Due) {
         let number = self.fresh_number();
         if let Some(turns) = &mut self.turns
             && let (Some(network), Some(_)) = (&mut turns.network, &turns.clock)
@@ -298,69 +298,69 @@ impl World {
         self.schedule(delay, due);
     }
 
-    fn seats(&mut self) -> &mut Turns {
+    fn turns_mut(&mut self) -> &mut Turns {
         self.turns.as_mut().expect("ranks take turns")
     }
 
-    fn enters(&mut self, node: usize) {
-        let seat = &mut self.seats().seats[node];
+    fn enter_rank(&mut self, node: usize) {
+        let seat = &mut self.turns_mut().seats[node];
         assert_eq!(seat.state, State::Free, "NIC {node} enters once at a time");
         seat.state = State::Entered;
-        self.seats().turns += 1;
-        self.begins();
+        self.turns_mut().turns += 1;
+        self.begin_if_all_entered();
     }
 
     /// Begins the turns if all ranks have entered.
-    fn begins(&mut self) {
+    fn begin_if_all_entered(&mut self) {
         let now = self.now;
-        let turns = self.seats();
+        let turns = self.turns_mut();
         if turns.clock.is_some() || !turns.all_are(State::Entered) {
             return;
         }
-        turns.clock = Some(Held::stop());
+        turns.clock = Some(StoppedClock::stop());
         turns.began = now;
         turns.set_all(State::Ready);
         let there = turns.seats.iter().enumerate().filter(|(_, seat)| seat.state == State::Ready);
         turns.ready = there.map(|(node, _)| node).collect();
         self.sort_watched();
         self.trace.iter_mut().for_each(Vec::clear);
-        self.go_on();
+        self.run_next();
     }
 
     /// Puts a rank to sleep if it is its turn. Returns whether it was.
-    fn falls_asleep(&mut self, node: usize, limit: Duration) -> bool {
+    fn sleep_in_turn(&mut self, node: usize, limit: Duration) -> bool {
         let until = self.now.saturating_add(limit);
-        let turns = self.seats();
+        let turns = self.turns_mut();
         if turns.seats[node].state != State::Running {
             return false;
         }
         turns.seats[node].state = State::Asleep { until };
         turns.alarms.insert((until, node));
         turns.running = false;
-        self.go_on();
+        self.run_next();
         true
     }
 
-    fn leaves(&mut self, node: usize) -> Duration {
+    fn leave_rank(&mut self, node: usize) -> Duration {
         let now = self.now;
-        let turns = self.seats();
+        let turns = self.turns_mut();
         let took = now.saturating_sub(turns.began);
         if turns.seats[node].state == State::Running {
             turns.seats[node].state = State::Left;
             turns.running = false;
         }
-        self.ends();
-        self.go_on();
+        self.end_if_all_left();
+        self.run_next();
         took
     }
 
     /// Ends the turns if all ranks have left: frames in transit arrive, and the threads run freely.
-    fn ends(&mut self) {
-        if !self.seats().all_are(State::Left) {
+    fn end_if_all_left(&mut self) {
+        if !self.turns_mut().all_are(State::Left) {
             return;
         }
-        while self.arrives(None) {}
-        let turns = self.seats();
+        while self.deliver_next(None) {}
+        let turns = self.turns_mut();
         turns.clock = None;
         turns.set_all(State::Free);
         for seat in &turns.seats {
@@ -369,7 +369,7 @@ impl World {
     }
 
     /// Takes the rank of a closed NIC out: nobody waits for it to enter, or to leave.
-    pub fn gets_up(&mut self, node: usize) {
+    pub fn remove_rank(&mut self, node: usize) {
         let Some(turns) = &mut self.turns else { return };
         let Some(seat) = turns.seats.get_mut(node) else { return };
         let state = std::mem::replace(&mut seat.state, State::Gone);
@@ -377,15 +377,15 @@ impl World {
         turns.ready.retain(|other| *other != node);
         turns.alarms.retain(|(_, other)| *other != node);
         turns.running &= state != State::Running;
-        self.begins();
-        if self.seats().clock.is_some() {
-            self.ends();
-            self.go_on();
+        self.begin_if_all_entered();
+        if self.turns_mut().clock.is_some() {
+            self.end_if_all_left();
+            self.run_next();
         }
     }
 
     /// Gives the turn to the next rank. Virtual time passes until there is one.
-    pub fn go_on(&mut self) {
+    pub fn run_next(&mut self) {
         while self.handling == 0 {
             let Some(turns) = &mut self.turns else { return };
             if turns.running || turns.clock.is_none() {
@@ -401,10 +401,10 @@ impl World {
             }
             let Some(&(alarm, node)) = turns.alarms.first() else { return };
             let due = self.due.first_key_value().map(|((at, _), _)| *at).filter(|at| *at <= alarm);
-            if self.arrives(Some(due.unwrap_or(alarm))) {
+            if self.deliver_next(Some(due.unwrap_or(alarm))) {
                 continue;
             }
-            self.passes(due.unwrap_or(alarm));
+            self.advance_to(due.unwrap_or(alarm));
             if due.is_some() {
                 self.step();
             } else {
@@ -414,20 +414,20 @@ impl World {
     }
 
     /// Delivers the next frame, unless it arrives after `until`. Returns whether there was one.
-    fn arrives(&mut self, until: Option<Duration>) -> bool {
-        let turns = self.seats();
+    fn deliver_next(&mut self, until: Option<Duration>) -> bool {
+        let turns = self.turns_mut();
         let next = turns.network.as_mut().and_then(|network| network.next(until));
         let Some((at, number)) = next else { return false };
         let due = turns.under_way.remove(&number).expect("a network brings what was sent");
-        self.passes(at);
+        self.advance_to(at);
         self.happen(due);
         true
     }
 
-    fn passes(&mut self, until: Duration) {
+    fn advance_to(&mut self, until: Duration) {
         let passed = until.saturating_sub(self.now);
         self.now = self.now.max(until);
-        if let Some(Held(clock)) = &self.seats().clock {
+        if let Some(StoppedClock(clock)) = &self.turns_mut().clock {
             clock.pass(passed);
         }
     }

@@ -196,7 +196,7 @@ impl ConnectionStatus {
         match self {
             ConnectionStatus::Handshaking | ConnectionStatus::Established | ConnectionStatus::Closed => None,
             ConnectionStatus::Lost(why) | ConnectionStatus::NotAuthenticated(why) => Some(why.clone()),
-            ConnectionStatus::PortUnreachable => Some("nobody is there any more".into()),
+            ConnectionStatus::PortUnreachable => Some("no socket is bound there any more".into()),
             ConnectionStatus::WrongProcess => Some("another process is there now".into()),
             ConnectionStatus::VersionMismatch(_) => Some("it speaks another version".into()),
         }

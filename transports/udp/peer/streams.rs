@@ -171,7 +171,7 @@ impl Peer {
                 state.streams.insert(stream, Stream::Outgoing(call, bytes));
                 return;
             }
-            MessageRead::Ended => Answer::Rejected("it broke off the request".into()),
+            MessageRead::Ended => Answer::Rejected("it ended the request without an answer".into()),
             MessageRead::Whole => match Answer::decode(&bytes) {
                 Ok(Answer::Accepted(theirs, _)) => {
                     let link = self.core.new_link(self, stream, (&call.ours, &theirs), Side::Asked);
@@ -180,7 +180,7 @@ impl Peer {
                     return call.end(RequestOutcome::Accepted(link, theirs));
                 }
                 Ok(refused) => refused,
-                Err(_) => Answer::Rejected("its answer makes no sense".into()),
+                Err(_) => Answer::Rejected("its answer cannot be decoded".into()),
             },
         };
         self.drop_stream(state, stream);
