@@ -51,7 +51,7 @@ const MOST_MAILBOXES: u64 = 512;
 const MOST_OWN: u64 = 32 << 20;
 
 /// Figures of a run.
-pub struct Ended {
+pub struct RunResult {
     scheme: Scheme,
     /// End times of the first and of the last rank; for a trace, its end twice.
     pub cycles: (u64, u64),
@@ -62,7 +62,7 @@ pub struct Ended {
     p99: u64,
     dropped: u64,
     /// Figures of the library itself.
-    pub library: Option<stack::Figures>,
+    pub library: Option<stack::Times>,
 }
 
 /// Runs the scenario under each scheme, and formats the results.
@@ -72,7 +72,7 @@ pub fn run(scenario: &Scenario, folder: &Path, format: Format) -> Result<String,
 }
 
 /// Runs the scenario under each scheme.
-pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<Ended>), Problem> {
+pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<RunResult>), Problem> {
     let network = network::build(&scenario.topology, folder)
         .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
     let schemes = &scenario.congestion.get_ref().schemes;
@@ -82,18 +82,18 @@ pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<Ended>),
         runs.push(match (&scenario.trace, &scenario.collective) {
             (Some(keys), _) => {
                 let replay = replay(keys, scenario.lines.work, &network, folder)?;
-                let (engine, measures) = play(scenario, &network, scheme, replay, Replay::is_done)?;
+                let (engine, measures) = simulate(scenario, &network, scheme, replay, Replay::is_done)?;
                 let end = engine.workload().ended();
                 ended(scheme, (end, end), &measures)
             }
             (None, Some(keys)) => {
                 let programs = programs(keys, scenario.lines.work, &network)?;
-                let (engine, measures) = play(scenario, &network, scheme, programs, Programs::is_done)?;
+                let (engine, measures) = simulate(scenario, &network, scheme, programs, Programs::is_done)?;
                 let all: Vec<u64> = engine.workload().ended().iter().flatten().copied().collect();
                 let (first, last) = (all.iter().min().copied(), all.iter().max().copied());
                 let replayed = ended(scheme, (first.unwrap_or(0), last.unwrap_or(0)), &measures);
-                let play = || library(scenario, keys, &network, scheme);
-                Ended { library: keys.library.then(play).transpose()?, ..replayed }
+                let run_library = || library(scenario, keys, &network, scheme);
+                RunResult { library: keys.library.then(run_library).transpose()?, ..replayed }
             }
             (None, None) => return Err(Problem::wrong(None, "there is neither [trace] nor [collective]")),
         });
@@ -107,7 +107,7 @@ fn library(
     keys: &Collective,
     network: &Network,
     scheme: Scheme,
-) -> Result<stack::Figures, Problem> {
+) -> Result<stack::Times, Problem> {
     let config = network::config(scenario, scheme)?;
     let task = stack::Task {
         operation: *keys.operation.get_ref(),
@@ -115,9 +115,9 @@ fn library(
         order: keys.order,
         incast: keys.incast.unwrap_or_default(),
     };
-    let ended = stack::play(&task, keys.ranks, keys.times, network, &config)
+    let ended = stack::run(&task, keys.ranks, keys.times, network, &config)
         .map_err(|why| Problem::cannot(None, why))?;
-    Ok(ended.figures)
+    Ok(ended.times)
 }
 
 fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Result<Replay, Problem> {
@@ -209,7 +209,7 @@ fn check_library(keys: &Collective) -> Result<(), String> {
         }
         _ if bytes == 0 => "bytes is at least 1".into(),
         _ if bytes >= MOST_BYTES => {
-            format!("bytes is less than {MOST_BYTES}: longer messages are not played")
+            format!("bytes is less than {MOST_BYTES}: longer messages are not supported")
         }
         _ if memory > MOST_MEMORY => {
             format!(
@@ -273,7 +273,7 @@ fn in_order(step: Step, flits: u32) -> Vec<Op> {
 }
 
 /// Runs the workload until nothing happens any more.
-fn play<'network, W: Workload>(
+fn simulate<'network, W: Workload>(
     scenario: &Scenario,
     network: &'network Network,
     scheme: Scheme,
@@ -299,12 +299,12 @@ fn play<'network, W: Workload>(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Err(Problem::cannot(None, format!("after {most} cycles it has not come to its end: raise `measured`")))
+    Err(Problem::cannot(None, format!("the run has not ended after {most} cycles: raise `measured`")))
 }
 
-fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
+fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> RunResult {
     let class = &measures.classes[0];
-    Ended {
+    RunResult {
         scheme,
         cycles,
         messages: class.delivered.0,
@@ -317,9 +317,9 @@ fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> Ended {
     }
 }
 
-fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format) -> String {
-    let wait = |run: &Ended, nth: usize| Some(run.library?.waits?[nth]);
-    let rate = |run: &Ended| run.flits as f64 / run.cycles.1.max(1) as f64;
+fn print(scenario: &Scenario, network: &Network, runs: &[RunResult], format: Format) -> String {
+    let wait = |run: &RunResult, nth: usize| Some(run.library?.waits?[nth]);
+    let rate = |run: &RunResult| run.flits as f64 / run.cycles.1.max(1) as f64;
     match format {
         Format::Text => {
             let mut rows = vec![row([
@@ -352,14 +352,14 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
                     run.p99.to_string(),
                     run.dropped.to_string(),
                 ];
-                let of_library = run.library.map_or([None; 5], stack::Figures::all);
+                let of_library = run.library.map_or([None; 5], stack::Times::all);
                 let cell =
                     |cycles: Option<u64>| cycles.map_or_else(|| "-".into(), |cycles| cycles.to_string());
                 cells.extend(of_library.map(cell));
                 cells
             }));
             let has =
-                |figures: fn(stack::Figures) -> bool| runs.iter().any(|run| run.library.is_some_and(figures));
+                |figures: fn(stack::Times) -> bool| runs.iter().any(|run| run.library.is_some_and(figures));
             let empty = [has(|_| true), has(|figures| figures.waits.is_some())];
             let more = match empty {
                 [false, _] => 5,
@@ -387,10 +387,11 @@ fn print(scenario: &Scenario, network: &Network, runs: &[Ended], format: Format)
             )
         }
         Format::Csv => {
-            let line = |run: &Ended| {
-                let Ended { cycles: (first, last), messages, flits, mean, median, p99, dropped, .. } = run;
+            let line = |run: &RunResult| {
+                let RunResult { cycles: (first, last), messages, flits, mean, median, p99, dropped, .. } =
+                    run;
                 let cell = |cycles: Option<u64>| cycles.map(|cycles| cycles.to_string()).unwrap_or_default();
-                let library = run.library.map_or([None; 5], stack::Figures::all).map(cell).join(",");
+                let library = run.library.map_or([None; 5], stack::Times::all).map(cell).join(",");
                 format!(
                     "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped},{library}\n",
                     run.scheme.name(),

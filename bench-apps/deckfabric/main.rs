@@ -70,7 +70,7 @@ fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
     });
     let file = unfinished.as_ref().map(fs::File::create).transpose().map_err(unwritable)?;
     let mut printed = Ok(());
-    let sections = papers::play(extent, |section| {
+    let sections = papers::run(extent, |section| {
         if printed.is_ok() {
             printed = print(&papers::text(section));
         }

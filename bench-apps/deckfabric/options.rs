@@ -47,18 +47,18 @@ pub enum Command {
         #[arg(long, value_enum, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "file",
               default_missing_value = "uniform")]
         example: Option<Example>,
-        /// As a table to read, as JSON, or as lines of CSV
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
-        /// In place of the scenario's
+        /// Seed that replaces the scenario's
         #[arg(long)]
         seed: Option<u64>,
     },
     /// Repeat what the literature has published, and print its figures beside what comes out here
     ///
     /// Admission and deadlines of InfiniBand's tables (Alfaro), shares, throughput and times of tables with deficits (DTable), and a
-    /// dragonfly with a hot spot under ECN, SRP, SMSRP and LHRP (Jiang, Dennison, Dally). What is reduced is said. Orderings that must
-    /// hold are checked.
+    /// dragonfly with a hot spot under ECN, SRP, SMSRP and LHRP (Jiang, Dennison, Dally). Each part states what it reduces. Orderings
+    /// that must hold are checked.
     Papers {
         /// Small networks, in seconds
         #[arg(long)]
@@ -91,7 +91,7 @@ pub enum Example {
     Incast,
     /// A trace in the format VEF3
     Trace,
-    /// That trace
+    /// Trace that the example `trace` replays
     Vef,
 }
 

@@ -107,9 +107,9 @@ impl Dot {
 }
 
 /// A part: its title, its steps of the progress bar, and the function that runs it.
-type Part = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
+type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const PARTS: [Part; 11] = [
+const EXPERIMENTS: [Experiment; 11] = [
     (alfaro::UNTIL_FULL, |_| 1, alfaro::until_full),
     (alfaro::ADMISSION, |_| 1, alfaro::admission),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
@@ -124,15 +124,19 @@ const PARTS: [Part; 11] = [
 ];
 
 /// Runs all parts, and shows each as soon as it is complete. A part that fails does not stop the others.
-pub fn play(extent: Extent, show: impl FnMut(&Section)) -> Vec<Section> {
-    play_parts(&PARTS, extent, show)
+pub fn run(extent: Extent, show: impl FnMut(&Section)) -> Vec<Section> {
+    run_experiments(&EXPERIMENTS, extent, show)
 }
 
-fn play_parts(parts: &[Part], extent: Extent, mut show: impl FnMut(&Section)) -> Vec<Section> {
-    let bar = progress::bar(parts.iter().map(|(_, runs, _)| runs(extent)).sum(), "papers");
+fn run_experiments(
+    experiments: &[Experiment],
+    extent: Extent,
+    mut show: impl FnMut(&Section),
+) -> Vec<Section> {
+    let bar = progress::bar(experiments.iter().map(|(_, runs, _)| runs(extent)).sum(), "papers");
     let mut sections = Vec::new();
-    for &(title, _, play) in parts {
-        let section = match play(extent, &bar) {
+    for &(title, _, run) in experiments {
+        let section = match run(extent, &bar) {
             Ok(section) => Section { title, ..section },
             Err(why) => Section { title, failed: Some(why), ..Section::default() },
         };
@@ -248,10 +252,10 @@ mod tests {
     #[test]
     fn a_part_that_fails_is_said_and_the_others_are_played() {
         let good = |_: Extent, _: &ProgressBar| Ok(Section { how: "how".into(), ..Section::default() });
-        let parts: [Part; 3] =
+        let experiments: [Experiment; 3] =
             [("one", |_| 1, good), ("two", |_| 1, |_, _| Err("no <room>".into())), ("three", |_| 1, good)];
         let mut shown = String::new();
-        let sections = play_parts(&parts, Extent::Quick, |section| shown += &text(section));
+        let sections = run_experiments(&experiments, Extent::Quick, |section| shown += &text(section));
         assert_eq!(unmet(&sections), ["two: no <room>"]);
         assert!(
             shown.contains("one\nhow\n")

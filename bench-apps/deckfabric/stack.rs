@@ -36,16 +36,16 @@ pub struct Task {
     pub incast: IncastControl,
 }
 
-/// Figures of a run, in cycles.
+/// Times of a run, in cycles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Figures {
+pub struct Times {
     /// End times of the first and of the last rank.
     pub cycles: (u64, u64),
     /// Time from a message's post to its retrieve in an incast: median, 99 % quantile and maximum.
     pub waits: Option<[u64; 3]>,
 }
 
-impl Figures {
+impl Times {
     /// First end, last end, and the three waits.
     pub fn all(self) -> [Option<u64>; 5] {
         let [median, p99, most] = self.waits.map_or([None; 3], |waits| waits.map(Some));
@@ -55,8 +55,8 @@ impl Figures {
 
 /// Results of a run.
 #[derive(Debug, PartialEq)]
-pub struct Ended {
-    pub figures: Figures,
+pub struct StackResult {
+    pub times: Times,
     pub trace: Vec<Event>,
 }
 
@@ -64,16 +64,16 @@ pub struct Ended {
 ///
 /// # Errors
 /// Text about the failure: the system's refusal, or the ranks that failed, and the reason.
-pub fn play(
+pub fn run(
     task: &Task,
     ranks: usize,
     times: u16,
     network: &Network,
     config: &Config,
-) -> Result<Ended, String> {
+) -> Result<StackResult, String> {
     let bar = progress::bar(ranks as u64, "library");
     let begun = Instant::now();
-    let ended = play_with(task, ranks, times, network, config, &bar)?;
+    let ended = run_with(task, ranks, times, network, config, &bar)?;
     bar.finish_and_clear();
     // The wall-clock time is not among the figures: it differs from run to run.
     let told = format!(
@@ -85,14 +85,14 @@ pub fn play(
     Ok(ended)
 }
 
-fn play_with(
+fn run_with(
     task: &Task,
     ranks: usize,
     times: u16,
     network: &Network,
     config: &Config,
     bar: &ProgressBar,
-) -> Result<Ended, String> {
+) -> Result<StackResult, String> {
     // The network is leaked for the rest of the process: NICs own the carrier of their frames, and it borrows the
     // network.
     let network: &'static Network = Box::leak(Box::new(network.clone()));
@@ -105,8 +105,8 @@ fn play_with(
     waits.sort_unstable();
     let quantile = |part: f64| cycles(waits.get(((waits.len() - 1) as f64 * part) as usize).copied());
     let waits = (!waits.is_empty()).then(|| [0.5, 0.99, 1.0].map(quantile));
-    let figures = Figures { cycles: (cycles(took().min()), cycles(took().max())), waits };
-    Ok(Ended { figures, trace: ended.trace })
+    let times = Times { cycles: (cycles(took().min()), cycles(took().max())), waits };
+    Ok(StackResult { times, trace: ended.trace })
 }
 
 /// Text about the peak memory of this process.

@@ -254,7 +254,7 @@ fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
         (
             transpose.replace("measured = 10000000", "measured = 100"),
             None,
-            "after 100 cycles it has not come to its end",
+            "the run has not ended after 100 cycles",
         ),
         (transpose.replace("measured =", "loads = [1.0]\nmeasured ="), Some(4), "loads is for [[traffic]]"),
         (transpose.replace("# [trace]", "[trace]\npath = \"x\"\ncycle-ps = 1"), None, "more than one of"),

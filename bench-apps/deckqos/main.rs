@@ -104,7 +104,7 @@ fn export(options: &opensm::Options, ports: opensm::Ports) -> Result<String, Fai
         |why: &str| Failure::Defect(format!("the options that were made cannot be read again ({why})"));
     match opensm::parse(&text, ports) {
         Ok(again) if again == *options => Ok(text),
-        Ok(_) => Err(unreadable("they say something else")),
+        Ok(_) => Err(unreadable("the parsed options differ")),
         Err(bad) => Err(unreadable(&bad.to_string())),
     }
 }

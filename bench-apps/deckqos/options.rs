@@ -51,7 +51,7 @@ pub enum Command {
         #[arg(long, value_enum, value_name = "KIND", num_args = 0..=1, require_equals = true, conflicts_with = "file",
               default_missing_value = "infiniband")]
         example: Option<Example>,
-        /// As a table to read, or as JSON
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
@@ -60,7 +60,7 @@ pub enum Command {
         /// The file, for example /etc/opensm/opensm.conf; - is standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// What the link carries of data, for example '10 Gb/s'
+        /// Data rate of the link, for example '10 Gb/s'
         #[arg(long, value_parser = units::rate, default_value = "10 Gb/s")]
         rate: u64,
         /// Bytes of the largest packet
@@ -69,13 +69,13 @@ pub enum Command {
         /// Bytes of the packets by which shares are measured; the largest if not given
         #[arg(long, value_parser = RangedU64ValueParser::<u32>::new().range(1..=4096))]
         packet: Option<u32>,
-        /// What goes of the low table when the high one has reached its limit
+        /// Turn of the low table when the high one has reached its limit
         #[arg(long, value_enum, default_value = "packet")]
         low_turn: LowTurn,
-        /// Which ports' options are read
+        /// Ports whose options are read
         #[arg(long, value_enum, default_value = "all")]
         ports: Ports,
-        /// As a table to read, or as JSON
+        /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
     },
@@ -84,7 +84,7 @@ pub enum Command {
         /// The plan; - is standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
-        /// Which ports' options are written
+        /// Ports whose options are written
         #[arg(long, value_enum, default_value = "all")]
         ports: Ports,
     },

@@ -13,7 +13,7 @@ use udeck_qos::{
 #[derive(Debug)]
 pub struct InfiniBand {
     pub link: Link,
-    pub classes: Vec<Laned>,
+    pub classes: Vec<PlannedClass>,
     pub options: opensm::Options,
     pub free: usize,
     pub promised: u64,
@@ -21,7 +21,7 @@ pub struct InfiniBand {
 
 /// A class and its lane.
 #[derive(Debug)]
-pub struct Laned {
+pub struct PlannedClass {
     pub class: Class,
     pub kind: Kind,
     pub vl: u8,
@@ -51,7 +51,7 @@ pub fn infiniband(link: &input::Link, classes: &[Class]) -> Result<InfiniBand, P
             Kind::Be => low.push((vl, Unpromised::BestEffort)),
             Kind::Ch => low.push((vl, Unpromised::Challenged)),
         }
-        planned.push(Laned { class: class.clone(), kind, vl, distance: planner.lane_distance(vl) });
+        planned.push(PlannedClass { class: class.clone(), kind, vl, distance: planner.lane_distance(vl) });
     }
     let tables = VlTables { high: planner.table(), low: low_table(&low), high_limit: link.high_limit };
     let options = opensm::Options { max_vls: vls, tables, sl2vl: sl2vl(&planned) };
@@ -113,15 +113,15 @@ fn lanes(classes: &[Class], vls: u8) -> Result<Vec<u8>, Problem> {
 }
 
 /// Makes the mapping of levels to lanes. Levels without a class go to a lane without promises, or are not served.
-fn sl2vl(planned: &[Laned]) -> [u8; LANES] {
+fn sl2vl(planned: &[PlannedClass]) -> [u8; LANES] {
     let mut lanes = [other_levels(planned).unwrap_or(MANAGEMENT_VL); LANES];
-    planned.iter().for_each(|laned| lanes[usize::from(laned.class.sl)] = laned.vl);
+    planned.iter().for_each(|planned| lanes[usize::from(planned.class.sl)] = planned.vl);
     lanes
 }
 
 /// Lane of the levels that have no class.
-pub fn other_levels(planned: &[Laned]) -> Option<u8> {
-    let of = |kind| planned.iter().find(|laned| laned.kind == kind).map(|laned| laned.vl);
+pub fn other_levels(planned: &[PlannedClass]) -> Option<u8> {
+    let of = |kind| planned.iter().find(|planned| planned.kind == kind).map(|planned| planned.vl);
     of(Kind::Be).or_else(|| of(Kind::Ch)).or_else(|| of(Kind::Pbe))
 }
 

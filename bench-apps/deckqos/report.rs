@@ -2,7 +2,7 @@
 
 use crate::{
     input::Class,
-    planning::{InfiniBand, Laned, other_levels},
+    planning::{InfiniBand, PlannedClass, other_levels},
 };
 use cli_common::columns::{lines, row};
 use serde_json::{Value, json};
@@ -123,14 +123,14 @@ pub fn infiniband(plan: &InfiniBand, traffic: Traffic) -> String {
         "waits at most",
         "share if all are busy",
     ])];
-    for laned in &plan.classes {
-        let Class { name, sl, bandwidth, latency, connections, .. } = &laned.class;
-        let lane = lanes.iter().find(|lane| lane.vl == laned.vl);
+    for planned in &plan.classes {
+        let Class { name, sl, bandwidth, latency, connections, .. } = &planned.class;
+        let lane = lanes.iter().find(|lane| lane.vl == planned.vl);
         rows.push(vec![
             name.get_ref().clone(),
             sl.to_string(),
-            laned.vl.to_string(),
-            laned.kind.name().into(),
+            planned.vl.to_string(),
+            planned.kind.name().into(),
             maybe(bandwidth.map(|_| connections.unwrap_or(1)), |count| count.to_string()),
             maybe(*bandwidth, |bits| Bits(bits).to_string()),
             maybe(*latency, time),
@@ -154,11 +154,11 @@ pub fn infiniband(plan: &InfiniBand, traffic: Traffic) -> String {
 /// Notes on classes that would get less than their promise if all lanes were busy. The classes' bandwidths account
 /// neither for the low table's part nor for packets that exceed small weights.
 fn notes(plan: &InfiniBand, lanes: &[Lane]) -> Vec<String> {
-    let short = |laned: &Laned| {
-        let promised = laned.class.bandwidth? * u64::from(laned.class.connections.unwrap_or(1));
-        let lane = lanes.iter().find(|lane| lane.vl == laned.vl)?;
+    let short = |planned: &PlannedClass| {
+        let promised = planned.class.bandwidth? * u64::from(planned.class.connections.unwrap_or(1));
+        let lane = lanes.iter().find(|lane| lane.vl == planned.vl)?;
         let gets = (lane.share * plan.link.rate as f64) as u64;
-        let name = laned.class.name.get_ref();
+        let name = planned.class.name.get_ref();
         (gets < promised).then(|| {
             format!(
                 "class {name:?} gets {} and not the promised {} while all lanes are busy: take a larger high_limit, or a smaller cap or mtu",
@@ -172,12 +172,12 @@ fn notes(plan: &InfiniBand, lanes: &[Lane]) -> Vec<String> {
 
 /// Formats a plan as JSON.
 pub fn infiniband_json(plan: &InfiniBand, traffic: Traffic) -> Value {
-    let classes = plan.classes.iter().map(|laned| {
+    let classes = plan.classes.iter().map(|planned| {
         json!({
-            "name": laned.class.name.get_ref(), "sl": laned.class.sl, "vl": laned.vl, "kind": laned.kind.name(),
-            "connections": laned.class.bandwidth.map(|_| laned.class.connections.unwrap_or(1)),
-            "bandwidth_bits_per_s": laned.class.bandwidth, "latency_ns": laned.class.latency.map(nanos),
-            "planned_distance": laned.distance,
+            "name": planned.class.name.get_ref(), "sl": planned.class.sl, "vl": planned.vl, "kind": planned.kind.name(),
+            "connections": planned.class.bandwidth.map(|_| planned.class.connections.unwrap_or(1)),
+            "bandwidth_bits_per_s": planned.class.bandwidth, "latency_ns": planned.class.latency.map(nanos),
+            "planned_distance": planned.distance,
         })
     });
     let mut value = tables_json(&plan.options, traffic);

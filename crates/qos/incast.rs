@@ -145,7 +145,7 @@ pub enum Send {
 
 /// State of a message at its sender, until all of it is sent for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct SenderState {
     left: u64,
     state: State,
 }
@@ -162,7 +162,7 @@ enum State {
     Done,
 }
 
-impl Outgoing {
+impl SenderState {
     /// Makes the state of a message of `bytes` bytes, and returns what to send first.
     pub fn new(mode: Mode, bytes: u64) -> (Self, Send) {
         let speculative = match mode {
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_long_message_reserves_part_by_part() {
         let mut receiver = Receiver::new(Limits { rate: 1_000_000_000, threshold: 0, largest: 100 });
-        let (mut message, first) = Outgoing::new(Mode::BySize(64), 250);
+        let (mut message, first) = SenderState::new(Mode::BySize(64), 250);
         let mut send = first;
         let (mut now, mut parts) = (at(0), Vec::new());
         while !message.is_done() {
@@ -301,21 +301,21 @@ mod tests {
 
     #[test]
     fn who_starts_how() {
-        let first = |mode, bytes| Outgoing::new(mode, bytes).1;
+        let first = |mode, bytes| SenderState::new(mode, bytes).1;
         assert_eq!(first(Mode::Off, 10), Send::Plain);
         assert_eq!(first(Mode::Srp, 10), Send::Reserve(10));
         assert_eq!(first(Mode::Smsrp, 1 << 30), Send::Speculative);
         assert_eq!(first(Mode::BySize(64), 64), Send::Speculative);
         assert_eq!(first(Mode::BySize(64), 65), Send::Reserve(65));
-        assert!(Outgoing::new(Mode::Off, 10).0.is_done());
+        assert!(SenderState::new(Mode::Off, 10).0.is_done());
     }
 
     #[test]
     fn lies_of_the_other_side_neither_panic_nor_hang() {
-        let (mut message, _) = Outgoing::new(Mode::Srp, 10);
+        let (mut message, _) = SenderState::new(Mode::Srp, 10);
         message.grant(at(0), Grant { after: Duration::MAX, bytes: u64::MAX });
         assert_eq!(message.poll(Duration::MAX), Some(Send::Granted(10)));
-        let (mut message, _) = Outgoing::new(Mode::Srp, 2);
+        let (mut message, _) = SenderState::new(Mode::Srp, 2);
         message.grant(at(0), Grant { after: at(0), bytes: 0 });
         assert_eq!((message.poll(at(0)), message.rest()), (Some(Send::Granted(1)), Some(Send::Reserve(1))));
         let mut receiver = Receiver::new(Limits { rate: 0, threshold: u64::MAX, largest: u64::MAX });
@@ -324,7 +324,7 @@ mod tests {
             receiver.speculative(Duration::MAX, u64::MAX);
             receiver.granted(u64::MAX);
         }
-        let (mut empty, _) = Outgoing::new(Mode::Srp, 0);
+        let (mut empty, _) = SenderState::new(Mode::Srp, 0);
         empty.grant(at(0), Grant { after: at(0), bytes: 5 });
         assert_eq!((empty.poll(at(0)), empty.is_done()), (Some(Send::Granted(0)), true));
     }
@@ -358,7 +358,7 @@ mod tests {
         ) {
             // The rate is a byte a nanosecond, and the receiver's program is as fast.
             let mut receiver = Receiver::new(limits(1_000_000_000, threshold));
-            let mut messages: Vec<_> = sizes.iter().map(|&bytes| Outgoing::new(Mode::Smsrp, bytes).0).collect();
+            let mut messages: Vec<_> = sizes.iter().map(|&bytes| SenderState::new(Mode::Smsrp, bytes).0).collect();
             let mut queue = VecDeque::new();
             let (mut now, mut delivered, mut most) = (0u64, 0, 0);
             let mut arrivals: Vec<(u64, usize, bool)> = (0..64).map(|who| (delays[who], who, false)).collect();

@@ -77,13 +77,13 @@ impl Levels {
 }
 
 /// Demands of one level, as in the text.
-struct Wanted {
+struct LevelDemand {
     level: u8,
     share: f64,
     distance: Option<u32>,
 }
 
-impl FromStr for Wanted {
+impl FromStr for LevelDemand {
     type Err = BadLevels;
 
     fn from_str(part: &str) -> Result<Self, BadLevels> {
@@ -96,7 +96,7 @@ impl FromStr for Wanted {
         if !(share > 0.0 && share.is_finite()) {
             return Err(form());
         }
-        Ok(Wanted { level: level.trim().parse().map_err(|_| form())?, share, distance })
+        Ok(LevelDemand { level: level.trim().parse().map_err(|_| form())?, share, distance })
     }
 }
 
@@ -104,8 +104,8 @@ impl FromStr for Levels {
     type Err = BadLevels;
 
     fn from_str(text: &str) -> Result<Self, BadLevels> {
-        let wanted: Vec<Wanted> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        for (at, Wanted { level, .. }) in wanted.iter().enumerate() {
+        let wanted: Vec<LevelDemand> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        for (at, LevelDemand { level, .. }) in wanted.iter().enumerate() {
             if usize::from(*level) >= LANES || wanted[..at].iter().any(|other| other.level == *level) {
                 return Err(BadLevels::Level { level: *level });
             }
@@ -114,7 +114,7 @@ impl FromStr for Levels {
         let usual = usual_distance(&wanted);
         let classes: Vec<Class> = wanted
             .iter()
-            .map(|Wanted { level, share, distance }| Class {
+            .map(|LevelDemand { level, share, distance }| Class {
                 level: *level,
                 distance: distance.unwrap_or(usual),
                 share: share / sum,
@@ -131,7 +131,7 @@ impl FromStr for Levels {
 }
 
 /// Returns the distance for levels without one: the entries that the others leave, divided among them.
-fn usual_distance(wanted: &[Wanted]) -> u32 {
+fn usual_distance(wanted: &[LevelDemand]) -> u32 {
     let taken: usize = wanted
         .iter()
         .filter_map(|wanted| wanted.distance)

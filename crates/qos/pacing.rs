@@ -205,7 +205,7 @@ impl Account {
 
 /// Whether the next message of a postbox may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum SendDecision {
     /// The message may go now.
     Now,
     /// A reservation is needed first.
@@ -241,7 +241,7 @@ impl Poster {
         Self { window, left: window, credit: 0, from, next: None, ahead: 0, lapses, asked: false }
     }
 
-    /// Whether the next message may go and nothing else is to be done: [`Self::turn`] would return [`Turn::Now`] and
+    /// Whether the next message may go and nothing else is to be done: [`Self::turn`] would return [`SendDecision::Now`] and
     /// change nothing, and no grant has to be requested ahead. `now` is not called within the window.
     pub fn goes_at_once(&self, now: impl FnOnce() -> Duration) -> bool {
         if self.credit == 0 {
@@ -259,7 +259,7 @@ impl Poster {
 
     /// Returns whether the next message may go. `all_read` says whether the mailbox has read all that was sent; then
     /// the window is whole again.
-    pub fn turn(&mut self, now: Duration, all_read: impl FnOnce() -> bool) -> Turn {
+    pub fn turn(&mut self, now: Duration, all_read: impl FnOnce() -> bool) -> SendDecision {
         self.forget_lapsed(now);
         if self.credit == 0
             && let Some((from, bytes)) = self.next.take()
@@ -267,18 +267,18 @@ impl Poster {
             (self.from, self.credit) = (from, bytes);
         }
         if self.credit > 0 {
-            return if now < self.from { Turn::Wait(Some(self.from)) } else { Turn::Now };
+            return if now < self.from { SendDecision::Wait(Some(self.from)) } else { SendDecision::Now };
         }
         if self.asked {
-            return Turn::Wait(None);
+            return SendDecision::Wait(None);
         }
         if self.left == 0 {
             if !all_read() {
-                return Turn::Ask;
+                return SendDecision::Ask;
             }
             (self.left, self.ahead) = (self.window, 0);
         }
-        Turn::Now
+        SendDecision::Now
     }
 
     /// Counts a message that was sent. It may have been larger than the rest of the window or grant.

@@ -53,7 +53,7 @@ pub struct ConnectionId(u64);
 
 /// Why a connection is not admitted: what is missing, and what would fit.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Refusal {
+pub enum AdmissionError {
     /// The lane is no data lane.
     #[error("VL {vl} is not one of 0 to 14")]
     Lane {
@@ -160,9 +160,9 @@ impl Link {
     }
 
     /// Returns the largest distance, a power of two, that keeps a latency.
-    pub fn distance(&self, latency: Duration) -> Result<usize, Refusal> {
+    pub fn distance(&self, latency: Duration) -> Result<usize, AdmissionError> {
         let distances = (0..=ENTRIES.trailing_zeros()).rev().map(|bits| 1 << bits);
-        let refused = Refusal::Latency { asked: latency, least: self.wait_at(1) };
+        let refused = AdmissionError::Latency { asked: latency, least: self.wait_at(1) };
         distances.into_iter().find(|&distance| self.wait_at(distance) <= latency).ok_or(refused)
     }
 
@@ -178,7 +178,7 @@ pub fn entries_at_distance(distance: usize) -> usize {
 }
 
 /// Returns the smallest number of entries with no larger distance, wherever they are.
-pub fn fewest_entries(distance: usize) -> usize {
+pub fn min_entries(distance: usize) -> usize {
     ENTRIES.div_ceil(distance.max(1))
 }
 
@@ -222,12 +222,12 @@ impl Planner {
     }
 
     /// Admits a connection of the lane `vl`. If it is refused, nothing has changed.
-    pub fn admit(&mut self, vl: u8, request: Request) -> Result<ConnectionId, Refusal> {
+    pub fn admit(&mut self, vl: u8, request: Request) -> Result<ConnectionId, AdmissionError> {
         let distance = self.distance(vl, request)?;
         let left = self.link.promised().saturating_sub(self.promised);
         if request.bandwidth > left {
             let (asked, cap) = (request.bandwidth, self.link.promised());
-            return Err(Refusal::Bandwidth { asked, fits: left, cap });
+            return Err(AdmissionError::Bandwidth { asked, fits: left, cap });
         }
         let weight = self.link.weight(request.bandwidth);
         let sequence = match self.with_room(vl, weight) {
@@ -293,17 +293,17 @@ impl Planner {
     }
 
     /// Returns the distance for a request: the lane's, if the lane has connections, because all of them share one.
-    fn distance(&self, vl: u8, request: Request) -> Result<usize, Refusal> {
+    fn distance(&self, vl: u8, request: Request) -> Result<usize, AdmissionError> {
         if vl >= MANAGEMENT_VL {
-            return Err(Refusal::Lane { vl });
+            return Err(AdmissionError::Lane { vl });
         }
         if request.bandwidth == 0 {
-            return Err(Refusal::NoBandwidth);
+            return Err(AdmissionError::NoBandwidth);
         }
         let asked = request.latency.map_or(Ok(ENTRIES), |latency| self.link.distance(latency))?;
         match self.lane_distance(vl) {
             Some(has) if has > asked => {
-                Err(Refusal::Distance { asked, vl, has, fits: self.link.wait_at(has) })
+                Err(AdmissionError::Distance { asked, vl, has, fits: self.link.wait_at(has) })
             }
             has => Ok(has.unwrap_or(asked)),
         }
@@ -320,12 +320,12 @@ impl Planner {
         self.sequences.block(sequence).map_or(0, |block| block.entries as u64 * MOST_WEIGHT)
     }
 
-    fn allocate(&mut self, vl: u8, distance: usize, weight: u64) -> Result<SequenceId, Refusal> {
+    fn allocate(&mut self, vl: u8, distance: usize, weight: u64) -> Result<SequenceId, AdmissionError> {
         let for_weight = usize::try_from(weight.div_ceil(MOST_WEIGHT)).unwrap_or(usize::MAX);
         let needs = for_weight.max(entries_at_distance(distance));
         let needs = needs.checked_next_power_of_two().unwrap_or(usize::MAX);
         let found = self.sequences.allocate(needs);
-        found.ok_or_else(|| Refusal::Entries { needs, free: self.free(), fits: self.fits(vl) })
+        found.ok_or_else(|| AdmissionError::Entries { needs, free: self.free(), fits: self.fits(vl) })
     }
 
     /// Returns what a new connection could have: free entries, or the rest of the lane's own.

@@ -25,7 +25,7 @@ pub struct Block {
 
 impl Block {
     /// Returns the other half of the block that is twice as large.
-    fn brother(self) -> Self {
+    fn buddy(self) -> Self {
         Self { start: self.start ^ self.entries, ..self }
     }
 
@@ -103,10 +103,10 @@ impl Sequences {
             let twin = blocks.into_iter().find(|other| other.entries == own.entries && *other != own);
             let Some(twin) = twin else { break };
             // Either half could be emptied; the one with fewer sequences is.
-            let (emptied, filled) = if self.inside(own.brother()).len() < self.inside(twin.brother()).len() {
-                (own.brother(), twin)
+            let (emptied, filled) = if self.inside(own.buddy()).len() < self.inside(twin.buddy()).len() {
+                (own.buddy(), twin)
             } else {
-                (twin.brother(), own)
+                (twin.buddy(), own)
             };
             moves.extend(self.shift(emptied, filled));
             number = emptied.start;
@@ -202,7 +202,7 @@ fn reversed(number: usize, bits: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planner::{entries_at_distance, fewest_entries};
+    use crate::planner::{entries_at_distance, min_entries};
     use proptest::{collection::vec, prelude::*};
 
     /// Numbers of the thesis, checked by an independent program.
@@ -238,7 +238,7 @@ mod tests {
             (2, 32),
         ];
         for (distance, entries) in fewest {
-            assert_eq!(fewest_entries(distance), entries, "{distance}");
+            assert_eq!(min_entries(distance), entries, "{distance}");
             assert_eq!(entries_at_distance(distance), entries.next_power_of_two(), "{distance}");
         }
     }
@@ -257,7 +257,7 @@ mod tests {
                 let distance = distances[(state >> 33) as usize % distances.len()];
                 let entries = entries_at_distance(distance);
                 if sequences.allocate(entries).is_some() {
-                    wasted += entries - fewest_entries(distance);
+                    wasted += entries - min_entries(distance);
                 }
             }
         }

@@ -16,7 +16,7 @@ use crate::{
     ports::Ports,
     topology::Network,
     wheel::Wheel,
-    workload::{Post, Wishes, Workload},
+    workload::{Actions, Post, Workload},
 };
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -122,7 +122,7 @@ pub struct Engine<'network, W> {
     pairs: Vec<BTreeMap<u32, Pair>>,
     measures: Measures,
     workload: W,
-    wishes: Wishes,
+    actions: Actions,
     error: Option<BadPost>,
 }
 
@@ -151,12 +151,12 @@ impl<'network, W: Workload> Engine<'network, W> {
             pairs: (0..hosts).map(|_| BTreeMap::new()).collect(),
             measures: Measures::new(workload.classes(), hosts),
             workload,
-            wishes: Wishes::default(),
+            actions: Actions::default(),
             error: None,
         };
-        engine.workload.begin(&mut engine.wishes);
-        engine.fulfil();
-        engine.choose_all();
+        engine.workload.begin(&mut engine.actions);
+        engine.apply_actions();
+        engine.arbitrate();
         Ok(engine)
     }
 
@@ -204,7 +204,7 @@ impl<'network, W: Workload> Engine<'network, W> {
     /// There is no such host, level or class, or the message has no flits.
     pub fn post_now(&mut self, post: Post) -> Result<(), BadPost> {
         self.post(post)?;
-        self.choose_all();
+        self.arbitrate();
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         for &event in &*events {
             self.happen(now, event);
         }
-        self.choose_all();
+        self.arbitrate();
         Ok(true)
     }
 
@@ -290,20 +290,20 @@ impl<'network, W: Workload> Engine<'network, W> {
             Event::Submit { packet } => self.submit(now, packet),
             Event::Gap { host, to } => self.gap_is_over(now, host, to),
             Event::Timer { token } => {
-                self.workload.timer(now, token, &mut self.wishes);
-                self.fulfil();
+                self.workload.timer(now, token, &mut self.actions);
+                self.apply_actions();
             }
         }
     }
 
     /// Posts the messages and sets the timers that the workload wants.
-    fn fulfil(&mut self) {
-        while !(self.wishes.posts.is_empty() && self.wishes.timers.is_empty()) {
-            let wishes = std::mem::take(&mut self.wishes);
-            for (time, token) in wishes.timers {
+    fn apply_actions(&mut self) {
+        while !(self.actions.posts.is_empty() && self.actions.timers.is_empty()) {
+            let actions = std::mem::take(&mut self.actions);
+            for (time, token) in actions.timers {
                 self.wheel.schedule(time.max(self.wheel.now() + 1), Event::Timer { token });
             }
-            for post in wishes.posts {
+            for post in actions.posts {
                 if let Err(error) = self.post(post) {
                     self.error.get_or_insert(error);
                 }
@@ -318,7 +318,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         }
     }
 
-    fn choose_all(&mut self) {
+    fn arbitrate(&mut self) {
         let now = self.wheel.now();
         // The loop runs more than once only if the workload posts because a message has left.
         while !self.due.is_empty() {
@@ -339,7 +339,7 @@ impl<'network, W: Workload> Engine<'network, W> {
     fn make(&mut self, packet: Packet) -> u32 {
         let renew = |old: Option<&mut Packet>| {
             let serial = old.map_or(0, |old| old.serial.wrapping_add(1));
-            Packet { serial, next: NONE, before: NONE, came_by: NONE, ..packet }
+            Packet { serial, next: NONE, before: NONE, input_port: NONE, ..packet }
         };
         self.packets.add(renew)
     }

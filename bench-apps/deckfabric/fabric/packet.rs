@@ -53,7 +53,7 @@ pub struct Packet {
     pub out_lane: u8,
     pub out: u32,
     /// Port by which it came; `NONE` if it was made here.
-    pub came_by: u32,
+    pub input_port: u32,
     pub next: u32,
     pub before: u32,
     /// Number of this use of the place.

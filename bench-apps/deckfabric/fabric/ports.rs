@@ -62,7 +62,7 @@ pub struct Ports {
     /// Bitmap of the inputs that an output reads, by node, where only one output may at a time.
     read: Vec<u64>,
     /// Packets of a lane that is one queue, by input and lane.
-    behind: Vec<VecDeque<u32>>,
+    input_queues: Vec<VecDeque<u32>>,
     passing_first: bool,
     buffer: u32,
 }
@@ -114,7 +114,11 @@ impl Ports {
             nodes: owner,
             injecting,
             read: vec![0; nodes],
-            behind: if config.queues.is_fifo() { vec![VecDeque::new(); count * lanes] } else { Vec::new() },
+            input_queues: if config.queues.is_fifo() {
+                vec![VecDeque::new(); count * lanes]
+            } else {
+                Vec::new()
+            },
             passing_first: config.passing_first,
             buffer: config.buffer,
         }
@@ -144,7 +148,7 @@ impl Ports {
     }
 
     /// Input that stands for the node itself.
-    pub fn itself(&self) -> u8 {
+    pub fn own_input(&self) -> u8 {
         (self.stride - 1) as u8
     }
 
@@ -175,8 +179,8 @@ impl Ports {
     }
 
     /// Adds a packet to its input's lane, where that is one queue. Returns whether it is the first one.
-    pub fn line_up(&mut self, input: u32, lane: u8, at: u32) -> bool {
-        let Some(line) = self.behind.get_mut(input as usize * self.lanes + usize::from(lane)) else {
+    pub fn push_to_input(&mut self, input: u32, lane: u8, at: u32) -> bool {
+        let Some(line) = self.input_queues.get_mut(input as usize * self.lanes + usize::from(lane)) else {
             return true;
         };
         line.push_back(at);
@@ -184,8 +188,8 @@ impl Ports {
     }
 
     /// Removes the first packet of an input's lane, and returns the next one, where that is one queue.
-    pub fn next_in_line(&mut self, input: u32, lane: u8) -> Option<u32> {
-        let line = self.behind.get_mut(input as usize * self.lanes + usize::from(lane))?;
+    pub fn pop_from_input(&mut self, input: u32, lane: u8) -> Option<u32> {
+        let line = self.input_queues.get_mut(input as usize * self.lanes + usize::from(lane))?;
         line.pop_front();
         line.front().copied()
     }

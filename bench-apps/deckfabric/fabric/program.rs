@@ -1,7 +1,7 @@
 //! Programs of ranks: post, wait for a message, compute. Each operation begins when the one before is done, so the
 //! messages that are sent depend on those that have arrived.
 
-use crate::workload::{Post, Wishes, Workload};
+use crate::workload::{Actions, Post, Workload};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -108,14 +108,14 @@ impl Programs {
         self.ended.iter().all(Option::is_some)
     }
 
-    fn go_on(&mut self, now: u64, rank: u32, wishes: &mut Wishes) {
+    fn run_rank(&mut self, now: u64, rank: u32, actions: &mut Actions) {
         while let Some(op) = self.programs[rank as usize].get(self.at[rank as usize]) {
             match *op {
                 Op::Post { to, flits } => {
                     let token = self.under_way.len() as u32;
                     self.under_way.push((rank, to));
                     let (from, to) = (self.places[rank as usize], self.places[to as usize]);
-                    wishes.post(Post { from, to, flits, level: 0, class: 0, token });
+                    actions.post(Post { from, to, flits, level: 0, class: 0, token });
                 }
                 Op::Retrieve { from } => match self.arrived.get_mut(&(rank, from)) {
                     Some(count) if *count > 0 => *count -= 1,
@@ -126,7 +126,7 @@ impl Programs {
                 },
                 Op::Compute(cycles) => {
                     self.at[rank as usize] += 1;
-                    wishes.at(now + u64::from(cycles.max(1)), rank);
+                    actions.at(now + u64::from(cycles.max(1)), rank);
                     return;
                 }
             }
@@ -141,20 +141,20 @@ impl Workload for Programs {
         vec!["all".into()]
     }
 
-    fn begin(&mut self, wishes: &mut Wishes) {
-        (0..self.programs.len() as u32).for_each(|rank| wishes.at(1, rank));
+    fn begin(&mut self, actions: &mut Actions) {
+        (0..self.programs.len() as u32).for_each(|rank| actions.at(1, rank));
     }
 
-    fn timer(&mut self, now: u64, rank: u32, wishes: &mut Wishes) {
-        self.go_on(now, rank, wishes);
+    fn timer(&mut self, now: u64, rank: u32, actions: &mut Actions) {
+        self.run_rank(now, rank, actions);
     }
 
-    fn delivered(&mut self, now: u64, token: u32, wishes: &mut Wishes) {
+    fn delivered(&mut self, now: u64, token: u32, actions: &mut Actions) {
         let (from, to) = self.under_way[token as usize];
         *self.arrived.entry((to, from)).or_default() += 1;
         if self.waits_for[to as usize] == Some(from) {
             self.waits_for[to as usize] = None;
-            self.go_on(now, to, wishes);
+            self.run_rank(now, to, actions);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Each sender of a stream has a random generator of its own. So the posted messages depend only on the seed, and
 //! not on what the network does with them: schemes are compared by the same messages.
 
-use crate::workload::{Post, Wishes, Workload};
+use crate::workload::{Actions, Post, Workload};
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use thiserror::Error;
@@ -187,7 +187,7 @@ impl Workload for Traffic {
         self.classes.clone()
     }
 
-    fn begin(&mut self, wishes: &mut Wishes) {
+    fn begin(&mut self, actions: &mut Actions) {
         for (token, sender) in (0..).zip(&mut self.senders) {
             let stream = &self.streams[sender.stream];
             let first = match stream.arrivals {
@@ -195,11 +195,11 @@ impl Workload for Traffic {
                 _ => stream.gap(&mut sender.random),
             };
             sender.next = stream.during.0 as f64 + first;
-            wishes.at(sender.next as u64 + 1, token);
+            actions.at(sender.next as u64 + 1, token);
         }
     }
 
-    fn timer(&mut self, now: u64, token: u32, wishes: &mut Wishes) {
+    fn timer(&mut self, now: u64, token: u32, actions: &mut Actions) {
         let sender = &mut self.senders[token as usize];
         let stream = &self.streams[sender.stream];
         if now >= stream.during.1 {
@@ -211,10 +211,10 @@ impl Workload for Traffic {
             let (least, most) = stream.flits;
             let flits = if least == most { least } else { sender.random.random_range(least..=most) };
             let (from, class) = (stream.from[sender.nth], self.class_of[sender.stream]);
-            wishes.post(Post { from, to, flits, level: stream.level, class, token });
+            actions.post(Post { from, to, flits, level: stream.level, class, token });
         }
         sender.next += stream.gap(&mut sender.random);
-        wishes.at((sender.next as u64 + 1).max(now + 1), token);
+        actions.at((sender.next as u64 + 1).max(now + 1), token);
     }
 }
 
@@ -247,13 +247,13 @@ mod tests {
     /// Runs the timers without a network.
     fn posts(streams: Vec<Stream>, seed: u64) -> Vec<(u64, Post)> {
         let mut traffic = Traffic::new(4, streams, seed).unwrap();
-        let mut wishes = Wishes::default();
-        traffic.begin(&mut wishes);
+        let mut actions = Actions::default();
+        traffic.begin(&mut actions);
         let mut found = Vec::new();
-        while let Some(first) = wishes.timers.iter().copied().min() {
-            wishes.timers.retain(|timer| *timer != first);
-            traffic.timer(first.0, first.1, &mut wishes);
-            found.extend(wishes.posts.drain(..).map(|post| (first.0, post)));
+        while let Some(first) = actions.timers.iter().copied().min() {
+            actions.timers.retain(|timer| *timer != first);
+            traffic.timer(first.0, first.1, &mut actions);
+            found.extend(actions.posts.drain(..).map(|post| (first.0, post)));
         }
         found
     }

@@ -17,7 +17,7 @@
 //!
 //! Traces with group operations have to be written with the messages of these operations instead.
 
-use crate::workload::{Post, Wishes, Workload};
+use crate::workload::{Actions, Post, Workload};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -283,8 +283,8 @@ impl Replay {
         u64::try_from(picoseconds.div_ceil(u128::from(self.cycle_ps))).unwrap_or(u64::MAX).min(1 << 60)
     }
 
-    fn follow(&self, now: u64, nth: u32, wishes: &mut Wishes) {
-        wishes.at(now + self.cycles(self.records[nth as usize].clocks), nth);
+    fn follow(&self, now: u64, nth: u32, actions: &mut Actions) {
+        actions.at(now + self.cycles(self.records[nth as usize].clocks), nth);
     }
 }
 
@@ -293,34 +293,34 @@ impl Workload for Replay {
         vec!["trace".into()]
     }
 
-    fn begin(&mut self, wishes: &mut Wishes) {
+    fn begin(&mut self, actions: &mut Actions) {
         for (nth, record) in (0u32..).zip(&self.records) {
             if record.after == After::Begin {
-                self.follow(0, nth, wishes);
+                self.follow(0, nth, actions);
             }
         }
     }
 
-    fn timer(&mut self, now: u64, nth: u32, wishes: &mut Wishes) {
+    fn timer(&mut self, now: u64, nth: u32, actions: &mut Actions) {
         let Record { from, to, bytes, .. } = self.records[nth as usize];
         if from == to {
             // A message within one node is there at once.
-            self.sent(now, nth, wishes);
-            self.delivered(now, nth, wishes);
+            self.sent(now, nth, actions);
+            self.delivered(now, nth, actions);
             return;
         }
         let flits = bytes.div_ceil(FLIT).max(1) as u32;
-        wishes.post(Post { from, to, flits, level: 0, class: 0, token: nth });
+        actions.post(Post { from, to, flits, level: 0, class: 0, token: nth });
     }
 
-    fn sent(&mut self, now: u64, nth: u32, wishes: &mut Wishes) {
-        self.on_sent[nth as usize].iter().for_each(|next| self.follow(now, *next, wishes));
+    fn sent(&mut self, now: u64, nth: u32, actions: &mut Actions) {
+        self.on_sent[nth as usize].iter().for_each(|next| self.follow(now, *next, actions));
     }
 
-    fn delivered(&mut self, now: u64, nth: u32, wishes: &mut Wishes) {
+    fn delivered(&mut self, now: u64, nth: u32, actions: &mut Actions) {
         self.done += 1;
         self.ended = self.ended.max(now);
-        self.on_received[nth as usize].iter().for_each(|next| self.follow(now, *next, wishes));
+        self.on_received[nth as usize].iter().for_each(|next| self.follow(now, *next, actions));
     }
 }
 
@@ -340,7 +340,7 @@ C0 0 1 2 3
 5 3 3 64 0 7 -1
 ";
 
-    fn play(text: &str, cycle_ps: u64) -> (usize, u64) {
+    fn run(text: &str, cycle_ps: u64) -> (usize, u64) {
         let network = tree(4, 1).unwrap();
         let replay = Replay::new(parse(text).unwrap(), cycle_ps);
         let mut engine = Engine::new(&network, &Config::default(), replay).unwrap();
@@ -352,9 +352,9 @@ C0 0 1 2 3
     fn messages_go_when_those_they_depend_on_have_gone_or_come() {
         // A clock is a cycle. 256 bytes are 4 flits and need 12 cycles; one flit needs 9. Message 1 goes at 10,
         // message 2 at 22 + 100, message 4 a cycle after 134.
-        assert_eq!(play(SAMPLE, 1000), (5, 134 + 1 + 9));
+        assert_eq!(run(SAMPLE, 1000), (5, 134 + 1 + 9));
         // The link is twice as slow, so clocks are half as many cycles.
-        assert_eq!(play(SAMPLE, 2000), (5, 5 + 12 + 50 + 12 + 1 + 9));
+        assert_eq!(run(SAMPLE, 2000), (5, 5 + 12 + 50 + 12 + 1 + 9));
     }
 
     #[test]
@@ -420,7 +420,7 @@ C0 0 1 2 3
                 text += &format!("{id} {from} {to} {bytes} {dep} {clocks} {on}\n");
                 known.push((from, to));
             }
-            prop_assert_eq!(play(&text, 1000).0, known.len());
+            prop_assert_eq!(run(&text, 1000).0, known.len());
         }
     }
 }

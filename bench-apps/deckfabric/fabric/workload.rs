@@ -19,12 +19,12 @@ pub struct Post {
 
 /// Messages and timers that a workload wants next.
 #[derive(Debug, Default)]
-pub struct Wishes {
+pub struct Actions {
     pub(crate) posts: Vec<Post>,
     pub(crate) timers: Vec<(u64, u32)>,
 }
 
-impl Wishes {
+impl Actions {
     /// Posts a message now.
     pub fn post(&mut self, post: Post) {
         self.posts.push(post);
@@ -42,14 +42,14 @@ pub trait Workload {
     fn classes(&self) -> Vec<String>;
 
     /// Begins at cycle 0.
-    fn begin(&mut self, wishes: &mut Wishes);
+    fn begin(&mut self, actions: &mut Actions);
 
     /// Handles a timer.
-    fn timer(&mut self, now: u64, token: u32, wishes: &mut Wishes);
+    fn timer(&mut self, now: u64, token: u32, actions: &mut Actions);
 
     /// Handles a message of which all flits have left its host.
-    fn sent(&mut self, _now: u64, _token: u32, _wishes: &mut Wishes) {}
+    fn sent(&mut self, _now: u64, _token: u32, _actions: &mut Actions) {}
 
     /// Handles a message of which all flits have arrived.
-    fn delivered(&mut self, _now: u64, _token: u32, _wishes: &mut Wishes) {}
+    fn delivered(&mut self, _now: u64, _token: u32, _actions: &mut Actions) {}
 }

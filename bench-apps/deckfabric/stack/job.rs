@@ -42,7 +42,7 @@ impl Rank<'_> {
 }
 
 /// Results of a job.
-pub struct Ended<T> {
+pub struct JobResult<T> {
     /// Results by rank.
     pub results: Vec<T>,
     /// Events since the ranks last entered virtual time.
@@ -75,7 +75,7 @@ pub fn run<T: Send>(
     network: Option<Box<dyn Network>>,
     bar: &ProgressBar,
     body: impl Fn(&Rank<'_>) -> Result<T, Error> + Sync,
-) -> Result<Ended<T>, String> {
+) -> Result<JobResult<T>, String> {
     // A process has one virtual clock, so it runs one job at a time.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ pub fn run<T: Send>(
         let ended: Vec<Result<T, String>> = threads.into_iter().enumerate().map(end).collect();
         all(ended)
     })?;
-    Ok(Ended { results, trace: fabric.trace() })
+    Ok(JobResult { results, trace: fabric.trace() })
 }
 
 /// All results, or text about the first failures. It has several of them, because the failure of one rank makes

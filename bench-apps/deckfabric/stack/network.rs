@@ -7,7 +7,7 @@ use udeck_fabric::{
     config::Config,
     engine::{CannotRun, Engine},
     topology,
-    workload::{Post, Wishes, Workload},
+    workload::{Actions, Post, Workload},
 };
 
 /// Bytes of a flit.
@@ -29,11 +29,11 @@ impl Workload for Frames {
         vec!["frames".into()]
     }
 
-    fn begin(&mut self, _: &mut Wishes) {}
+    fn begin(&mut self, _: &mut Actions) {}
 
-    fn timer(&mut self, _: u64, _: u32, _: &mut Wishes) {}
+    fn timer(&mut self, _: u64, _: u32, _: &mut Actions) {}
 
-    fn delivered(&mut self, _: u64, token: u32, _: &mut Wishes) {
+    fn delivered(&mut self, _: u64, token: u32, _: &mut Actions) {
         self.arrived.push_back(token);
     }
 }

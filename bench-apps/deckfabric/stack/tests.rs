@@ -3,10 +3,10 @@
 use super::*;
 use udeck_fabric::topology;
 
-fn played(operation: Operation, ranks: usize, bytes: usize) -> Ended {
+fn played(operation: Operation, ranks: usize, bytes: usize) -> StackResult {
     let network = topology::tree(4, 3).expect("a tree");
     let task = Task { operation, bytes, order: Order::Tournament, incast: IncastControl::Off };
-    play_with(&task, ranks, 2, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
+    run_with(&task, ranks, 2, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
 }
 
 /// A job repeats exactly, whatever the order in which the system's scheduler let its threads make their connections.
@@ -20,7 +20,7 @@ fn jobs_repeat_to_the_last_frame() {
         (Operation::Transpose2d, 64),
     ] {
         let first = played(operation, ranks, 100);
-        let (begin, end) = first.figures.cycles;
+        let (begin, end) = first.times.cycles;
         assert!(0 < begin && begin <= end && !first.trace.is_empty(), "{operation:?}: {begin} to {end}");
         assert!(first == played(operation, ranks, 100), "{operation:?} of {ranks}");
     }
@@ -31,22 +31,21 @@ fn jobs_repeat_to_the_last_frame() {
 #[test]
 fn an_incast_repeats_to_the_last_frame_and_control_keeps_it_out_of_the_network() {
     let network = topology::tree(4, 3).expect("a tree");
-    let play = |incast, bytes| {
+    let run = |incast, bytes| {
         let task = Task { operation: Operation::Incast, bytes, order: Order::Tournament, incast };
-        play_with(&task, 64, 10, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
+        run_with(&task, 64, 10, &network, &Config::default(), &ProgressBar::hidden()).expect("a job")
     };
     for bytes in [16 << 10, 160 << 10] {
         let both = [IncastControl::Off, IncastControl::Smsrp].map(|incast| {
-            let (first, again) = (play(incast, bytes), play(incast, bytes));
-            assert!(first == again, "{incast:?}, {bytes} bytes: another run is another one");
+            let (first, again) = (run(incast, bytes), run(incast, bytes));
+            assert!(first == again, "{incast:?}, {bytes} bytes: two runs differ");
             first
         });
-        let [off, controlled] =
-            both.each_ref().map(|ended| ended.figures.waits.expect("an incast has waits"));
+        let [off, controlled] = both.each_ref().map(|ended| ended.times.waits.expect("an incast has waits"));
         // With messages of 16 KiB, all but a window wait at the sender; with long messages, which are announced, those
         // beyond two mebibytes.
         assert!(controlled[0] < off[0], "{bytes} bytes: {controlled:?}, without control {off:?}");
-        let [off, controlled] = both.each_ref().map(|ended| ended.figures.cycles.1);
+        let [off, controlled] = both.each_ref().map(|ended| ended.times.cycles.1);
         assert!(
             controlled < off + off / 100,
             "{bytes} bytes: done after {controlled}, without control {off}"
@@ -82,7 +81,7 @@ fn who_waits_for_nobody_gives_up_in_virtual_time() {
 /// Larger messages take longer, over links that carry a flit in a cycle.
 #[test]
 fn the_network_decides_when_frames_arrive() {
-    let of = |bytes| played(Operation::AllToAll, 8, bytes).figures.cycles.1;
+    let of = |bytes| played(Operation::AllToAll, 8, bytes).times.cycles.1;
     let (short, long) = (of(64), of(64_000));
     // Each host receives from seven others, twice.
     assert!(long - short > 2 * 7 * 900, "{short}, {long}");

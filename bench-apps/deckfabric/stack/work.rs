@@ -16,7 +16,7 @@ use crate::{
 
 /// Results of a rank.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct RankResult {
     /// Time that all repetitions took the rank.
     pub took: Duration,
     /// Time from post to retrieve of each message that the rank received.
@@ -27,16 +27,16 @@ pub struct Part {
 pub const LEAST_OF_INCAST: usize = size_of::<u64>();
 
 /// Runs a rank's part of the task.
-pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Part, Error> {
+pub fn perform(rank: &Rank<'_>, task: &Task, times: u16) -> Result<RankResult, Error> {
     if task.operation == Operation::Incast {
         return incast(rank, task.bytes, times);
     }
-    Ok(Part { took: exchange(rank, task, times)?, waits: Vec::new() })
+    Ok(RankResult { took: exchange(rank, task, times)?, waits: Vec::new() })
 }
 
 /// Runs an incast. Senders flush, so that all posts are delivered before a rank is done: a rank that waits for
 /// others moves its messages along.
-fn incast(rank: &Rank<'_>, bytes: usize, times: u16) -> Result<Part, Error> {
+fn incast(rank: &Rank<'_>, bytes: usize, times: u16) -> Result<RankResult, Error> {
     let world = rank.world;
     let since = |begun: Instant| job_time().saturating_duration_since(begun);
     let mut waits = Vec::new();
@@ -65,7 +65,7 @@ fn incast(rank: &Rank<'_>, bytes: usize, times: u16) -> Result<Part, Error> {
             outbox.flush()
         })?
     };
-    Ok(Part { took, waits })
+    Ok(RankResult { took, waits })
 }
 
 fn exchange(rank: &Rank<'_>, task: &Task, times: u16) -> Result<Duration, Error> {
@@ -194,5 +194,8 @@ fn block(from: usize, to: usize, bytes: usize) -> impl Iterator<Item = u8> {
 /// # Panics
 /// The block is not the expected one.
 fn check(from: usize, to: usize, found: &[u8], bytes: usize) {
-    assert!(block(from, to, bytes).eq(found.iter().copied()), "the block of {from} for {to} is another one");
+    assert!(
+        block(from, to, bytes).eq(found.iter().copied()),
+        "wrong content in the block from {from} to {to}"
+    );
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use udeck_qos::incast::Grant;
-use udeck_qos::pacing::{self, Poster, Turn};
+use udeck_qos::pacing::{self, Poster, SendDecision};
 use udeck_via::{Deadline, Error as ViaError, job_time};
 
 use super::Channel;
@@ -81,7 +81,7 @@ impl Channel {
         let (now, vi) = (pacing.elapsed(), &mut side.vi);
         let turn = pacing.poster.turn(now, || matches!(vi.unread(), Ok(0)));
         let backlog = pacing::weight(queue.len() as u64, queue.memory() as u64).max(weight);
-        if turn == Turn::Ask || turn == Turn::Now && pacing.poster.asks_ahead() {
+        if turn == SendDecision::Ask || turn == SendDecision::Now && pacing.poster.asks_ahead() {
             let asked = pacing.poster.asks_for(backlog).to_le_bytes();
             match vi.send_inline(None, &wire::head(Kind::Reserve, 0), &asked) {
                 Ok(()) => pacing.poster.asked(),
@@ -89,7 +89,7 @@ impl Channel {
                 Err(error) => return Err(error),
             }
         }
-        Ok(turn == Turn::Now)
+        Ok(turn == SendDecision::Now)
     }
 
     /// Whether the mailbox schedules the first message, and its time has not come. That takes long, because

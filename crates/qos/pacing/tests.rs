@@ -106,27 +106,30 @@ fn idle_time_is_not_measured() {
 #[test]
 fn a_window_then_a_reservation_then_the_grant_at_its_time() {
     let mut poster = Poster::new(100);
-    assert_eq!(poster.turn(us(0), || unreachable!()), Turn::Now);
+    assert_eq!(poster.turn(us(0), || unreachable!()), SendDecision::Now);
     poster.sent(70);
-    assert_eq!(poster.turn(us(0), || unreachable!()), Turn::Now, "30 are left");
+    assert_eq!(poster.turn(us(0), || unreachable!()), SendDecision::Now, "30 are left");
     poster.sent(70);
-    assert_eq!(poster.turn(us(0), || true), Turn::Now, "all was read: the window is whole");
+    assert_eq!(poster.turn(us(0), || true), SendDecision::Now, "all was read: the window is whole");
     poster.sent(100);
-    assert_eq!(poster.turn(us(0), || false), Turn::Ask);
+    assert_eq!(poster.turn(us(0), || false), SendDecision::Ask);
     poster.asked();
-    assert_eq!(poster.turn(us(0), || true), Turn::Wait(None));
+    assert_eq!(poster.turn(us(0), || true), SendDecision::Wait(None));
     poster.grant(us(10), Grant { after: us(5), bytes: 80 });
-    assert_eq!((poster.turn(us(14), || true), poster.wakes_at()), (Turn::Wait(Some(us(15))), Some(us(15))));
-    assert_eq!(poster.turn(us(15), || true), Turn::Now);
+    assert_eq!(
+        (poster.turn(us(14), || true), poster.wakes_at()),
+        (SendDecision::Wait(Some(us(15))), Some(us(15)))
+    );
+    assert_eq!(poster.turn(us(15), || true), SendDecision::Now);
     poster.sent(30);
     assert!(!poster.asks_ahead(), "50 are left of 80");
     poster.sent(20);
     assert!(poster.asks_ahead());
     poster.asked();
     poster.grant(us(20), Grant { after: us(30), bytes: 10 });
-    assert_eq!(poster.turn(us(20), || false), Turn::Now, "of the first grant");
+    assert_eq!(poster.turn(us(20), || false), SendDecision::Now, "of the first grant");
     poster.sent(30);
-    assert_eq!(poster.turn(us(20), || false), Turn::Wait(Some(us(50))));
+    assert_eq!(poster.turn(us(20), || false), SendDecision::Wait(Some(us(50))));
 }
 
 /// A poster that posts one message at a time asks for more and more, as long as it uses up its grants.
@@ -134,21 +137,21 @@ fn a_window_then_a_reservation_then_the_grant_at_its_time() {
 fn grants_grow_while_they_are_used() {
     let (mut poster, mut asked) = (Poster::new(32), vec![]);
     poster.sent(32);
-    assert_eq!(poster.turn(us(0), || false), Turn::Ask);
+    assert_eq!(poster.turn(us(0), || false), SendDecision::Ask);
     for _ in 0..4 {
         let bytes = poster.asks_for(10).min(200);
         asked.push(bytes);
         poster.asked();
         poster.grant(us(0), Grant { after: us(0), bytes });
         while !poster.asks_ahead() {
-            assert_eq!(poster.turn(us(0), || false), Turn::Now, "there is always something left");
+            assert_eq!(poster.turn(us(0), || false), SendDecision::Now, "there is always something left");
             poster.sent(1);
         }
     }
     assert_eq!(asked, [32, 64, 128, 200]);
     // All its messages are read, so it begins anew.
     poster.sent(1000);
-    assert_eq!((poster.turn(us(0), || true), poster.asks_for(10)), (Turn::Now, 32));
+    assert_eq!((poster.turn(us(0), || true), poster.asks_for(10)), (SendDecision::Now, 32));
 }
 
 /// A grant that a poster did not use lapses after a while: the mailbox no longer counts it.
@@ -166,9 +169,12 @@ fn grants_lapse_at_both_ends_and_first_at_the_mailbox() {
     assert!(!account.may_ask(at_mailbox - us(1), 0) && account.may_ask(at_mailbox, 0));
     account.grant(at_mailbox, 0, grant);
     assert_eq!(account.outstanding(at_mailbox, 0), 100, "of the last grant alone");
-    assert_eq!(poster.clone().turn(at_poster - us(1), || false), Turn::Now);
-    assert_eq!((poster.turn(at_poster, || false), poster.asks_for(1)), (Turn::Ask, 10));
-    assert_eq!((poster.turn(at_poster, || true), poster.goes_at_once(|| unreachable!())), (Turn::Now, true));
+    assert_eq!(poster.clone().turn(at_poster - us(1), || false), SendDecision::Now);
+    assert_eq!((poster.turn(at_poster, || false), poster.asks_for(1)), (SendDecision::Ask, 10));
+    assert_eq!(
+        (poster.turn(at_poster, || true), poster.goes_at_once(|| unreachable!())),
+        (SendDecision::Now, true)
+    );
 }
 
 #[test]
@@ -177,11 +183,11 @@ fn lies_change_little() {
     poster.grant(us(0), Grant { after: us(0), bytes: 7 });
     assert_eq!(poster, Poster::new(1), "nobody has asked");
     poster.sent(5);
-    assert_eq!(poster.turn(us(0), || false), Turn::Ask);
+    assert_eq!(poster.turn(us(0), || false), SendDecision::Ask);
     poster.asked();
     poster.grant(us(0), Grant { after: Duration::MAX, bytes: 0 });
     assert_eq!(poster.wakes_at(), Some(LONGEST), "no grant is later");
-    assert_eq!(poster.turn(LONGEST, || false), Turn::Now);
+    assert_eq!(poster.turn(LONGEST, || false), SendDecision::Now);
 
     let mut account = Account::default();
     let grant = Grant { after: us(0), bytes: 100 };
@@ -272,14 +278,14 @@ impl Incast {
             while let Some(&(number, size)) = post.queue.front() {
                 let backlog = post.queue.iter().map(|(_, size)| weight(1, *size)).sum();
                 let turn = post.poster.turn(us(now), || post.unread == 0);
-                let asks = turn == Turn::Ask || turn == Turn::Now && post.poster.asks_ahead();
+                let asks = turn == SendDecision::Ask || turn == SendDecision::Now && post.poster.asks_ahead();
                 if asks {
                     post.poster.asked();
                     post.unread += 1;
                     let asked = post.poster.asks_for(backlog);
                     post.wire.push_back((now + post.delay, Sent::Reserve(asked)));
                 }
-                if turn != Turn::Now {
+                if turn != SendDecision::Now {
                     break;
                 }
                 post.queue.pop_front();
@@ -449,13 +455,13 @@ proptest! {
             let (at_once, before) = (poster.goes_at_once(|| us(now)), poster.clone());
             let turn = poster.turn(us(now), || all_read);
             if at_once {
-                prop_assert!(turn == Turn::Now && !poster.asks_ahead() && poster == before);
+                prop_assert!(turn == SendDecision::Now && !poster.asks_ahead() && poster == before);
             }
-            if turn == Turn::Ask || turn == Turn::Now && poster.asks_ahead() {
+            if turn == SendDecision::Ask || turn == SendDecision::Now && poster.asks_ahead() {
                 answer = Some((now + after / 10, poster.asks_for(size), arrived));
                 poster.asked();
             }
-            if turn == Turn::Now {
+            if turn == SendDecision::Now {
                 poster.sent(size);
                 arrived += size;
             }
@@ -480,14 +486,14 @@ proptest! {
                 _ => {
                     let mut refreshed = false;
                     match poster.turn(us(now), || { refreshed = all_read; all_read }) {
-                        Turn::Now => {
+                        SendDecision::Now => {
                             allowed += if refreshed { window } else { 0 };
                             poster.sent(1);
                             went += 1;
                         }
-                        Turn::Ask => poster.asked(),
-                        Turn::Wait(Some(at)) => prop_assert!(at > us(now) && at <= us(now) + LONGEST),
-                        Turn::Wait(None) => prop_assert!(poster.asked),
+                        SendDecision::Ask => poster.asked(),
+                        SendDecision::Wait(Some(at)) => prop_assert!(at > us(now) && at <= us(now) + LONGEST),
+                        SendDecision::Wait(None) => prop_assert!(poster.asked),
                     }
                 }
             }

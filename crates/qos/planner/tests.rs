@@ -41,7 +41,7 @@ fn a_latency_is_a_distance_rounded_down() {
     }
     let least = SDR.wait_at(1);
     let asked = least - Duration::from_nanos(1);
-    assert_eq!(SDR.distance(asked), Err(Refusal::Latency { asked, least }));
+    assert_eq!(SDR.distance(asked), Err(AdmissionError::Latency { asked, least }));
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn an_entry_that_is_there_for_its_latency_has_a_weight() {
 #[test]
 fn a_refusal_says_what_is_missing_and_what_would_fit() {
     let mut planner = Planner::new(SDR);
-    assert_eq!(planner.admit(15, bandwidth(1)), Err(Refusal::Lane { vl: 15 }));
-    assert_eq!(planner.admit(0, bandwidth(0)), Err(Refusal::NoBandwidth));
+    assert_eq!(planner.admit(15, bandwidth(1)), Err(AdmissionError::Lane { vl: 15 }));
+    assert_eq!(planner.admit(0, bandwidth(0)), Err(AdmissionError::NoBandwidth));
     let too_much = planner.admit(0, bandwidth(2_500_000_000)).expect_err("above the cap").to_string();
     assert_eq!(too_much, "it needs 2.500 Gb/s, and 2 Gb/s of the 2 Gb/s that may be promised are left");
     planner.admit(0, at_distance(2, 64_000)).expect("it fits");
@@ -85,7 +85,7 @@ fn a_refusal_says_what_is_missing_and_what_would_fit() {
     );
     planner.admit(1, at_distance(4, 64_000)).expect("it fits");
     let full = planner.admit(2, at_distance(2, 64_000)).expect_err("too few entries");
-    let Refusal::Entries { needs: 32, free: 16, fits: Some(fits) } = full else { panic!("{full:?}") };
+    let AdmissionError::Entries { needs: 32, free: 16, fits: Some(fits) } = full else { panic!("{full:?}") };
     let request = Request { bandwidth: fits.bandwidth, latency: Some(fits.latency) };
     planner.admit(2, request).expect("what it says would fit does fit");
     assert_eq!(planner.free(), 0);
@@ -144,15 +144,15 @@ proptest! {
                     let request = at_distance(1 << bits, bandwidth);
                     match planner.admit(vl, request) {
                         Ok(id) => drop(held.insert(id, (vl, request))),
-                        Err(Refusal::Entries { needs, free, fits }) => {
+                        Err(AdmissionError::Entries { needs, free, fits }) => {
                             prop_assert!(needs > free);
                             if let Some(Fits { bandwidth, latency }) = fits {
                                 let request = Request { bandwidth, latency: Some(latency) };
                                 prop_assert!(planner.clone().admit(vl, request).is_ok(), "{:?} does not fit", fits);
                             }
                         }
-                        Err(Refusal::Bandwidth { fits, .. }) => prop_assert!(bandwidth > fits),
-                        Err(Refusal::Distance { asked, has, .. }) => prop_assert!(asked < has),
+                        Err(AdmissionError::Bandwidth { fits, .. }) => prop_assert!(bandwidth > fits),
+                        Err(AdmissionError::Distance { asked, has, .. }) => prop_assert!(asked < has),
                         Err(other) => prop_assert!(false, "{}", other),
                     }
                 }

@@ -54,8 +54,8 @@ impl<W: Workload> Engine<'_, W> {
             self.control(message, Kind::Notify, false, |_| ());
         }
         if is_whole {
-            self.workload.delivered(now, token, &mut self.wishes);
-            self.fulfil();
+            self.workload.delivered(now, token, &mut self.actions);
+            self.apply_actions();
         }
         self.end_if_done(message);
     }

@@ -37,8 +37,8 @@ impl<W: Workload> Engine<'_, W> {
     }
 
     pub(super) fn expire(&mut self, now: u64, at: u32, serial: u32) {
-        let Packet { queued, came_by, waited, queued_at, .. } = self.packets[at];
-        if self.packets[at].serial != serial || !queued || came_by == NONE {
+        let Packet { queued, input_port, waited, queued_at, .. } = self.packets[at];
+        if self.packets[at].serial != serial || !queued || input_port == NONE {
             return;
         }
         let patience = self.config.congestion.speculation().map_or(u32::MAX, |srp| srp.patience);
@@ -53,10 +53,10 @@ impl<W: Workload> Engine<'_, W> {
     fn drop_packet(&mut self, now: u64, at: u32, after: u64) {
         let packet = self.packets[at];
         self.measures.dropped += 1;
-        let upstream = self.ports.peer(packet.came_by);
+        let upstream = self.ports.peer(packet.input_port);
         let event = Event::Credit { port: upstream, lane: packet.lane, flits: packet.flits };
         self.wheel.schedule(now + u64::from(packet.flits) + u64::from(self.config.link), event);
-        let node = self.ports.node(packet.came_by) as usize;
+        let node = self.ports.node(packet.input_port) as usize;
         self.packets.remove(at);
         let refusal = self.make(Packet {
             message: packet.message,
@@ -69,7 +69,7 @@ impl<W: Workload> Engine<'_, W> {
             part: packet.part,
             about: u32::from(packet.flits),
             after,
-            input: self.ports.itself(),
+            input: self.ports.own_input(),
             queued_at: now,
             ..Packet::default()
         });

@@ -127,7 +127,7 @@ impl<W: Workload> Engine<'_, W> {
         let packet = &mut self.packets[at];
         let node = self.network.host_node(packet.from as usize) as u32;
         (packet.out, packet.out_lane) = (self.ports.port(node, 0), self.ports.lane(packet.level, 0));
-        (packet.input, packet.queued_at) = (self.ports.itself(), now);
+        (packet.input, packet.queued_at) = (self.ports.own_input(), now);
         let out = packet.out;
         self.ports.enqueue(&mut self.packets, at);
         self.is_now_due(out);
@@ -142,8 +142,8 @@ impl<W: Workload> Engine<'_, W> {
         let whole = &mut self.messages[message];
         whole.sent += 1;
         if whole.sent == whole.parts {
-            self.workload.sent(now, whole.token, &mut self.wishes);
-            self.fulfil();
+            self.workload.sent(now, whole.token, &mut self.actions);
+            self.apply_actions();
         }
         self.pace_next(now, from, to, flits);
     }

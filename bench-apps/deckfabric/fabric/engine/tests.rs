@@ -21,17 +21,17 @@ impl Workload for Script {
         vec!["all".into()]
     }
 
-    fn begin(&mut self, wishes: &mut Wishes) {
+    fn begin(&mut self, actions: &mut Actions) {
         for (token, (at, _)) in (0..).zip(&self.posts) {
-            wishes.at(*at, token);
+            actions.at(*at, token);
         }
     }
 
-    fn timer(&mut self, _now: u64, token: u32, wishes: &mut Wishes) {
-        wishes.post(Post { token, ..self.posts[token as usize].1 });
+    fn timer(&mut self, _now: u64, token: u32, actions: &mut Actions) {
+        actions.post(Post { token, ..self.posts[token as usize].1 });
     }
 
-    fn delivered(&mut self, now: u64, token: u32, _wishes: &mut Wishes) {
+    fn delivered(&mut self, now: u64, token: u32, _actions: &mut Actions) {
         self.arrived.push((now, token));
     }
 }

@@ -11,22 +11,23 @@ impl<W: Workload> Engine<'_, W> {
     pub(super) fn transmit(&mut self, now: u64, port: u32) {
         let Some(at) = self.choose(now, port) else { return };
         let packet = &mut self.packets[at];
-        let (flits, lane, out_lane, came_by) = (packet.flits, packet.lane, packet.out_lane, packet.came_by);
+        let (flits, lane, out_lane, input_port) =
+            (packet.flits, packet.lane, packet.out_lane, packet.input_port);
         let tail_leaves = now + u64::from(flits);
-        if came_by == NONE {
+        if input_port == NONE {
             packet.injected = now;
         } else {
             packet.waited =
                 packet.waited.saturating_add((now - packet.queued_at).min(u64::from(u32::MAX)) as u32);
-            let upstream = self.ports.peer(came_by);
+            let upstream = self.ports.peer(input_port);
             let event = Event::Credit { port: upstream, lane, flits };
             self.wheel.schedule(tail_leaves + u64::from(self.config.link), event);
             if self.config.queues.has_crossbar() {
-                self.ports.set_read(came_by, true);
-                self.wheel.schedule(tail_leaves, Event::Read { input: came_by });
+                self.ports.set_read(input_port, true);
+                self.wheel.schedule(tail_leaves, Event::Read { input: input_port });
             }
-            if let Some(next) = self.ports.next_in_line(came_by, lane) {
-                self.queue_at(now, self.ports.node(came_by) as usize, next);
+            if let Some(next) = self.ports.pop_from_input(input_port, lane) {
+                self.queue_at(now, self.ports.node(input_port) as usize, next);
             }
         }
         self.packets[at].lane = out_lane;
@@ -39,7 +40,7 @@ impl<W: Workload> Engine<'_, W> {
         let is_host = self.ports.node(peer) as usize >= self.network.switches();
         let arrives = link + if is_host { u64::from(flits) } else { u64::from(self.config.switch) };
         self.wheel.schedule(arrives, Event::Arrive { port: peer, packet: at });
-        if came_by == NONE && self.ports.node(port) as usize >= self.network.switches() {
+        if input_port == NONE && self.ports.node(port) as usize >= self.network.switches() {
             self.has_left(now, at);
         }
     }
@@ -50,8 +51,8 @@ impl<W: Workload> Engine<'_, W> {
         loop {
             let at = self.ports.choose(&self.packets, port)?;
             self.ports.remove(&mut self.packets, at);
-            let Packet { kind, came_by, .. } = self.packets[at];
-            if kind == Kind::Speculative && came_by == NONE && self.withdraw(now, at) {
+            let Packet { kind, input_port, .. } = self.packets[at];
+            if kind == Kind::Speculative && input_port == NONE && self.withdraw(now, at) {
                 continue;
             }
             return Some(at);
@@ -65,9 +66,9 @@ impl<W: Workload> Engine<'_, W> {
             return;
         }
         let packet = &mut self.packets[at];
-        (packet.came_by, packet.input, packet.queued_at) = (port, self.ports.input(port), now);
+        (packet.input_port, packet.input, packet.queued_at) = (port, self.ports.input(port), now);
         let lane = packet.lane;
-        if self.ports.line_up(port, lane, at) {
+        if self.ports.push_to_input(port, lane, at) {
             self.queue_at(now, node, at);
         }
     }
