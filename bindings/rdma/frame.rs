@@ -126,7 +126,7 @@ impl Reason {
     }
 }
 
-/// What stands before the data of a WRITE.
+/// Returns the bytes before the data of a WRITE.
 pub fn write_head(address: u64, key: u32) -> [u8; WRITE_HEAD] {
     let mut bytes = [0; WRITE_HEAD];
     bytes[..8].copy_from_slice(&address.to_le_bytes());
@@ -169,7 +169,7 @@ pub fn read_data(body: &[u8]) -> Option<Option<&[u8]>> {
     }
 }
 
-/// What stands before the data of a DATA, or all of one that refuses.
+/// Returns the bytes before the data of a DATA, or all of one that refuses.
 pub fn data_head(is_refused: bool) -> [u8; DATA_HEAD] {
     u64::from(is_refused).to_le_bytes()
 }

@@ -6,6 +6,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `frame.rs` | what the two ends of a connection say to each other |
+//! | `link.rs` | frames that go to the peer, and come from it |
 //! | `memory.rs` | registered memory, by keys |
 //! | `progress.rs`, `bell.rs` | who moves the end points of a NIC on, and how threads wait together |
 
@@ -13,6 +14,7 @@
 
 mod bell;
 pub mod frame;
+pub mod link;
 pub mod memory;
 mod progress;
 

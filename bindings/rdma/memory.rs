@@ -39,13 +39,13 @@ pub enum Right {
     RemoteWrite = OPEN | REMOTE_WRITE as u64,
 }
 
-/// Bits of a registration's rights, which are uDAPL's numbers.
+/// Right to send it. (Rights are bits, with uDAPL's numbers.)
 pub const LOCAL_READ: u32 = 0x01;
-/// As above.
+/// Right of peers to read it.
 pub const REMOTE_READ: u32 = 0x02;
-/// As above.
+/// Right to receive there.
 pub const LOCAL_WRITE: u32 = 0x10;
-/// As above.
+/// Right of peers to write it.
 pub const REMOTE_WRITE: u32 = 0x20;
 /// All rights.
 pub const ALL_RIGHTS: u32 = LOCAL_READ | REMOTE_READ | LOCAL_WRITE | REMOTE_WRITE;
@@ -86,7 +86,7 @@ pub struct Segment {
 pub enum Refusal {
     /// No such bytes are registered with this key and zone.
     Protection(Right),
-    /// They are registered without this right.
+    /// The bytes are registered without this right.
     Privileges(Right),
 }
 
@@ -107,7 +107,7 @@ const GENERATIONS: u32 = (1 << (32 - INDEX_BITS)) - 1;
 /// Places that stay free for others: each has few keys, and those of one alone would soon come round.
 const RESTING: usize = 4096;
 
-/// What [`locate`] reads of a registration.
+/// The part of a registration that [`locate`] reads.
 struct Place {
     word: AtomicU64,
     named: AtomicU64,
@@ -288,7 +288,7 @@ pub fn invalidate(key: u32, zone: u32) -> bool {
     is_part
 }
 
-/// What is registered by that key, and may be touched.
+/// Returns the piece of that key, if it may be touched.
 pub fn find(key: u32) -> Option<Piece> {
     find_in(&TABLE.read(), key)
 }
@@ -397,7 +397,7 @@ pub fn gather(segments: &[Segment], zone: u32, to: &mut [u8]) -> Result<(), Refu
     unsafe { gather_located(segments, zone, Right::LocalRead, to) }
 }
 
-/// As [`gather`], without a lock.
+/// Copies as [`gather`] does, without a lock.
 ///
 /// # Safety
 /// What is found stays registered until this returns, as for [`locate`].
@@ -437,7 +437,7 @@ pub fn scatter<'a>(
     unsafe { scatter_located(segments, zone, Right::LocalWrite, from) }
 }
 
-/// As [`scatter`], without a lock.
+/// Copies as [`scatter`] does, without a lock.
 ///
 /// # Safety
 /// What is found stays registered until this returns, as for [`locate`].

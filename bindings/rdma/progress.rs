@@ -201,7 +201,7 @@ impl Progress {
         self.poll_until(|| false);
     }
 
-    /// As [`Progress::poll`], until something is found: the completion queue below is fair, so the next poll begins with others.
+    /// Polls as [`Progress::poll`], until something is found: the completion queue below is fair, so the next poll begins with others.
     #[inline]
     pub fn poll_until(&self, is_found: impl Fn() -> bool) {
         self.count_poll();

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use udeck::via::{self, Caps, Ptag, Reliability, ServiceLevel, Vi, ViAttributes as Below};
 
 use udeck_rdma::frame::Reason;
+use udeck_rdma::link::Answers;
 
 use super::cq::CqState;
 use super::engine::{Job, NicState, Notify, Visits};
@@ -91,8 +92,7 @@ pub(super) struct ViObject {
     unsent: usize,
     /// RDMA reads that were sent and are not answered.
     reads: usize,
-    /// What the peer has yet to be told.
-    answers: VecDeque<sends::Answer>,
+    answers: Answers,
     /// SENDs and WRITEs that were taken since the peer was told last.
     taken: u32,
     /// The program knows that this peer reaches for what it may not have.
@@ -136,7 +136,7 @@ impl ViObject {
             completions: 0,
             unsent: 0,
             reads: 0,
-            answers: VecDeque::new(),
+            answers: Answers::default(),
             taken: 0,
             told_of_refusal: false,
             send_notify: None,

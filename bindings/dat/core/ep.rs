@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use udeck::via::{Vi, Withdrawal};
 use udeck_rdma::frame::Reason;
+use udeck_rdma::link::{self, Answers};
 
 use super::address::SharedSockAddr;
 use super::code::{Code, Result, Sub};
@@ -93,8 +94,7 @@ pub struct Ep {
     unsent: usize,
     /// RDMA reads that were sent and are not answered.
     reads: usize,
-    /// Reads of the peer's that are to be answered; `None`: refused.
-    answers: VecDeque<Option<Triplet>>,
+    answers: Answers,
     /// A message that has found no receive yet, and what came behind it.
     held: VecDeque<Held>,
     is_stuck: bool,
@@ -124,7 +124,7 @@ impl Ep {
             sends: VecDeque::new(),
             unsent: 0,
             reads: 0,
-            answers: VecDeque::new(),
+            answers: Answers::default(),
             held: VecDeque::new(),
             is_stuck: false,
         }
@@ -311,7 +311,7 @@ impl Ep {
     /// This side breaks the connection, and tells the peer why.
     #[cold]
     fn break_connection(&mut self, reason: Reason) {
-        self.say_broken(reason);
+        link::say_broken(&mut self.vi, reason);
         self.end(Status::Flushed, number::BROKEN);
     }
 

@@ -1,11 +1,11 @@
 //! What comes from the peer.
 
 use udeck::via::transport::{Body, Found, Inline};
-use udeck::via::{Arrival, Error, Lent, Reliability};
+use udeck::via::{Arrival, Error, Reliability};
 use udeck_rdma::frame::{self, Head, IMMEDIATE, Reason};
+use udeck_rdma::link;
 use udeck_rdma::memory::{Right, Segment, locate, scatter_located};
 
-use super::sends::Answer;
 use super::{Until, ViObject};
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
 
@@ -103,18 +103,8 @@ impl ViObject {
     }
 
     pub(super) fn take_arrival(&mut self, arrival: Arrival) {
-        let is_taken = match &arrival.body {
-            Body::Inline(bytes) => self.take_frame(bytes.bytes(), &[]),
-            Body::Lent(head, lent) => {
-                let mut parts: [&[u8]; Lent::MAX_PARTS] = [&[]; Lent::MAX_PARTS];
-                for (place, part) in parts.iter_mut().zip(lent.parts()) {
-                    *place = part;
-                }
-                self.take_frame(head.bytes(), &parts)
-            }
-            // No window is exposed to anybody, and a confirmation has no bytes.
-            Body::Written(_) => self.nonsense(),
-        };
+        let taken = link::with_frame(&arrival, |first, rest| self.take_frame(first, rest));
+        let is_taken = taken.unwrap_or_else(|| self.nonsense());
         if !is_taken {
             self.hold(arrival);
         }
@@ -194,14 +184,8 @@ impl ViObject {
     #[cold]
     fn take_other(&mut self, head: Head, body: &[u8], rest: &[&[u8]]) -> bool {
         let immediate = head.immediate();
-        let bytes: Vec<u8>;
-        // A transport decides how many pieces a body comes in.
-        let flat: &[u8] = if rest.iter().all(|part| part.is_empty()) {
-            body
-        } else {
-            bytes = [&[body], rest].concat().concat();
-            &bytes
-        };
+        let mut whole = Vec::new();
+        let flat = link::flat(body, rest, &mut whole);
         let understood = match head.kind {
             frame::WRITE if immediate.is_some() && self.receives.is_empty() && self.early.may_wait() => {
                 return false; // its data come with it
@@ -263,18 +247,13 @@ impl ViObject {
                 len <= self.nic.max_transfer()
                     && locate(address, len as u64, handle, self.ptag.0, Right::RemoteRead).is_some()
             });
-        // Bounded by what the peer's send queue holds.
-        if self.answers.len() > super::MAX_DESCRIPTORS {
-            return false;
-        }
-        if is_allowed {
-            self.answers.push_back(Answer::Data { address, handle, len: len as usize });
-        } else {
+        if !is_allowed {
             let why = "the peer's RDMA read names memory that it may not read";
             self.raise_refusal(ErrorCode::RDMAR_PROT, control::OP_RDMAREAD, why);
-            self.answers.push_back(Answer::Refused);
         }
-        true
+        let from = Segment { address, len: len as u32, key: handle };
+        // Bounded by what the peer's send queue holds.
+        self.answers.push(is_allowed.then_some(from), super::MAX_DESCRIPTORS)
     }
 
     /// Our oldest read is answered.

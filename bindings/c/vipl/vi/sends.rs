@@ -1,20 +1,13 @@
 //! What goes to the peer: the send queue, and answers.
 
-use udeck::via::mem::Fill;
-use udeck::via::transport::Inline;
-use udeck::via::{Block, Error, Reliability};
+use udeck::via::Reliability;
 use udeck_rdma::frame::{self, Head, Reason};
-use udeck_rdma::memory::{Refusal, Right, Segment, gather_located, locate};
+use udeck_rdma::link::{self, INLINE, Stop};
+use udeck_rdma::memory::{Refusal, Right, gather_located, locate};
 
 use super::{MAX_DESCRIPTORS, ViObject};
 use crate::vipl::order::{Operation, Order, Place, Queue, Short};
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, VipReturn, status};
-
-/// What fits into a message of the interface below beside the head.
-const INLINE: usize = Inline::CAPACITY - frame::HEAD;
-
-/// Bytes of answers to a peer's reads in one go; the last may be as long as a message.
-const ANSWER_BOUND: usize = 64 << 20;
 
 /// A descriptor on the send queue.
 pub(super) struct Posted {
@@ -32,24 +25,6 @@ enum Stage {
     /// A read that is not answered.
     Reading(Box<Order>),
     Over,
-}
-
-/// What the peer is told.
-pub(super) enum Answer {
-    /// What it reads.
-    Data { address: u64, handle: u32, len: usize },
-    /// That it may not read that.
-    Refused,
-}
-
-/// Why something was not sent.
-enum Stop {
-    /// No room: later.
-    Busy,
-    /// Its own fault: these bits.
-    Bad(u32),
-    /// The connection's end.
-    Ended(Error),
 }
 
 impl ViObject {
@@ -159,35 +134,26 @@ impl ViObject {
                     match self.send_all() {
                         Ok(()) | Err(Stop::Busy) => break,
                         Err(Stop::Ended(error)) => return self.ended(&error),
-                        Err(Stop::Bad(_)) => {}
+                        Err(Stop::Bad) => {}
                     }
                 }
                 Err(Stop::Ended(error)) => return self.ended(&error),
                 // Noted with the descriptor; on an unreliable connection the others go on.
-                Err(Stop::Bad(_)) if self.state == ViState::CONNECTED => {}
-                Err(Stop::Bad(_)) => return,
+                Err(Stop::Bad) if self.state == ViState::CONNECTED => {}
+                Err(Stop::Bad) => return,
             }
         }
         self.count_needs();
     }
 
     fn send_all(&mut self) -> Result<(), Stop> {
-        let mut answered = 0;
-        while let Some(answer) = self.answers.front() {
-            // Otherwise a peer that reads as fast as we copy keeps whoever looks here.
-            if answered >= ANSWER_BOUND {
-                return Err(Stop::Busy);
-            }
-            let (address, handle, len) = match *answer {
-                Answer::Data { address, handle, len } => (address, handle, Some(len)),
-                Answer::Refused => (0, 0, None),
-            };
-            self.send_data(address, handle, len)?;
-            self.answers.pop_front();
-            answered += len.unwrap_or(0);
-        }
+        // SAFETY: the caller keeps this VI's lock.
+        let read = |from, to: &mut [u8]| unsafe {
+            gather_located(&[from], self.ptag.0, Right::RemoteRead, to).is_ok()
+        };
+        self.answers.send(&mut self.below, &self.nic.nic, read)?;
         if self.taken > 0 {
-            self.send_small(Head::plain(frame::TAKEN), &self.taken.to_le_bytes())?;
+            self.say_taken()?;
             self.taken = 0;
         }
         while self.unsent > 0 {
@@ -223,14 +189,15 @@ impl ViObject {
                 }
                 Ok(())
             }
-            Err(Stop::Bad(bits)) => {
+            Err(Stop::Bad) => {
+                let bits = if order.error == 0 { status::PROTECTION_ERROR } else { order.error };
                 self.unsent -= 1;
                 self.send_over(at, kind | bits, 0);
                 if self.level != Reliability::Unreliable {
                     let why = "a send descriptor is wrong, or names memory that is not registered with the VI's tag";
                     self.break_connection(ErrorCode::POST_DESC, Reason::Own, kind, why);
                 }
-                Err(Stop::Bad(bits))
+                Err(Stop::Bad)
             }
             Err(other) => {
                 self.sends[at].stage = Stage::Unsent(order);
@@ -241,86 +208,39 @@ impl ViObject {
 
     fn send(&mut self, order: &Order) -> Result<(), Stop> {
         if order.error != 0 {
-            return Err(Stop::Bad(order.error));
+            return Err(Stop::Bad);
         }
         match order.operation {
             Operation::Send => self.send_gathered(frame::SEND, order, &[]),
             Operation::Write(address, handle) => {
                 self.send_gathered(frame::WRITE, order, &frame::write_head(address, handle))
             }
-            Operation::Read(address, handle) => {
-                self.send_small(Head::plain(frame::READ), &frame::read_request(address, handle, order.total))
-            }
+            Operation::Read(address, handle) => link::send(
+                &mut self.below,
+                Head::plain(frame::READ),
+                &frame::read_request(address, handle, order.total),
+            ),
         }
     }
 
     fn send_gathered(&mut self, kind: u8, order: &Order, prefix: &[u8]) -> Result<(), Stop> {
         let head = Head::with_immediate(kind, order.immediate);
-        let len = prefix.len() + order.total;
-        if len <= INLINE {
-            let mut body = [0; INLINE];
-            body[..prefix.len()].copy_from_slice(prefix);
-            if !order.gather(self.ptag, &mut body[prefix.len()..len]) {
-                return Err(Stop::Bad(status::PROTECTION_ERROR));
-            }
-            return self.send_small(head, &body[..len]);
-        }
-        let mut block = self.block(len)?;
-        let bytes = block.bytes_mut();
-        bytes[..prefix.len()].copy_from_slice(prefix);
-        if !order.gather(self.ptag, &mut bytes[prefix.len()..]) {
-            return Err(Stop::Bad(status::PROTECTION_ERROR));
-        }
-        self.hand_off(head, block)
-    }
-
-    /// What the peer reads, as it is now.
-    fn send_data(&mut self, address: u64, handle: u32, len: Option<usize>) -> Result<(), Stop> {
-        let refusal = frame::data_head(true);
-        let Some(len) = len else { return self.send_small(Head::plain(frame::DATA), &refusal) };
-        let mut block = self.block(frame::DATA_HEAD + len)?;
-        let (head, data) = block.bytes_mut().split_at_mut(frame::DATA_HEAD);
-        head.copy_from_slice(&frame::data_head(false));
-        let from = [Segment { address, len: len as u32, key: handle }];
-        // SAFETY: the caller keeps its VI's lock.
-        match unsafe { gather_located(&from, self.ptag.0, Right::RemoteRead, data) } {
-            Ok(()) => self.hand_off(Head::plain(frame::DATA), block),
-            Err(_) => self.send_small(Head::plain(frame::DATA), &refusal),
-        }
-    }
-
-    fn block(&mut self, len: usize) -> Result<Block, Stop> {
-        let outbox = self.nic.nic.outbox();
-        // So the same few blocks go to and fro, and stay in the caches.
-        self.nic.nic.reclaim_recent();
-        match outbox.block(len, Fill::Keep) {
-            Ok(block) => Ok(block),
-            Err(_) => {
-                self.nic.nic.reclaim();
-                outbox.block(len, Fill::Keep).map_err(|_| Stop::Busy)
-            }
-        }
-    }
-
-    fn send_small(&mut self, head: Head, body: &[u8]) -> Result<(), Stop> {
-        let Some(below) = &mut self.below else { return Err(Stop::Busy) };
-        below.send_inline(Some(0), &head.bytes(), body).map_err(stop)
-    }
-
-    fn hand_off(&mut self, head: Head, block: Block) -> Result<(), Stop> {
-        let Some(below) = &mut self.below else { return Err(Stop::Busy) };
-        below.hand_off(Some(0), &head.bytes(), block).map_err(|(error, _)| stop(error))
+        let gather = |to: &mut [u8]| order.gather(self.ptag, to);
+        link::send_filled(&mut self.below, &self.nic.nic, head, prefix, order.total, gather)
     }
 
     /// Tells the peer that an error ends the connection, if there is room for that.
     pub(super) fn say_broken(&mut self, reason: Reason) {
         if self.state == ViState::CONNECTED {
             if self.taken > 0 {
-                let _ = self.send_small(Head::plain(frame::TAKEN), &self.taken.to_le_bytes());
+                let _ = self.say_taken();
             }
-            // Otherwise it sees the end of the connection.
-            let _ = self.send_small(Head::plain(frame::BROKEN), &reason.bytes());
+            link::say_broken(&mut self.below, reason);
         }
+    }
+
+    fn say_taken(&mut self) -> Result<(), Stop> {
+        link::send(&mut self.below, Head::plain(frame::TAKEN), &self.taken.to_le_bytes())
     }
 
     /// The peer has taken so many more. Whether they were that many.
@@ -423,12 +343,5 @@ impl ViObject {
             bits = status::DESC_FLUSHED_ERROR;
         }
         (self.unsent, self.reads) = (0, 0);
-    }
-}
-
-fn stop(error: Error) -> Stop {
-    match error {
-        Error::Full { .. } | Error::NoMemory { .. } => Stop::Busy,
-        other => Stop::Ended(other),
     }
 }

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use udeck::via::transport::{Body, Found, Inline};
-use udeck::via::{Arrival, Error, Lent};
+use udeck::via::{Arrival, Error};
 use udeck_rdma::frame::{self, Head, INVALIDATES, Reason};
+use udeck_rdma::link;
 
 use super::Ep;
 use crate::core::event::{Dto, Status, number};
@@ -29,33 +30,24 @@ pub struct Held {
 }
 
 enum Message {
-    Short(Inline),
-    Lent(Inline, Lent),
-    /// The connection's.
+    Arrival(Arrival),
+    /// The end of the connection.
     End(Error),
 }
 
-/// The pieces of a message's body behind its first one.
-fn parts_of(lent: &Lent) -> [&[u8]; Lent::MAX_PARTS] {
-    let mut parts: [&[u8]; Lent::MAX_PARTS] = [&[]; Lent::MAX_PARTS];
-    for (place, part) in parts.iter_mut().zip(lent.parts()) {
-        *place = part;
-    }
-    parts
-}
-
 impl Message {
-    fn len(&self) -> usize {
-        match self {
-            Message::Short(bytes) => bytes.bytes().len(),
-            Message::Lent(head, lent) => head.bytes().len() + lent.len(),
-            Message::End(_) => 0,
-        }
+    fn short(bytes: Inline) -> Message {
+        Message::Arrival(Arrival { immediate: None, body: Body::Inline(bytes) })
     }
 
-    fn is_answer(&self) -> bool {
-        let (Message::Short(first) | Message::Lent(first, _)) = self else { return false };
-        Head::read(first.bytes(), INVALIDATES).is_some_and(|head| head.kind == frame::DATA)
+    /// Returns its bytes, and whether it answers a read.
+    fn len_and_is_answer(&self) -> (usize, bool) {
+        let Message::Arrival(arrival) = self else { return (0, false) };
+        let found = link::with_frame(arrival, |first, rest| {
+            let is_answer = Head::read(first, INVALIDATES).is_some_and(|head| head.kind == frame::DATA);
+            (first.len() + rest.iter().map(|part| part.len()).sum::<usize>(), is_answer)
+        });
+        found.unwrap_or_default()
     }
 }
 
@@ -72,12 +64,16 @@ impl Ep {
             match vi.arrival_short(&mut short) {
                 Found::Short(_) => {
                     if !self.held.is_empty() || !self.take(short.bytes(), &[]) {
-                        self.hold(Message::Short(short));
+                        self.hold(Message::short(short));
                     }
                 }
                 Found::Nothing => return,
                 Found::Other => match vi.arrival() {
-                    Ok(Some(arrival)) => self.take_arrival(arrival),
+                    Ok(Some(arrival)) => {
+                        if !self.held.is_empty() || !self.take_arrival(&arrival) {
+                            self.hold(Message::Arrival(arrival));
+                        }
+                    }
                     Ok(None) => return,
                     Err(error) if self.held.is_empty() => return self.ended(&error),
                     Err(error) => return self.hold(Message::End(error)),
@@ -86,24 +82,6 @@ impl Ep {
             if self.held.len() >= MAX_HELD {
                 return;
             }
-        }
-    }
-
-    fn take_arrival(&mut self, arrival: Arrival) {
-        let waits = !self.held.is_empty();
-        match arrival.body {
-            Body::Inline(bytes) => {
-                if waits || !self.take(bytes.bytes(), &[]) {
-                    self.hold(Message::Short(bytes));
-                }
-            }
-            Body::Lent(head, lent) => {
-                if waits || !self.take(head.bytes(), &parts_of(&lent)) {
-                    self.hold(Message::Lent(head, lent));
-                }
-            }
-            // No window is exposed to anybody, and a confirmation has no bytes.
-            Body::Written(_) => self.nonsense(),
         }
     }
 
@@ -182,21 +160,29 @@ impl Ep {
     /// but for answers to our reads: the program may post the receive when it has read.
     #[cold]
     fn hold(&mut self, what: Message) {
-        if !self.held.is_empty() && what.is_answer() {
+        let (len, is_answer) = what.len_and_is_answer();
+        if !self.held.is_empty() && is_answer {
             self.take_message(&what);
             return;
         }
-        match self.ia.hold(what.len()) {
+        match self.ia.hold(len) {
             Some(bytes) => self.held.push_back(Held { what, since: None, _bytes: bytes }),
             // Others wait already: peers that send without receives get so much memory and no more.
             None => self.break_connection(Reason::NoReceive),
         }
     }
 
+    fn take_arrival(&mut self, arrival: &Arrival) -> bool {
+        let taken = link::with_frame(arrival, |first, rest| self.take(first, rest));
+        taken.unwrap_or_else(|| {
+            self.nonsense();
+            true
+        })
+    }
+
     fn take_message(&mut self, what: &Message) -> bool {
         match what {
-            Message::Short(bytes) => self.take(bytes.bytes(), &[]),
-            Message::Lent(head, lent) => self.take(head.bytes(), &parts_of(lent)),
+            Message::Arrival(arrival) => self.take_arrival(arrival),
             Message::End(error) => {
                 self.ended(error);
                 true
@@ -224,16 +210,8 @@ impl Ep {
 
     #[cold]
     fn take_other(&mut self, head: Head, body: &[u8], rest: &[&[u8]]) {
-        // A transport decides how many pieces a body comes in.
-        let bytes: Vec<u8>;
-        let mut parts = std::iter::once(body).chain(rest.iter().copied()).filter(|part| !part.is_empty());
-        let flat: &[u8] = match (parts.next(), parts.next()) {
-            (one, None) => one.unwrap_or(&[]),
-            _ => {
-                bytes = std::iter::once(body).chain(rest.iter().copied()).collect::<Vec<_>>().concat();
-                &bytes
-            }
-        };
+        let mut whole = Vec::new();
+        let flat = link::flat(body, rest, &mut whole);
         let understood = match head.kind {
             frame::WRITE => self.take_write(flat),
             frame::READ => self.take_read(flat),

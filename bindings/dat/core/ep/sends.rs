@@ -1,21 +1,14 @@
 //! What goes to the peer: the request queue, and answers.
 
 use smallvec::SmallVec;
-use udeck::via::mem::Fill;
-use udeck::via::transport::Inline;
-use udeck::via::{Block, Error};
 use udeck_rdma::frame::{self, Head, INVALIDATES, Reason};
+use udeck_rdma::link::{self, INLINE, Stop};
 
 use super::{Ep, MAX_DTOS, is_told};
 use crate::core::code::{Code, Result, Sub};
 use crate::core::event::{Dto, Event, Status, flags, total};
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::state::{EpCall, EpState};
-
-/// What fits into a message of the interface below beside the head.
-const INLINE: usize = Inline::CAPACITY - frame::HEAD;
-/// Bytes of answers to a peer's reads in one go; the last may be as long as a message.
-const ANSWER_BOUND: usize = 64 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -48,16 +41,6 @@ enum Stage {
     /// A read that is not answered.
     Reading(SmallVec<[Triplet; 2]>),
     Over(Status),
-}
-
-/// Why something was not sent.
-enum Stop {
-    /// No room: later.
-    Busy,
-    /// Its own fault.
-    Bad(Status),
-    /// The connection's end.
-    Ended(Error),
 }
 
 impl Operation {
@@ -173,23 +156,15 @@ impl Ep {
                     vi.request_send_notify();
                 }
                 Err(Stop::Busy) => return,
-                Err(Stop::Bad(_)) => return, // it has ended the connection
+                Err(Stop::Bad) => return, // it has ended the connection
                 Err(Stop::Ended(error)) => return self.ended(&error),
             }
         }
     }
 
     fn send_all(&mut self) -> Result<(), Stop> {
-        let mut answered = 0;
-        while let Some(from) = self.answers.front().copied() {
-            // Otherwise a peer that reads as fast as we copy keeps whoever looks here.
-            if answered >= ANSWER_BOUND {
-                return Err(Stop::Busy);
-            }
-            self.send_data(from)?;
-            self.answers.pop_front();
-            answered += from.map_or(0, |from| from.len as usize);
-        }
+        let read = |from, to: &mut [u8]| memory::read(from, self.pz, Right::RemoteRead, to).is_ok();
+        self.answers.send(&mut self.vi, &self.ia.nic, read)?;
         while self.unsent > 0 {
             let at = self.sends.len() - self.unsent;
             let posted = &mut self.sends[at];
@@ -210,12 +185,12 @@ impl Ep {
                     }
                     self.tell_of_requests();
                 }
-                Err(Stop::Bad(status)) => {
+                Err(Stop::Bad) => {
                     self.unsent -= 1;
-                    self.sends[at].stage = Stage::Over(status);
+                    self.sends[at].stage = Stage::Over(Status::LocalProtection);
                     self.tell_of_requests();
                     self.break_connection(Reason::BadReceive);
-                    return Err(Stop::Bad(status));
+                    return Err(Stop::Bad);
                 }
                 Err(other) => {
                     self.sends[at].stage = Stage::Unsent(segments);
@@ -249,9 +224,11 @@ impl Ep {
                 len,
                 &frame::write_head(address, context),
             ),
-            Operation::Read(address, context) => {
-                self.send_small(Head::plain(frame::READ), &frame::read_request(address, context, len))
-            }
+            Operation::Read(address, context) => link::send(
+                &mut self.vi,
+                Head::plain(frame::READ),
+                &frame::read_request(address, context, len),
+            ),
             Operation::Bind { old, new, .. } => {
                 memory::remove(old);
                 memory::open(new);
@@ -267,73 +244,14 @@ impl Ep {
         len: usize,
         prefix: &[u8],
     ) -> Result<(), Stop> {
-        let all = prefix.len() + len;
-        if all <= INLINE {
-            let mut body = [0; INLINE];
-            body[..prefix.len()].copy_from_slice(prefix);
-            memory::gather(segments, self.pz, &mut body[prefix.len()..all]).map_err(protection)?;
-            return self.send_small(head, &body[..all]);
-        }
-        let mut block = self.block(all)?;
-        let bytes = block.bytes_mut();
-        bytes[..prefix.len()].copy_from_slice(prefix);
-        memory::gather(segments, self.pz, &mut bytes[prefix.len()..]).map_err(protection)?;
-        self.hand_off(head, block)
-    }
-
-    /// What the peer reads, as it is now.
-    fn send_data(&mut self, from: Option<Triplet>) -> Result<(), Stop> {
-        let refusal = frame::data_head(true);
-        let Some(from) = from else { return self.send_small(Head::plain(frame::DATA), &refusal) };
-        let mut block = self.block(frame::DATA_HEAD + from.len as usize)?;
-        let (head, data) = block.bytes_mut().split_at_mut(frame::DATA_HEAD);
-        head.copy_from_slice(&frame::data_head(false));
-        match memory::read(from, self.pz, Right::RemoteRead, data) {
-            Ok(()) => self.hand_off(Head::plain(frame::DATA), block),
-            Err(_) => self.send_small(Head::plain(frame::DATA), &refusal),
-        }
+        let gather = |to: &mut [u8]| memory::gather(segments, self.pz, to).is_ok();
+        link::send_filled(&mut self.vi, &self.ia.nic, head, prefix, len, gather)
     }
 
     /// The peer reads our memory; `None`: more than any message has. `false`: it asks for more than any queue holds.
     pub(super) fn answer_read(&mut self, from: Option<Triplet>) -> bool {
         let may = |from: &Triplet| memory::access(*from, self.pz, Right::RemoteRead, |_| ()).is_ok();
-        self.answers.push_back(from.filter(may));
-        self.answers.len() <= MAX_DTOS
-    }
-
-    fn block(&mut self, len: usize) -> Result<Block, Stop> {
-        let outbox = self.ia.nic.outbox();
-        // So the same few blocks go to and fro, and stay in the caches.
-        self.ia.nic.reclaim_recent();
-        match outbox.block(len, Fill::Keep) {
-            Ok(block) => Ok(block),
-            Err(_) => {
-                self.ia.nic.reclaim();
-                outbox.block(len, Fill::Keep).map_err(|_| Stop::Busy)
-            }
-        }
-    }
-
-    fn send_small(&mut self, head: Head, body: &[u8]) -> Result<(), Stop> {
-        let Some(vi) = &mut self.vi else { return Err(Stop::Busy) };
-        vi.send_inline(Some(0), &head.bytes(), body).map_err(stop)
-    }
-
-    fn hand_off(&mut self, head: Head, block: Block) -> Result<(), Stop> {
-        let Some(vi) = &mut self.vi else { return Err(Stop::Busy) };
-        vi.hand_off(Some(0), &head.bytes(), block).map_err(|(error, _)| stop(error))
-    }
-
-    /// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end, as if that were in order:
-    /// nobody waits here for a peer that takes nothing.
-    pub(super) fn say_broken(&mut self, reason: Reason) {
-        let (head, body) = (Head::plain(frame::BROKEN), reason.bytes());
-        if let Err(Stop::Busy) = self.send_small(head, &body)
-            && let Some(vi) = &mut self.vi
-        {
-            vi.reclaim();
-            let _ = self.send_small(head, &body);
-        }
+        self.answers.push(from.filter(may), MAX_DTOS)
     }
 
     /// Our oldest read is answered. `false`: that is no answer.
@@ -379,16 +297,5 @@ impl Ep {
         }
         (self.unsent, self.reads) = (0, 0);
         self.tell_of_requests();
-    }
-}
-
-fn protection(_: memory::Refusal) -> Stop {
-    Stop::Bad(Status::LocalProtection)
-}
-
-fn stop(error: Error) -> Stop {
-    match error {
-        Error::Full { .. } | Error::NoMemory { .. } => Stop::Busy,
-        other => Stop::Ended(other),
     }
 }
