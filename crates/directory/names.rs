@@ -33,7 +33,7 @@ pub trait Names: Send + Sync {
     /// How to open a NIC that others of these names can connect to.
     fn options(&self) -> NicOptions;
 
-    /// Which NIC `VINIC0` is.
+    /// Returns the NIC that `VINIC0` names.
     fn default_nic(&self) -> &'static str;
 
     /// The address number `index` of the host.
@@ -76,7 +76,7 @@ pub trait Names: Send + Sync {
 
 /// The launcher's, for the life of the process: it gives its connection once.
 static OF_JOB: Mutex<Option<Arc<job::Job>>> = Mutex::new(None);
-/// Those of processes started by hand, as long as a NIC is open.
+/// Names of processes started by hand, as long as a NIC is open.
 static BY_HAND: Mutex<Weak<by_hand::ByHand>> = Mutex::new(Weak::new());
 
 /// The names of this process.

@@ -8,7 +8,7 @@ pub(super) use udeck_directory::address::{HOST, Host, hex};
 /// Longest discriminator.
 pub(super) const MAX_DISCRIMINATOR: usize = 64;
 
-/// What a program's `VIP_NET_ADDRESS` says.
+/// The contents of a program's `VIP_NET_ADDRESS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NetAddress {
     /// `None`: not of our length.

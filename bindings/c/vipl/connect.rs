@@ -68,7 +68,7 @@ pub(super) fn wait(nic: &Arc<NicState>, local: &NetAddress, until: Deadline) -> 
             }
             Err(Error::Timeout { .. }) if !until.passed() => {}
             Err(Error::Timeout { .. }) if !last_look => {
-                // What came in between is taken: nobody is refused because we gave up.
+                // A request that came in between is taken: nobody is refused because we gave up.
                 last_look = true;
                 if !listen_no_more(nic, &local.discriminator, &listener) {
                     return Err(VipReturn::TIMEOUT);
@@ -192,7 +192,7 @@ fn ask(
                     return Err(VipReturn::REJECT);
                 }
             },
-            // It has stopped to wait, and the table does not know yet; or it waits again soon.
+            // The peer has stopped to wait, and the table does not know yet; or it waits again soon.
             Err(why) if is_passing(&why) && !until.passed() => {
                 std::thread::sleep(AGAIN.min(until.remaining()));
             }
@@ -297,7 +297,7 @@ impl Peering {
         };
         let key = peer_key(&self.nic, &self.local.discriminator, own);
         self.found(self.find(own));
-        // It stays to be found until the request is over.
+        // The entry stays to be found until the request is over.
         while !self.is_over() {
             std::thread::sleep(AGAIN);
         }

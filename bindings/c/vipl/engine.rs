@@ -42,7 +42,7 @@ pub(super) struct Notify {
 // SAFETY: the program's function is to be called on a thread of the library, and its context handed to it: VIPL says so.
 unsafe impl Send for Notify {}
 
-/// As [`Notify`], of a completion queue.
+/// A handler of a completion queue, to be called as [`Notify`].
 #[derive(Clone, Copy)]
 pub(super) struct CqNotify {
     pub handler: CqHandler,
@@ -52,14 +52,14 @@ pub(super) struct CqNotify {
 // SAFETY: as above.
 unsafe impl Send for CqNotify {}
 
-/// What the callback thread does.
+/// A call of the callback thread.
 pub(super) enum Job {
     Queue { notify: Notify, vi: Handle, place: Place },
     Cq { notify: CqNotify, vi: Handle, receives: bool },
     Error(Event),
 }
 
-/// What a NIC does with its VIs, by their handles. (`vi.rs` uses this file, and not the other way round.)
+/// Calls of a NIC to its VIs, by their handles. (`vi.rs` uses this file, and not the other way round.)
 pub(super) struct Visits {
     /// Takes what has arrived, and sends what waits.
     pub move_on: MoveOn,
@@ -204,7 +204,7 @@ impl NicState {
             let on_panic = move |why: &str| failing.upgrade().into_iter().for_each(|nic| nic.failed(why));
             match thread::spawn("vipl-callback", serve, on_panic) {
                 Ok(running) => *callbacks = Some((sender, running)),
-                // Whoever calls may have a VI locked: the program's handler cannot be called here.
+                // The caller may have a VI locked: the program's handler cannot be called here.
                 Err(error) => {
                     let why = format!("starting a thread for handlers: {error}");
                     return self.catastrophe(&why).deliver(None);
@@ -245,5 +245,5 @@ fn deliver(job: Job, nic: Handle, state: &Weak<NicState>) {
     }
 }
 
-/// What `VipQueryNic` says of discriminators.
+/// Longest discriminator, for `VipQueryNic`.
 pub(super) const MAX_DISCRIMINATOR: usize = address::MAX_DISCRIMINATOR;

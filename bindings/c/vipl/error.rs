@@ -7,7 +7,7 @@ use udeck::via::{Error, Reliability};
 use super::handle::Handle;
 use super::types::{self, Descriptor, ErrorCode, ErrorDescriptor, ErrorHandler, ResourceCode, VipReturn};
 
-/// What a call returns for an error of the library's.
+/// Returns the code of a call for an error of the library's.
 #[cold]
 pub(super) fn code(error: &Error) -> VipReturn {
     match error {

@@ -17,7 +17,7 @@ use udeck_rdma::memory::{self as table, LOCAL_READ, LOCAL_WRITE, Piece, REMOTE_R
 use super::handle::Handle;
 use super::types::VipReturn;
 
-/// What is registered, by its key. Its lock is held while that changes.
+/// All registrations, by key. The lock is held while one changes.
 static BOOKS: Mutex<Option<HashMap<u32, Registered>>> = Mutex::new(None);
 
 struct Registered {
@@ -25,7 +25,7 @@ struct Registered {
     region: RawRegion,
 }
 
-/// What a program asks memory to be.
+/// The attributes of memory, as a program asks for them.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub ptag: Ptag,
@@ -110,7 +110,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// What it is registered as.
+/// Tells what memory is registered as.
 pub(super) fn query(
     key: u32,
     address: usize,

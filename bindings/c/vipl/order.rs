@@ -9,7 +9,7 @@ use super::types::{ALIGNMENT, ControlSegment, Descriptor, DescriptorSegment, con
 
 /// Data segments of a descriptor, at most.
 pub(super) const MAX_SEGMENTS: usize = 252;
-/// What every descriptor has, and reads its control and first two segments from.
+/// Bytes that every descriptor has: its control segment and two more.
 const LEAST: usize = 64;
 
 /// Where a descriptor lies.
@@ -39,11 +39,11 @@ pub(super) struct Order {
     pub segments: SmallVec<[Segment; 1]>,
     /// Bytes of all segments.
     pub total: usize,
-    /// What is wrong with it, as bits of its status.
+    /// Errors of the descriptor, as bits of its status.
     pub error: u32,
 }
 
-/// Which queue it is for.
+/// A work queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
     Send,
@@ -85,7 +85,7 @@ impl Short {
         unsafe { finish(self.at, bits, self.segment.last as usize, None) }
     }
 
-    /// It is not over any more, whatever it was the last time.
+    /// Clears the status, whatever it was the last time.
     #[inline(always)]
     pub fn renew(&self) {
         // SAFETY: as in `read`.

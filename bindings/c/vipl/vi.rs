@@ -63,7 +63,7 @@ fn service_level(nic: &NicState, qos: *mut c_void) -> Result<ServiceLevel, VipRe
     Ok(if nic.nic.caps().has(Caps::SERVICE_LEVELS) { level } else { ServiceLevel::default() })
 }
 
-/// As the program is told it.
+/// Returns the level as the program is told it.
 pub(super) fn qos_of(level: ServiceLevel) -> *mut c_void {
     std::ptr::without_provenance_mut(level.get().into())
 }
@@ -151,7 +151,7 @@ impl ViObject {
         made
     }
 
-    /// What the library's VI is to be for the program's attributes.
+    /// Returns the attributes of the library's VI for the program's attributes.
     pub fn below_for(nic: &NicState, attributes: &ViAttributes) -> Result<Below, VipReturn> {
         let ptag = nic.ptag(attributes.ptag).ok_or(VipReturn::INVALID_PTAG)?;
         let reliability = error::level(attributes.reliability)
@@ -400,7 +400,7 @@ impl ViObject {
 pub(super) enum Until {
     /// A receive is over.
     OneReceived,
-    /// As much as one look may take.
+    /// Until one move has taken as much as it may.
     Bound,
 }
 

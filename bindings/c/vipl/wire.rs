@@ -5,7 +5,7 @@ use super::address::{HOST, MAX_DISCRIMINATOR};
 use super::handle::Handle;
 use super::types::{self, ViAttributes};
 
-/// What each side says of itself when a connection is made.
+/// The greeting of one side when a connection is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub reliability: u16,
@@ -51,7 +51,7 @@ impl Greeting {
         })
     }
 
-    /// As the program is told of its peer's VI.
+    /// Returns the attributes of the peer's VI, for the program.
     pub fn attributes(&self) -> ViAttributes {
         ViAttributes {
             reliability: self.reliability,
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(Greeting::decode(&[&bytes[..], b"x"].concat()), None, "more than one");
     }
 
-    /// As a peer may say it: any lengths, and what follows them.
+    /// A greeting as a peer may say it: any lengths, and any bytes behind them.
     fn said() -> impl Strategy<Value = Vec<u8>> {
         let part = prop::collection::vec(any::<u8>(), 0..=255);
         let usual = prop_oneof![part.clone(), prop::collection::vec(any::<u8>(), HOST..=HOST)];

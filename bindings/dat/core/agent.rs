@@ -52,7 +52,7 @@ impl Called {
         Ok(Called(shared))
     }
 
-    /// That event dispatcher has news.
+    /// Tells the agent that an event dispatcher has news.
     pub fn tell(&self, evd: usize) {
         let mut state = self.0.state.lock();
         if !state.is_over && !state.news.contains(&evd) {
@@ -61,12 +61,12 @@ impl Called {
         }
     }
 
-    /// That event dispatcher is gone.
+    /// Forgets news of an event dispatcher that is gone.
     pub fn forget(&self, evd: usize) {
         self.0.state.lock().news.retain(|other| *other != evd);
     }
 
-    /// It is called no more. What it has yet to hear, oldest first.
+    /// Calls the agent no more. Returns the event dispatchers of which it has yet to hear, oldest first.
     pub fn retire(&self) -> VecDeque<usize> {
         self.0.over()
     }

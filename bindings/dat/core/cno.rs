@@ -50,7 +50,7 @@ impl Cno {
         self.fd.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// As [`Cno::fd`], for Rust.
+    /// Returns the descriptor, as [`Cno::fd`], for Rust.
     pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
@@ -77,7 +77,7 @@ impl Cno {
         Ok(before.is_none_or(Called::end))
     }
 
-    /// That event dispatcher has news.
+    /// Tells that an event dispatcher has news.
     pub fn trigger(&self, evd: usize) {
         {
             let mut triggered = self.triggered.lock();
@@ -106,7 +106,7 @@ impl Cno {
         evd
     }
 
-    /// That event dispatcher is gone.
+    /// Forgets news of an event dispatcher that is gone.
     pub fn forget(&self, evd: usize) {
         self.triggered.lock().retain(|other| *other != evd);
         if let Some(agent) = &*self.agent.lock() {
@@ -114,7 +114,7 @@ impl Cno {
         }
     }
 
-    /// Who waits gives up.
+    /// Ends the waits.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
         *self.agent.lock() = None; // its end was waited for

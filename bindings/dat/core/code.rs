@@ -1,6 +1,6 @@
 //! `DAT_RETURN`: an error's type in bits 16 to 29, what is wrong in bits 0 to 15.
 
-/// As a call returns it.
+/// A code as a call returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Code(pub u32);

@@ -50,7 +50,7 @@ pub fn move_on(id: u64) {
     }
 }
 
-/// What the program says of an end point, and may change while it is not connected.
+/// Settings of an end point, which the program may change while it is not connected.
 #[derive(Clone)]
 pub struct Settings {
     pub pz: Option<Arc<Pz>>,
@@ -62,20 +62,20 @@ pub struct Settings {
     pub max_requests: usize,
     pub max_receive_segments: usize,
     pub max_request_segments: usize,
-    /// Of connections that are not asked for with another one.
+    /// The quality of connections that are asked for without another one.
     pub qos: Qos,
 }
 
 pub struct Ep {
     id: u64,
-    /// What its events name it by: another end point that gets this place later may have another one.
+    /// The handle that names it in its events: another end point that gets this place later may have another one.
     handle: usize,
     pub ia: Arc<Ia>,
     pub settings: Settings,
     state: EpState,
-    /// Of the protection zone; no region has 0.
+    /// Number of the protection zone; no region has 0.
     pz: u32,
-    /// What its connection was asked for with, or will be.
+    /// The quality that its connection was asked for with, or will be.
     qos: Qos,
     vi: Option<Vi>,
     /// Tells an attempt to connect from all others, of end points that had this place before, too; 0: none yet.
@@ -291,7 +291,7 @@ impl Ep {
         let ia = self.ia.clone();
         let _in_order = ia.ends.lock();
         self.tell(told);
-        // As with hardware: it takes no more from the shared queue.
+        // The end point takes no more from the shared queue, as with hardware.
         if let Some(asynchronous) = ia.asynchronous().upgrade() {
             let broken = Event::asynchronous(number::ASYNC_EP_BROKEN, self.handle, 0);
             asynchronous.push_from(broken, || self.process());
@@ -321,7 +321,7 @@ impl Ep {
         }
     }
 
-    /// It goes: whatever is posted is flushed.
+    /// Ends the end point: whatever is posted is flushed.
     pub fn retire(&mut self) {
         if let Some(mut vi) = self.vi.take() {
             vi.disconnect();

@@ -81,7 +81,7 @@ impl Inner {
             let told: Vec<&Event> =
                 self.queue.iter().chain(behind).filter(|event| event.has_private_data()).collect();
             let needed = LATE + told.len();
-            // What waits behind an accept is taken after younger ones.
+            // An event that waits behind an accept is taken after younger ones.
             let oldest = self.said.iter().position(|said| told.iter().any(|event| event.points_to(said)));
             let spare = self.said.len().saturating_sub(needed);
             self.said.drain(..spare.min(oldest.unwrap_or(spare)));
@@ -335,7 +335,7 @@ impl Evd {
         self.bell.ring_all();
     }
 
-    /// It goes. Who waits gives up.
+    /// Ends the dispatcher, and the waits.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
         self.set_cno(None);
@@ -398,13 +398,13 @@ mod tests {
             evd.accepted(first, Some(event(number::ESTABLISHED, first as usize)));
             assert_eq!(taken(&evd), if first == 1 { vec![1, 11] } else { vec![2] });
             came(13);
-            // It has failed before the peer learnt of it: there is no event.
+            // The accept has failed before the peer learnt of it: there is no event.
             evd.accepted(3 - first, None);
             assert_eq!(taken(&evd), if first == 1 { vec![12, 13] } else { vec![11, 12, 13] });
         }
     }
 
-    /// What waits counts: no more waits than there is room for.
+    /// Waiting events count: no more wait than there is room for.
     #[test]
     fn what_waits_takes_room() {
         let (evd, peer) = (evd(), Process::of(&[0; 16], 1 << 32));

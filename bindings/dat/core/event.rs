@@ -44,7 +44,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// What the oldest request ends by when the peer breaks the connection.
+    /// Returns the status of the oldest request when the peer breaks the connection.
     pub fn of(reason: Reason) -> Status {
         match reason {
             Reason::Own => Status::Flushed,

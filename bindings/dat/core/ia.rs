@@ -20,9 +20,9 @@ pub use super::wire::MAX_PRIVATE;
 pub struct Ia {
     /// Its own, from when it is in its place.
     pub handle: OnceLock<usize>,
-    /// What handles point to first.
+    /// The provider's calls, which handles point to first.
     pub provider: usize,
-    /// As dat.conf names it.
+    /// Its name in dat.conf.
     pub name: String,
     /// The transport's NIC.
     pub device: &'static str,
@@ -79,7 +79,7 @@ impl Ia {
         udeck_rdma::max_transfer(&self.nic)
     }
 
-    /// What a connection has that asks for this.
+    /// Returns the quality of a connection that asks for this one.
     pub fn quality(&self, asked: Qos) -> Qos {
         if self.nic.caps().has(Caps::SERVICE_LEVELS) { asked } else { Qos::BestEffort }
     }

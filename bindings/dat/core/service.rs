@@ -52,7 +52,7 @@ pub struct ServicePoint {
     pub ia: Arc<Ia>,
     pub qualifier: u64,
     pub evd: Arc<Evd>,
-    /// Of a reserved one.
+    /// The end point of a reserved one.
     pub ep: Option<&'static Slot<Ep>>,
     /// The same, once it listens.
     reserved: Option<Reserved>,
@@ -80,7 +80,7 @@ impl Reserved {
     }
 }
 
-/// What a service point and its requests share.
+/// State that a service point and its requests share.
 #[derive(Default)]
 struct Door {
     /// Requests that nobody has answered.
@@ -386,12 +386,12 @@ impl Asking {
                         (number::NON_PEER_REJECTED, Vec::new())
                     });
                 }
-                // It has stopped to listen, and the directory does not know yet.
+                // The peer has stopped to listen, and the directory does not know yet.
                 Err(Error::NoMatch(_)) if !patience.passed() && self.is_wanted() => {
                     std::thread::sleep(AGAIN);
                     place = self.find(patience)?;
                 }
-                // It has room again soon.
+                // The peer has room again soon.
                 Err(why) if why.is_no_place() && !self.until.passed() && self.is_wanted() => {
                     std::thread::sleep(again.min(self.until.remaining()));
                     again = (2 * again).min(AGAIN_AT_MOST);

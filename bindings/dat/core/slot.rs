@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-/// What a handle points to. The registry reads the first word: it finds the provider's calls there.
+/// A place that a handle points to. The registry reads the first word: it finds the provider's calls there.
 #[repr(C)]
 pub struct Slot<T: 'static> {
     provider: AtomicUsize,
@@ -20,7 +20,7 @@ pub struct Slot<T: 'static> {
 }
 
 impl<T> Slot<T> {
-    /// What the program has.
+    /// Returns the handle that the program has.
     pub fn handle(&self) -> usize {
         std::ptr::from_ref(self) as usize
     }
@@ -111,7 +111,7 @@ impl<T> Pool<T> {
         self.slots.read().get(usize::try_from(id).ok()?).copied()
     }
 
-    /// As [`Pool::find`], of a handle that may be anything: by a search.
+    /// Finds a place as [`Pool::find`], by a search: the handle may be anything.
     pub fn by_handle(&self, handle: usize) -> Option<&'static Slot<T>> {
         let in_use = |slot: &&&'static Slot<T>| slot.kind.load(Ordering::Acquire) == self.kind;
         self.slots.read().iter().filter(in_use).find(|slot| slot.handle() == handle).copied()

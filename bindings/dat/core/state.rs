@@ -11,15 +11,15 @@ pub enum EpState {
     Unconnected = 0,
     /// Quiescent, and without a protection zone.
     Unconfigured = 1,
-    /// Of a reserved service point.
+    /// A reserved service point has it.
     Reserved = 2,
     /// The same, without a protection zone.
     UnconfiguredReserved = 3,
-    /// It has accepted, and the connection is not there yet.
+    /// The end point has accepted, and the connection is not there yet.
     PassivePending = 4,
     /// The same, without a protection zone.
     UnconfiguredPassive = 5,
-    /// It asks for a connection.
+    /// The end point asks for a connection.
     ActivePending = 6,
     /// A request has come to its reserved service point.
     TentativePending = 7,
@@ -27,7 +27,7 @@ pub enum EpState {
     UnconfiguredTentative = 8,
     /// Connected.
     Connected = 9,
-    /// It ends in order: what was posted is sent first.
+    /// The connection ends in order: what was posted is sent first.
     DisconnectPending = 10,
     /// Over; also after errors.
     Disconnected = 11,
@@ -37,7 +37,7 @@ pub enum EpState {
 
 use EpState as S;
 
-/// What the program asks of an end point.
+/// A call of the program's on an end point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpCall {
     /// `dat_ep_connect`, `dat_ep_dup_connect`.
@@ -62,10 +62,10 @@ pub enum EpCall {
     Free,
 }
 
-/// What happens to an end point.
+/// An event of an end point's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpEvent {
-    /// It asks for a connection.
+    /// The end point asks for a connection.
     Asks,
     /// A reserved service point has it.
     Reserved,
@@ -73,23 +73,23 @@ pub enum EpEvent {
     Unreserved,
     /// A request came to its reserved service point.
     RequestCame,
-    /// That request was refused.
+    /// The request to its reserved service point was refused.
     Refused,
-    /// It has not asked after all, for want of a thread.
+    /// The end point has not asked after all, for want of a thread.
     NotAsked,
-    /// It accepts a request.
+    /// The end point accepts a request.
     Accepts,
     /// Connected.
     Established,
     /// There will be no connection: refused, timed out, unreachable.
     Failed,
-    /// It ends in order.
+    /// The connection ends in order.
     Closes,
     /// The connection is over, by either side, or broken.
     Ended,
     /// `dat_ep_reset`.
     Reset,
-    /// It has got a protection zone.
+    /// The end point has got a protection zone.
     Configured,
 }
 
@@ -103,7 +103,7 @@ impl EpState {
         use EpCall as C;
         let allowed = match call {
             C::PostRequest => matches!(self, S::Connected | S::Disconnected),
-            // What is posted to an ended end point is flushed at once.
+            // A receive that is posted to an ended end point is flushed at once.
             C::PostRecv => !matches!(
                 self,
                 S::Unconfigured | S::UnconfiguredReserved | S::UnconfiguredPassive | S::UnconfiguredTentative
@@ -235,7 +235,7 @@ mod tests {
         seen.sort_unstable();
         seen.dedup();
         assert_eq!(seen.len(), ALL.len());
-        // As the C compiler has it: DAT_INVALID_STATE_EP_UNCONNECTED is 47.
+        // The C compiler has the same number: DAT_INVALID_STATE_EP_UNCONNECTED is 47.
         assert_eq!(S::Unconnected.check(EpCall::PostRequest), Err(Code(0x8007_0000 | 47)));
     }
 

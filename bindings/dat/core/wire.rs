@@ -9,12 +9,12 @@ use udeck_directory::address::{HOST, Host};
 /// Private data of a connection request or its answer.
 pub const MAX_PRIVATE: usize = 256;
 
-/// What each side says of itself when a connection is made.
+/// The greeting of one side when a connection is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// Where it is.
     pub host: Host,
-    /// Of its end of the connection.
+    /// Number of its end of the connection.
     pub port: u64,
     /// The program's.
     pub private_data: Vec<u8>,

@@ -30,7 +30,7 @@ const PORT: u16 = 7814;
 const LOOK: Duration = Duration::from_millis(200);
 /// How long a table may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Who looks for somebody that does not wait yet asks that often.
+/// Time between two questions for a process that does not wait yet.
 const AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct ByHand {
@@ -151,7 +151,7 @@ impl ByHand {
         };
         let mut why = String::new();
         let until = Deadline::after(ANSWER);
-        // Who serves may end between the two.
+        // The serving process may end between the two.
         for _ in 0..3 {
             for place in places {
                 match Serving::start(SocketAddr::new(*place, self.port), self.options.keys.clone()) {
@@ -322,7 +322,7 @@ impl Names for ByHand {
         }
         match &mut mine.way {
             Way::Serving(serving) => serving.table.take(OWN, key),
-            // It goes with the connection, if that is broken.
+            // The table's entry goes with the connection, if that is broken.
             Way::Asking(line) => drop(ask(line, wire::TAKE, key, &[], ANSWER)),
             Way::None => {}
         }
@@ -349,7 +349,7 @@ impl Names for ByHand {
         let limit = |until| if is_own { ANSWER } else { patience(until) };
         let mut line: Option<Line<Dated>> = None;
         loop {
-            // Whoever has it locked may wait for a table that does not answer.
+            // A thread that has it locked may wait for a table that does not answer.
             let served_here = match self.table.try_lock().as_deref() {
                 Some(Mine { way: Way::Serving(serving), .. }) if is_own => Some(serving.table.get(key)),
                 _ => None,

@@ -27,7 +27,7 @@ pub(crate) struct Job {
     nic: &'static str,
 }
 
-/// Of this process's one connection to its launcher, for the end of the process.
+/// This process's one connection to its launcher, for the end of the process.
 static CLIENT: OnceLock<Client> = OnceLock::new();
 
 unsafe extern "C" {
@@ -138,7 +138,7 @@ impl Names for Job {
     }
 
     fn withdraw(&self, key: &str) {
-        // It goes with this process in any case.
+        // The entry goes with this process in any case.
         let _ = self.client.unregister(&Self::key(self.own, key), soon());
     }
 

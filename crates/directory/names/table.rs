@@ -15,7 +15,7 @@ use udeck_sys::{above_stdio, tcp_connect};
 
 use super::wire::{self, Dated, Line};
 
-/// Who has something in the table says so at least that often.
+/// Longest time between two signs of life of a process that has something in the table.
 const SILENCE: Duration = Duration::from_secs(30);
 /// How long who calls may take to say its name: it has proven nothing yet.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -114,7 +114,7 @@ impl Table {
             self.callers.lock().insert(number, caller);
             let (serving, leaving) = (self.clone(), self.clone());
             let serve = move || {
-                // Whatever ends the conversation ends what it has put.
+                // The end of the conversation ends what it has put.
                 let _ = serving.serve(number, stream);
                 serving.forget(number);
             };

@@ -1,4 +1,4 @@
-//! What a process and a host's table of names say to each other, over TCP.
+//! The conversation of a process and a host's table of names, over TCP.
 //!
 //! ```text
 //!   asker -> table   "UDVIPL1\n" nonce (32)
@@ -46,7 +46,7 @@ impl Dated {
         Dated { stream, until: Deadline::after(limit) }
     }
 
-    /// So long from now.
+    /// Sets the deadline to `limit` from now.
     pub fn renew(&mut self, limit: Duration) {
         self.until = Deadline::after(limit);
     }
@@ -238,7 +238,7 @@ mod tests {
             }
         }
 
-        /// Whatever a caller sends that knows no secret: its conversation ends, and no question is heard.
+        /// A caller that knows no secret may send anything: its conversation ends, and no question is heard.
         #[test]
         fn any_bytes_are_heard_without_harm(head in any::<bool>(), bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
             let (mut one, other) = UnixStream::pair().unwrap();

@@ -66,7 +66,7 @@ pub extern "C" fn VipResizeCQ(handle: Handle, entries: Ulong) -> VipReturn {
     call("VipResizeCQ", || {
         let cq = cq(handle)?;
         check(entries)?;
-        // What is in it stays.
+        // Its entries stay.
         if cq.len() as Ulong > entries { Err(VipReturn::ERROR_RESOURCE) } else { Ok(()) }
     })
 }

@@ -108,7 +108,7 @@ pub unsafe extern "C" fn VipSetMemAttributes(
     })
 }
 
-/// What memory is registered as.
+/// Tells what memory is registered as.
 ///
 /// # Safety
 /// `attributes` is NULL or valid for writing.

@@ -80,7 +80,7 @@ pub extern "C" fn VipCloseNic(handle: Handle) -> VipReturn {
     })
 }
 
-/// What a NIC is like.
+/// Describes a NIC.
 ///
 /// # Safety
 /// `attributes` is NULL or valid for writing.

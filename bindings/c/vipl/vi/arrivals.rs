@@ -1,4 +1,4 @@
-//! What comes from the peer.
+//! Arrivals from the peer.
 
 use udeck::via::transport::{Body, Found, Inline};
 use udeck::via::{Arrival, Error, Reliability};
@@ -173,7 +173,7 @@ impl ViObject {
         true
     }
 
-    /// What came found no place. An unreliable connection stands.
+    /// Ends a reliable connection: an arrival found no place. An unreliable connection stands.
     #[cold]
     fn arrival_failed(&mut self, error: ErrorCode, reason: Reason, why: &str) {
         if self.level != Reliability::Unreliable {
@@ -305,7 +305,7 @@ impl ViObject {
     /// The interface below says that the connection is over.
     #[cold]
     pub(super) fn ended(&mut self, error: &Error) {
-        // Of a loss the NIC's own callback tells.
+        // The NIC's own callback tells of a loss.
         let first = match error {
             Error::Closed => status::DESC_FLUSHED_ERROR,
             _ => status::TRANSPORT_ERROR,

@@ -25,12 +25,12 @@ pub(in crate::vipl) enum Stage {
     Searching,
     /// The VI below asks it.
     Asking,
-    /// It is not to be found.
+    /// The peer is not to be found.
     Failed(VipReturn),
 }
 
 impl ViObject {
-    /// What the peer is told of this side.
+    /// Returns the greeting that tells the peer of this side.
     pub fn greeting(&self, local: &NetAddress) -> Greeting {
         Greeting {
             reliability: self.attributes.reliability,
@@ -164,7 +164,7 @@ impl ViObject {
         }
     }
 
-    /// It goes: nothing names it any more.
+    /// Takes the VI from its queues and its NIC: nothing names it any more.
     pub fn detach(&self, nic: &NicState) {
         for cq in self.send_cq.iter().chain(&self.receive_cq) {
             cq.detach(self.handle);

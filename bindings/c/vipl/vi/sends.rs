@@ -1,4 +1,4 @@
-//! What goes to the peer: the send queue, and answers.
+//! The send queue, and answers to the peer's reads.
 
 use udeck::via::Reliability;
 use udeck_rdma::frame::{self, Head, Reason};
@@ -269,7 +269,7 @@ impl ViObject {
         self.oldest(|stage| matches!(stage, Stage::Reading(_)))
     }
 
-    /// What the read at this place asked for goes to its segments. `None`: it asked for something else.
+    /// Copies data to the segments of the read at this place. `None`: it asked for another number of bytes.
     pub(super) fn scatter_read(&self, at: usize, data: &[u8]) -> Option<Result<usize, Refusal>> {
         match &self.sends[at].stage {
             Stage::Reading(order) if order.total == data.len() => {
@@ -335,7 +335,7 @@ impl ViObject {
                 Stage::Unsent(order) | Stage::Reading(order) => order.kind(),
                 Stage::Untaken { kind, .. } => *kind,
             };
-            // What was never sent has met no error of the peer's.
+            // An operation that was never sent has met no error of the peer's.
             if matches!(self.sends[at].stage, Stage::Unsent(_)) || bits == 0 {
                 bits = status::DESC_FLUSHED_ERROR;
             }

@@ -223,7 +223,7 @@ impl Frame {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// It reaches no memory but what is open to it, and each descriptor is over once.
+    /// A peer reaches no memory but what is open to it, and each descriptor is over once.
     #[test]
     fn a_peer_may_say_anything(
         level in prop_oneof![Just(UNRELIABLE), Just(RELIABLE_DELIVERY), Just(RELIABLE_RECEPTION)],
@@ -236,7 +236,7 @@ proptest! {
             for nth in 0..4 {
                 prop_assert_eq!(vi.post_receive(scene.descriptor(nth, 0)), VipReturn::SUCCESS);
             }
-            // What DATA and TAKEN may be of; on an unreliable connection the read is wrong.
+            // DATA and TAKEN may be of these; on an unreliable connection the read is wrong.
             for (nth, control) in [(4, 0), (5, types::control::OP_RDMAREAD), (6, 0)] {
                 prop_assert_eq!(vi.post_send(scene.descriptor(nth, control)), VipReturn::SUCCESS);
             }
@@ -272,7 +272,7 @@ impl Scene {
     }
 }
 
-/// Whoever moves it on: here the engine, when the peer has made room.
+/// The handler is called whoever moves the VI on: here the engine, when the peer has made room.
 #[test]
 fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! What comes from the peer.
+//! Arrivals from the peer.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::core::srq::Receive;
 
 /// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
 const BOUND: usize = 64;
-/// What waits at a time: a message without a receive, and what came behind it.
+/// Messages that wait at a time: one without a receive, and those that came behind it.
 const MAX_HELD: usize = 256;
 /// How long a message waits for a receive. (Hardware asks again for about as long, before it gives up.)
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -21,7 +21,7 @@ pub struct Peer {
     pub host: Host,
     pub port: u64,
     process: Process,
-    /// What it sent along. The program has a pointer to it.
+    /// Private data of the peer's. The program has a pointer to them.
     pub private_data: Arc<[u8]>,
     /// By which service point it was reached, if this end has asked.
     pub asked_at: Option<(Host, u64)>,
@@ -33,11 +33,11 @@ impl Peer {
     }
 }
 
-/// Of an end point that asks for a connection.
+/// An attempt of an end point to connect.
 pub struct Attempt {
     /// Idle.
     pub vi: Vi,
-    /// What to say.
+    /// The greeting, encoded.
     pub greeting: Vec<u8>,
     pub number: u64,
     /// Ends it when the end point has gone another way.
@@ -87,7 +87,7 @@ impl Ep {
         self.peer = Some(peer);
     }
 
-    /// Whose doing its events may be.
+    /// Returns the peer's process, which the end point's events may come from.
     pub(super) fn process(&self) -> Option<Process> {
         self.peer.as_ref().map(|peer| peer.process)
     }
@@ -96,7 +96,7 @@ impl Ep {
         Greeting { host: self.ia.address, port: self.port, private_data: private_data.to_vec() }
     }
 
-    /// It asks for a connection, of this quality or of that of its settings.
+    /// Begins to ask for a connection, of this quality or of that of its settings.
     ///
     /// # Errors
     /// The state forbids it.
@@ -136,7 +136,7 @@ impl Ep {
         }
     }
 
-    /// Who asks for it may stop.
+    /// Lets the thread that asks for the connection stop.
     pub(super) fn withdraw(&mut self) {
         self.asking.take().iter().for_each(Withdrawal::withdraw);
     }
@@ -229,14 +229,14 @@ impl Ep {
         self.move_on();
     }
 
-    /// What waits for its accept need not wait any more.
+    /// Releases the events that wait for its accept.
     pub(super) fn stop_accepting(&mut self) {
         if let (EpState::PassivePending, Some(evd)) = (self.state, &self.settings.connect_evd) {
             evd.accepted(self.attempt, None);
         }
     }
 
-    /// What a reserved service point does with it.
+    /// Enters a state that a reserved service point gives it.
     ///
     /// # Errors
     /// The state forbids it.

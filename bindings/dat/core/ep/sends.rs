@@ -1,4 +1,4 @@
-//! What goes to the peer: the request queue, and answers.
+//! The request queue, and answers to the peer's reads.
 
 use smallvec::SmallVec;
 use udeck_rdma::frame::{self, Head, INVALIDATES, Reason};
