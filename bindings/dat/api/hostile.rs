@@ -10,7 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use udeck::NicOptions;
 use udeck::via::auth::Keys;
 use udeck::via::mem::Fill;
-use udeck::via::transport::Inline;
+use udeck::via::transport::{Body, Inline};
 use udeck::via::{Cq, Deadline, Error as ViaError, NetAddress, Nic, Receive, Vi, ViAttributes};
 use udeck_rdma::frame::{self, Head};
 
@@ -430,6 +430,30 @@ fn who_does_not_greet_is_refused() {
         assert!(matches!(refused, Err(ViaError::Rejected(_))), "{refused:?}");
     }
     assert!(honest.connections.dequeue().is_none());
+}
+
+/// A peer with more memory for messages may send longer ones than this side: it learns that its read is refused, as by a wrong key.
+#[test]
+fn a_read_that_no_message_can_answer_is_refused() {
+    let (here, there) = (nic("shm"), nic("shm"));
+    let honest = Honest::new(&here);
+    let mut peer = Peer::new(&there);
+    let _read = honest.accepts(&mut peer);
+    let place = SharedLmr::new(&honest.pz, 8, Rights::READ).unwrap().remote();
+    for len in [honest.pz.ia().core().max_transfer() + 1, usize::MAX] {
+        let request = frame::read_request(place.address, place.context, len);
+        peer.vi.send_inline(Some(0), &Head::plain(frame::READ).bytes(), &request).unwrap();
+        let until = Deadline::after(LIMIT);
+        let answer = loop {
+            if let Some(answer) = peer.vi.arrival().unwrap() {
+                break answer;
+            }
+            assert!(!until.passed(), "no answer");
+            std::thread::yield_now();
+        };
+        let Body::Inline(bytes) = answer.body else { panic!("{answer:?}") };
+        assert_eq!(bytes.bytes(), [Head::plain(frame::DATA).bytes(), frame::data_head(true)].concat());
+    }
 }
 
 /// A peer that asks for more and more, and takes nothing, does not keep others from their messages.
