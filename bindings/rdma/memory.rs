@@ -10,7 +10,7 @@
 //!
 //! ```text
 //!   what a place says of its registration, in one word; 0: nothing that may be touched
-//!   63..32 protection zone   31..18 generation   8 it may be touched   5..0 rights
+//!   63..32 protection zone   31..18 generation   5..0 rights, LOCAL_READ always
 //! ```
 
 #![allow(unsafe_code, reason = "the program's memory, at addresses that it has registered")]
@@ -24,19 +24,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 use udeck_sys::{copy_in, copy_out};
 
-/// One way to touch memory: the bits of a place's word that it needs. What is registered may be read here, as with hardware: programs
-/// do not ask for that right.
+/// One way to touch memory, which needs this right. What is registered may be read here, as with hardware: programs do not ask for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
+#[repr(u32)]
 pub enum Right {
     /// By this process, to send it.
-    LocalRead = OPEN,
+    LocalRead = LOCAL_READ,
     /// By the peer's reads.
-    RemoteRead = OPEN | REMOTE_READ as u64,
+    RemoteRead = REMOTE_READ,
     /// By this process, to receive there.
-    LocalWrite = OPEN | LOCAL_WRITE as u64,
+    LocalWrite = LOCAL_WRITE,
     /// By the peer's writes.
-    RemoteWrite = OPEN | REMOTE_WRITE as u64,
+    RemoteWrite = REMOTE_WRITE,
 }
 
 /// Right to send it. (Rights are bits, with uDAPL's numbers.)
@@ -49,8 +48,6 @@ pub const LOCAL_WRITE: u32 = 0x10;
 pub const REMOTE_WRITE: u32 = 0x20;
 /// All rights.
 pub const ALL_RIGHTS: u32 = LOCAL_READ | REMOTE_READ | LOCAL_WRITE | REMOTE_WRITE;
-
-const OPEN: u64 = 0x100;
 
 /// A piece of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,9 +82,9 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// No such bytes are registered with this key and zone.
-    Protection(Right),
+    Protection,
     /// The bytes are registered without this right.
-    Privileges(Right),
+    Privileges,
 }
 
 /// Why memory was not registered.
@@ -155,7 +152,7 @@ impl Entry {
         place.start.store(piece.start, Ordering::Relaxed);
         place.len.store(piece.len, Ordering::Relaxed);
         let key = u64::from(self.generation << INDEX_BITS);
-        let word = u64::from(piece.zone) << 32 | key | OPEN | u64::from(piece.rights & ALL_RIGHTS);
+        let word = u64::from(piece.zone) << 32 | key | u64::from(piece.rights & ALL_RIGHTS | LOCAL_READ);
         // SYNC POINT registered: publishes where it lies.
         place.word.store(word, Ordering::Release);
     }
@@ -296,27 +293,30 @@ pub fn find(key: u32) -> Option<Piece> {
 fn find_in(table: &[Entry], key: u32) -> Option<Piece> {
     let (at, generation) = split(key);
     let entry = table.get(at).filter(|entry| entry.generation == generation)?;
-    entry.piece.filter(|_| PLACES[at].word.load(Ordering::Relaxed) & OPEN != 0)
+    entry.piece.filter(|_| PLACES[at].word.load(Ordering::Relaxed) != 0)
 }
 
 /// Where `len` bytes at `address` lie, if they may be touched so. They stay registered as long as the module says.
 #[inline(always)]
-pub fn locate(address: u64, len: u64, key: u32, zone: u32, right: Right) -> Option<*mut u8> {
+pub fn locate(address: u64, len: u64, key: u32, zone: u32, right: Right) -> Option<NonNull<u8>> {
     let place = &PLACES[key as usize & (MAX - 1)];
     // SYNC POINT registered: where it lies is of this registration.
     let word = place.word.load(Ordering::Acquire);
-    let generation_and_zone = u64::from(zone) << 32 | u64::from(key & !(MAX as u32 - 1));
-    if word & (!(MAX as u64 - 1) | right as u64) != generation_and_zone | right as u64 {
+    let other = word ^ (u64::from(zone) << 32 | u64::from(key));
+    if other >> INDEX_BITS != 0 || word & right as u64 == 0 {
         return None;
     }
     let offset = address.wrapping_sub(place.named.load(Ordering::Relaxed));
     let room = place.len.load(Ordering::Relaxed) as u64;
     let start = place.start.load(Ordering::Relaxed);
-    (offset <= room && len <= room - offset).then(|| (start + offset as usize) as *mut u8)
+    if offset > room || len > room - offset {
+        return None;
+    }
+    NonNull::new((start + offset as usize) as *mut u8)
 }
 
 #[inline(always)]
-fn locate_segment(segment: Segment, zone: u32, right: Right) -> Option<*mut u8> {
+fn locate_segment(segment: Segment, zone: u32, right: Right) -> Option<NonNull<u8>> {
     locate(segment.address, segment.len.into(), segment.key, zone, right)
 }
 
@@ -329,20 +329,20 @@ pub fn access<R>(
     segment: Segment,
     zone: u32,
     right: Right,
-    with: impl FnOnce(*mut u8) -> R,
+    with: impl FnOnce(NonNull<u8>) -> R,
 ) -> Result<R, Refusal> {
     let table = TABLE.read();
     match locate_segment(segment, zone, right) {
         Some(at) => Ok(with(at)),
-        None => Err(refusal(&table, segment, zone, right)),
+        None => Err(refusal(&table, segment, zone)),
     }
 }
 
 #[cold]
-fn refusal(table: &[Entry], segment: Segment, zone: u32, right: Right) -> Refusal {
+fn refusal(table: &[Entry], segment: Segment, zone: u32) -> Refusal {
     let is_registered =
         find_in(table, segment.key).is_some() && locate_segment(segment, zone, Right::LocalRead).is_some();
-    if is_registered { Refusal::Privileges(right) } else { Refusal::Protection(right) }
+    if is_registered { Refusal::Privileges } else { Refusal::Protection }
 }
 
 /// Copies out of a segment, as many bytes as both have.
@@ -352,8 +352,9 @@ fn refusal(table: &[Entry], segment: Segment, zone: u32, right: Right) -> Refusa
 #[inline(always)]
 pub fn read(from: Segment, zone: u32, right: Right, to: &mut [u8]) -> Result<(), Refusal> {
     let len = to.len().min(from.len as usize);
-    // SAFETY: registered for so many bytes, and it stays so while the table is locked; `to` is memory of ours.
-    access(from, zone, right, |at| unsafe { copy_from(at, &mut to[..len]) })
+    // SAFETY: registered for so many bytes, and it stays so while the table is locked; `to` is memory of ours. Peers
+    // and threads of the program may write there meanwhile, which `copy_in` is for.
+    access(from, zone, right, |at| unsafe { copy_in(&mut to[..len], at) })
 }
 
 /// Copies into a segment, as many bytes as both have.
@@ -364,27 +365,7 @@ pub fn read(from: Segment, zone: u32, right: Right, to: &mut [u8]) -> Result<(),
 pub fn write(to: Segment, zone: u32, right: Right, from: &[u8]) -> Result<(), Refusal> {
     let len = from.len().min(to.len as usize);
     // SAFETY: as above; `from` is memory of ours, or what the transport has received.
-    access(to, zone, right, |at| unsafe { copy_to(at, &from[..len]) })
-}
-
-/// # Safety
-/// So many bytes are registered there. Peers and threads of the program may write them meanwhile, which `copy_in` is for.
-#[inline(always)]
-unsafe fn copy_from(at: *mut u8, to: &mut [u8]) {
-    if let Some(at) = NonNull::new(at) {
-        // SAFETY: as promised.
-        unsafe { copy_in(to, at) }
-    }
-}
-
-/// # Safety
-/// As [`copy_from`].
-#[inline(always)]
-unsafe fn copy_to(at: *mut u8, from: &[u8]) {
-    if let Some(at) = NonNull::new(at) {
-        // SAFETY: as promised.
-        unsafe { copy_out(at, from) }
-    }
+    access(to, zone, right, |at| unsafe { copy_out(at, &from[..len]) })
 }
 
 /// Copies all segments to `to`, which has room for all.
@@ -410,14 +391,13 @@ pub unsafe fn gather_located(
     right: Right,
     mut to: &mut [u8],
 ) -> Result<(), Refusal> {
-    let refused = Refusal::Protection(right);
     for segment in segments {
-        let (now, later) = to.split_at_mut_checked(segment.len as usize).ok_or(refused)?;
+        let (now, later) = to.split_at_mut_checked(segment.len as usize).ok_or(Refusal::Protection)?;
         to = later;
         if !now.is_empty() {
-            let at = locate_segment(*segment, zone, right).ok_or(refused)?;
+            let at = locate_segment(*segment, zone, right).ok_or(Refusal::Protection)?;
             // SAFETY: registered for so many bytes, and it stays so, as promised.
-            unsafe { copy_from(at, now) }
+            unsafe { copy_in(now, at) }
         }
     }
     Ok(())
@@ -462,9 +442,9 @@ pub unsafe fn scatter_located<'a>(
             let now = piece.len().min(segment.len as usize);
             if now > 0 {
                 let at = locate_segment(Segment { len: now as u32, ..*segment }, zone, right)
-                    .ok_or(Refusal::Protection(right))?;
+                    .ok_or(Refusal::Protection)?;
                 // SAFETY: registered for so many bytes, and it stays so, as promised.
-                unsafe { copy_to(at, &piece[..now]) }
+                unsafe { copy_out(at, &piece[..now]) }
             }
             segment.address += now as u64;
             segment.len -= now as u32;
@@ -498,17 +478,14 @@ mod tests {
         let mut to = [0; 64];
         assert_eq!(read(at(address, 64), 5, Right::LocalRead, &mut to), Ok(()));
         assert_eq!(to, [1; 64]);
-        let denied = Err(Refusal::Protection(Right::LocalRead));
+        let denied = Err(Refusal::Protection);
         assert_eq!(read(at(address, 64), 6, Right::LocalRead, &mut to), denied, "another zone");
         assert_eq!(read(at(address + 1, 64), 5, Right::LocalRead, &mut to), denied, "beyond its end");
         assert_eq!(read(at(address - 1, 1), 5, Right::LocalRead, &mut to), denied, "before its start");
-        let denied = Err(Refusal::Privileges(Right::LocalWrite));
+        let denied = Err(Refusal::Privileges);
         assert_eq!(write(at(address, 1), 5, Right::LocalWrite, &[2]), denied, "to be read only");
         remove(key);
-        assert_eq!(
-            read(at(address, 1), 5, Right::LocalRead, &mut to),
-            Err(Refusal::Protection(Right::LocalRead))
-        );
+        assert_eq!(read(at(address, 1), 5, Right::LocalRead, &mut to), Err(Refusal::Protection));
         let again = register(&mut memory, 5, ALL_RIGHTS).1;
         assert_ne!(again, key);
         remove(again);
@@ -566,7 +543,7 @@ mod tests {
             Piece { named: address, start: address as usize, len: 8, zone: 5, rights: ALL_RIGHTS, of: whole };
         let key = reserve(part).unwrap();
         let triplet = Segment { address, len: 8, key };
-        let denied = Err(Refusal::Protection(Right::RemoteWrite));
+        let denied = Err(Refusal::Protection);
         assert_eq!(write(triplet, 5, Right::RemoteWrite, &[1; 8]), denied);
         assert!(find(key).is_none() && !invalidate(key, 5), "a peer cannot end it either");
         assert!(!remove_without_parts(whole), "it is about to be bound");

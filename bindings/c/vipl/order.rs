@@ -66,7 +66,7 @@ impl Short {
         if !address.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let at = locate(address as u64, LEAST as u64, place.handle, ptag.0, Right::LocalWrite)?;
+        let at = locate(address as u64, LEAST as u64, place.handle, ptag.0, Right::LocalWrite)?.as_ptr();
         // SAFETY: registered for `LEAST` bytes, which has the control segment and two more, and aligned. The caller keeps his lock.
         let (head, segment) = unsafe {
             (&raw const *at.cast::<ControlSegment>(), at.add(32).cast::<DescriptorSegment>().read())
@@ -143,7 +143,7 @@ impl Order {
         if !address.is_multiple_of(ALIGNMENT) {
             return None;
         }
-        let at = locate(address as u64, LEAST as u64, place.handle, ptag.0, Right::LocalWrite)?;
+        let at = locate(address as u64, LEAST as u64, place.handle, ptag.0, Right::LocalWrite)?.as_ptr();
         // SAFETY: registered for `LEAST` bytes, and aligned. The caller keeps its VI's lock.
         let (head, first) = unsafe {
             let head = at.cast::<ControlSegment>().read();
@@ -239,7 +239,7 @@ impl Order {
 #[cold]
 fn read_all(place: Place, ptag: Ptag, count: usize) -> Option<SmallVec<[Segment; 1]>> {
     let len = 32 + 16 * count;
-    let at = locate(place.descriptor as u64, len as u64, place.handle, ptag.0, Right::LocalRead)?;
+    let at = locate(place.descriptor as u64, len as u64, place.handle, ptag.0, Right::LocalRead)?.as_ptr();
     // SAFETY: registered for so many bytes, and aligned. The caller keeps its VI's lock.
     let segment = |nth| unsafe { at.add(32 + 16 * nth).cast::<DescriptorSegment>().read() };
     Some((0..count).map(|nth| segment(nth).into()).collect())
@@ -251,7 +251,7 @@ impl Place {
     pub fn write(self, ptag: Ptag, bits: u32, length: usize, immediate: Option<u32>) {
         if let Some(at) = locate(self.descriptor as u64, 32, self.handle, ptag.0, Right::LocalWrite) {
             // SAFETY: registered for so many bytes, and aligned, as was checked when it was posted.
-            unsafe { finish(at, bits, length, immediate) }
+            unsafe { finish(at.as_ptr(), bits, length, immediate) }
         }
     }
 }

@@ -33,22 +33,21 @@ impl From<Unregistered> for Code {
     }
 }
 
-impl From<Refusal> for Code {
-    #[cold]
-    fn from(why: Refusal) -> Code {
-        match why {
-            Refusal::Protection(right) => Code::PROTECTION_VIOLATION.of(match right {
-                Right::LocalRead => Sub::ProtectionRead,
-                Right::LocalWrite => Sub::ProtectionWrite,
-                Right::RemoteRead => Sub::ProtectionRdmaRead,
-                Right::RemoteWrite => Sub::ProtectionRdmaWrite,
-            }),
-            Refusal::Privileges(right) => Code::PRIVILEGES_VIOLATION.of(match right {
-                Right::LocalRead => Sub::PrivilegesRead,
-                Right::LocalWrite => Sub::PrivilegesWrite,
-                Right::RemoteRead => Sub::PrivilegesRdmaRead,
-                Right::RemoteWrite => Sub::PrivilegesRdmaWrite,
-            }),
-        }
+/// Returns the code of a refused access by that right.
+#[cold]
+pub fn refused(why: Refusal, right: Right) -> Code {
+    match why {
+        Refusal::Protection => Code::PROTECTION_VIOLATION.of(match right {
+            Right::LocalRead => Sub::ProtectionRead,
+            Right::LocalWrite => Sub::ProtectionWrite,
+            Right::RemoteRead => Sub::ProtectionRdmaRead,
+            Right::RemoteWrite => Sub::ProtectionRdmaWrite,
+        }),
+        Refusal::Privileges => Code::PRIVILEGES_VIOLATION.of(match right {
+            Right::LocalRead => Sub::PrivilegesRead,
+            Right::LocalWrite => Sub::PrivilegesWrite,
+            Right::RemoteRead => Sub::PrivilegesRdmaRead,
+            Right::RemoteWrite => Sub::PrivilegesRdmaWrite,
+        }),
     }
 }

@@ -49,7 +49,7 @@ impl ViObject {
         }
         let to = locate(segment.data, body.len() as u64, segment.handle, self.ptag.0, Right::LocalWrite)?;
         // SAFETY: registered for so many bytes, and we have the VI's lock; `body` is memory of ours.
-        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to, body.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to.as_ptr(), body.len()) };
         let immediate = head.immediate();
         let bits = status::OP_RECEIVE | if immediate.is_some() { status::IMMEDIATE } else { 0 };
         place.write(self.ptag, bits, body.len(), immediate);

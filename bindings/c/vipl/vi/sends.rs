@@ -63,7 +63,7 @@ impl ViObject {
         let found = locate(segment.data, len as u64, segment.handle, self.ptag.0, Right::LocalRead);
         let (Some(at), Some(below)) = (found, &mut self.below) else { return false };
         // SAFETY: registered for so many bytes, which are copied before this VI's lock is released.
-        let body = unsafe { std::slice::from_raw_parts(at, len) };
+        let body = unsafe { std::slice::from_raw_parts(at.as_ptr(), len) };
         let head = Head::with_immediate(frame::SEND, short.immediate);
         let sent = below.send_short(0, head.bytes(), body);
         if sent {

@@ -70,7 +70,8 @@ impl Ep {
             let head = Head::plain(frame::SEND).bytes();
             let mut bytes = [0; INLINE];
             let bytes = &mut bytes[..segment.len as usize];
-            memory::read(segment, self.pz, Right::LocalRead, bytes)?;
+            memory::read(segment, self.pz, Right::LocalRead, bytes)
+                .map_err(|why| memory::refused(why, Right::LocalRead))?;
             if vi.send_short(0, head, bytes) {
                 if let Some(evd) = &self.settings.request_evd
                     && is_told(bits, Status::Success)
@@ -108,7 +109,7 @@ impl Ep {
         let right =
             if matches!(operation, Operation::Read(..)) { Right::LocalWrite } else { Right::LocalRead };
         for segment in segments.iter().filter(|segment| segment.len > 0) {
-            memory::access(*segment, self.pz, right, |_| ())?;
+            memory::access(*segment, self.pz, right, |_| ()).map_err(|why| memory::refused(why, right))?;
         }
         if self.state == EpState::Disconnected {
             self.request_over(operation, cookie, bits, Status::Flushed, 0);
