@@ -160,8 +160,8 @@ impl Group {
         let world = self.member.state.world();
         world.check()?;
         let coloured = [u64::from(colour.is_some()), colour.unwrap_or(0) as u64];
-        let crowded = u64::from(own_view(world).crowded);
-        let mine = [coloured[0], coloured[1], key as u64, crowded, u64::from(world.next_group(PARTS))];
+        let oversubscribed = u64::from(own_view(world).oversubscribed);
+        let mine = [coloured[0], coloured[1], key as u64, oversubscribed, u64::from(world.next_group(PARTS))];
         let mut all = vec![[0_u64; 5]; self.size()];
         self.all_gather_for(Kind::Split, &[mine], &mut all)?;
         let Some(colour) = colour else { return Ok(None) };
@@ -169,7 +169,7 @@ impl Group {
             (0..self.size()).filter(|member| all[*member][..2] == coloured).collect();
         members.sort_by_key(|member| all[*member][2] as i64);
         let agreed = Agreed {
-            crowded: members.iter().any(|member| all[*member][3] != 0),
+            oversubscribed: members.iter().any(|member| all[*member][3] != 0),
             forced: self.member.state.layout().agreed.forced,
         };
         let of = if self.member.state.is_world() { "all" } else { self.name() };

@@ -55,7 +55,7 @@ pub(crate) fn check() -> Result {
 }
 
 /// Whether a signal ends the wait: for a wait that polls often, and does not keep the time itself.
-pub(crate) fn has_come() -> bool {
+pub(crate) fn is_pending() -> bool {
     if ASKED.get().is_some_and(|asked| asked.elapsed() < PAUSE) {
         return false;
     }
@@ -89,7 +89,7 @@ mod tests {
             false
         };
         let begun = Instant::now();
-        interruptible(counted, || (0..1000).for_each(|_| assert!(!has_come())));
+        interruptible(counted, || (0..1000).for_each(|_| assert!(!is_pending())));
         let at_most = 1 + (begun.elapsed().as_millis() / PAUSE.as_millis()) as u32;
         assert!(TIMES.get() >= 1 && TIMES.get() <= at_most, "{} times", TIMES.get());
     }

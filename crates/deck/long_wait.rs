@@ -133,7 +133,7 @@ pub(crate) fn asking<R>(world: &Arc<WorldState>, body: impl FnOnce(fn() -> bool)
 
 fn is_to_end() -> bool {
     let is_over = |world: &WorldState| world.check_wait().is_err();
-    WAITS_FOR.with_borrow(|world| world.as_deref().is_some_and(is_over)) || interrupt::has_come()
+    WAITS_FOR.with_borrow(|world| world.as_deref().is_some_and(is_over)) || interrupt::is_pending()
 }
 
 /// Publishes a wait that has lasted for `lasted`, until the returned entry is dropped.

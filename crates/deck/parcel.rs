@@ -43,7 +43,7 @@ impl Parcel {
 
     /// Returns the place for a short message's bytes. Drops whatever else was here.
     #[inline]
-    pub fn place(&mut self) -> &mut Inline {
+    pub fn inline_mut(&mut self) -> &mut Inline {
         if !matches!(self.stored, Stored::Inline(_)) {
             self.stored = Stored::Inline(Inline::EMPTY);
         }

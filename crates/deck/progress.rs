@@ -29,9 +29,9 @@ const QUIET_TICKS: u32 = 1;
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 
 /// Longest sleeps of a waiting call of the application while messages wait for answers: the first at the
-/// beginning, the second after [`SHORT_RESTS`] sleeps in vain.
-const RESTS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
-const SHORT_RESTS: u32 = 16;
+/// beginning, the second after [`SHORT_SLEEPS`] sleeps in vain.
+const SLEEPS: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(1)];
+const SHORT_SLEEPS: u32 = 16;
 
 /// A holder of waiting messages that any thread can progress: a channel.
 pub(crate) trait Advance: Send {
@@ -55,14 +55,14 @@ pub(crate) struct Slot<C> {
 /// A slot with any kind of channel.
 trait AnySlot: Send + Sync {
     /// Progresses the channel, if no thread holds it.
-    fn move_along(&self, counts: &Counts) -> Option<Moved>;
+    fn try_progress(&self, counts: &Counts) -> Option<SlotProgress>;
     fn is_orphan(&self) -> bool;
     /// Drops the channel, which ends a connection.
     fn clear(&self);
 }
 
 /// Result of polling a slot.
-struct Moved {
+struct SlotProgress {
     any: bool,
     /// Whether the channel was dropped: it had no owner, and nothing waited in it.
     is_gone: bool,
@@ -88,7 +88,7 @@ fn count(of: &AtomicUsize, is_one_more: bool) {
 }
 
 impl<C: Advance> AnySlot for Slot<C> {
-    fn move_along(&self, counts: &Counts) -> Option<Moved> {
+    fn try_progress(&self, counts: &Counts) -> Option<SlotProgress> {
         let mut place = self.channel.try_lock()?;
         let channel = place.as_mut()?;
         let (any, is_busy) = (channel.progress(), channel.has_queued());
@@ -101,7 +101,7 @@ impl<C: Advance> AnySlot for Slot<C> {
             drop(place);
             drop(channel);
         }
-        Some(Moved { any, is_gone })
+        Some(SlotProgress { any, is_gone })
     }
 
     fn is_orphan(&self) -> bool {
@@ -147,9 +147,9 @@ pub(crate) struct Progress {
     /// Number of times that the application has progressed messages itself.
     visits: AtomicU64,
     /// Sleeps of the application since anything moved.
-    rests: AtomicU32,
+    sleeps: AtomicU32,
     helper: Mutex<Helper>,
-    called: Condvar,
+    wakeup: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -180,12 +180,12 @@ enum Sleep {
 }
 
 /// Guard that calls the helper if the holder of a channel panics. Made before the channel is locked.
-struct CalledByPanic<'a>(&'a Arc<Progress>);
+struct WakeOnPanic<'a>(&'a Arc<Progress>);
 
-impl Drop for CalledByPanic<'_> {
+impl Drop for WakeOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.call_helper();
+            self.0.wake_helper();
         }
     }
 }
@@ -213,8 +213,8 @@ impl Progress {
         count(&self.counts.busy, true);
         count(&self.counts.unattended, true);
         self.slots.lock().push(slot.clone());
-        self.rests.store(0, Ordering::Relaxed);
-        self.call_helper();
+        self.sleeps.store(0, Ordering::Relaxed);
+        self.wake_helper();
         slot
     }
 
@@ -225,7 +225,7 @@ impl Progress {
         act: impl FnOnce(&mut C) -> R,
     ) -> (R, Option<Box<C>>) {
         self.visits.fetch_add(1, Ordering::Relaxed);
-        let _called = CalledByPanic(self);
+        let _called = WakeOnPanic(self);
         let mut place = slot.channel.lock();
         let channel = place.as_mut().expect("only its poster takes a channel out of its slot");
         let attended = Attended::new(&slot.busy, &self.counts.unattended);
@@ -235,7 +235,7 @@ impl Progress {
         drop(attended);
         if channel.has_queued() {
             drop(place);
-            self.call_helper(); // asleep if the queue was empty for a while
+            self.wake_helper(); // asleep if the queue was empty for a while
             return (result, None);
         }
         let channel = place.take();
@@ -252,7 +252,7 @@ impl Progress {
         let place = slot.channel.lock();
         slot.orphan.store(true, Ordering::Release);
         drop(place);
-        self.move_along();
+        self.progress_all();
         if self.helper.lock().stop {
             self.abandon_orphans();
         }
@@ -286,27 +286,27 @@ impl Progress {
     /// Progresses messages for a waiting call of the application. Returns whether anything moved.
     pub fn help(&self) -> bool {
         self.visits.fetch_add(1, Ordering::Relaxed);
-        let moved = self.move_along();
+        let moved = self.progress_all();
         if moved {
-            self.rests.store(0, Ordering::Relaxed);
+            self.sleeps.store(0, Ordering::Relaxed);
         }
         moved
     }
 
     /// Returns how long a waiting call of the application may sleep before it polls again.
-    pub fn rest(&self) -> Duration {
+    pub fn sleep_limit(&self) -> Duration {
         // Concurrent increments may be lost: then the next sleep is short, too.
-        let so_far = self.rests.load(Ordering::Relaxed);
-        self.rests.store(so_far.saturating_add(1), Ordering::Relaxed);
-        RESTS[usize::from(so_far >= SHORT_RESTS)]
+        let so_far = self.sleeps.load(Ordering::Relaxed);
+        self.sleeps.store(so_far.saturating_add(1), Ordering::Relaxed);
+        SLEEPS[usize::from(so_far >= SHORT_SLEEPS)]
     }
 
     /// Progresses every channel that no thread holds. Returns whether anything moved.
-    fn move_along(&self) -> bool {
+    fn progress_all(&self) -> bool {
         let slots: Vec<_> = self.slots.lock().clone();
         let mut moved = false;
         for slot in slots {
-            let Some(Moved { any, is_gone }) = slot.move_along(&self.counts) else { continue };
+            let Some(SlotProgress { any, is_gone }) = slot.try_progress(&self.counts) else { continue };
             moved |= any;
             if is_gone {
                 self.slots.lock().retain(|other| !is_same(other, &slot));
@@ -315,10 +315,10 @@ impl Progress {
         moved
     }
 
-    fn call_helper(self: &Arc<Self>) {
+    fn wake_helper(self: &Arc<Self>) {
         let mut helper = self.helper.lock();
         if helper.sleep != Sleep::Awake {
-            self.called.notify_one();
+            self.wakeup.notify_one();
         } else if helper.is_wanted && !helper.running && !helper.stop {
             let weak = Arc::downgrade(self);
             let failing = Weak::clone(&weak);
@@ -332,7 +332,7 @@ impl Progress {
     /// Ends the helper, soon, and drops orphans.
     pub fn stop(&self) {
         self.helper.lock().stop = true;
-        self.called.notify_one();
+        self.wakeup.notify_one();
         self.abandon_orphans();
     }
 
@@ -353,11 +353,11 @@ impl Progress {
         }
         if timing.quiet >= QUIET_TICKS && !self.is_unattended() {
             helper.sleep = Sleep::UntilCalled;
-            self.called.wait(&mut helper);
+            self.wakeup.wait(&mut helper);
             helper.sleep = Sleep::Awake;
-            *timing = HelperTiming::called(self.visits.load(Ordering::Relaxed));
+            *timing = HelperTiming::after_call(self.visits.load(Ordering::Relaxed));
         }
-        self.called.wait_for(&mut helper, timing.tick);
+        self.wakeup.wait_for(&mut helper, timing.tick);
         drop(helper);
         timing.quiet = if self.is_unattended() { 0 } else { timing.quiet + 1 };
         let visits = self.visits.load(Ordering::Relaxed);
@@ -368,7 +368,7 @@ impl Progress {
                 && self.visits.load(Ordering::Relaxed) == visits
                 && !self.helper.lock().stop
             {
-                if self.move_along() || self.nap(timing.pause) {
+                if self.progress_all() || self.nap(timing.pause) {
                     (timing.tick, timing.pause) = (FIRST_TICK, FIRST_PAUSE);
                 } else {
                     timing.pause = TICK.min(timing.pause * 2);
@@ -383,7 +383,7 @@ impl Progress {
     fn nap(&self, pause: Duration) -> bool {
         let mut helper = self.helper.lock();
         helper.sleep = Sleep::Napping;
-        let called = !self.called.wait_for(&mut helper, pause).timed_out();
+        let called = !self.wakeup.wait_for(&mut helper, pause).timed_out();
         helper.sleep = Sleep::Awake;
         called
     }
@@ -400,13 +400,13 @@ struct HelperTiming {
 }
 
 impl HelperTiming {
-    fn called(visits: u64) -> Self {
+    fn after_call(visits: u64) -> Self {
         HelperTiming { tick: FIRST_TICK, pause: FIRST_PAUSE, quiet: 0, visits_seen: visits }
     }
 }
 
 fn run(progress: &Weak<Progress>) {
-    let mut timing = HelperTiming::called(0);
+    let mut timing = HelperTiming::after_call(0);
     while let Some(progress) = progress.upgrade() {
         if !progress.tick(&mut timing) {
             return;

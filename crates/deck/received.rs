@@ -44,7 +44,7 @@ impl<T: Payload> Received<T> {
     /// Gives back the message, and can hold the next one.
     #[inline]
     pub(crate) fn empty(&mut self) {
-        let _ = self.parcel.place();
+        let _ = self.parcel.inline_mut();
         *self.cursor.get_mut() = 0;
     }
 

@@ -98,7 +98,7 @@ impl TracingJob {
         let (cut, done) = (BTreeSet::new(), BTreeSet::new());
         let (inbox, to_first, job) = (None, None, welcome.job);
         let mut tracing = TracingJob { path, part, job, inbox, to_first, clocks, received, cut, done };
-        let far: BTreeSet<u32> = (0..welcome.size).filter(|rank| !is_beside_first(world, *rank)).collect();
+        let far: BTreeSet<u32> = (0..welcome.size).filter(|rank| !is_on_first_host(world, *rank)).collect();
         let deadline = Deadline::after(world.config().setup);
         if welcome.rank == 0 && welcome.size > 1 {
             tracing.inbox = Some(open_inbox(world)?);
@@ -123,7 +123,7 @@ impl TracingJob {
         }
         let result = match world.rank() {
             0 => self.gather(world, deadline),
-            _ => self.hand_over(world, deadline),
+            _ => self.submit_part(world, deadline),
         };
         if let Err(error) = result {
             say!("rank {}: the trace {} is not complete: {error}", world.rank(), self.path.display());
@@ -166,11 +166,11 @@ impl TracingJob {
     }
 
     /// Tells rank 0 where the part is, or sends it.
-    fn hand_over(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
+    fn submit_part(&mut self, world: &Arc<WorldState>, deadline: Deadline) -> Result {
         let part = self.part.path().to_owned();
         let [a, b, c, d] = self.part.rank().to_le_bytes();
         let last_word = [a, b, c, d, u8::from(self.cut.is_empty())];
-        if is_beside_first(world, world.rank() as u32) {
+        if is_on_first_host(world, world.rank() as u32) {
             // Rank 0 may read the part after this rank has gone.
             return self.first_postbox(world, deadline)?.post_tagged(&last_word, tag::DONE);
         }
@@ -317,7 +317,7 @@ impl TracingJob {
                 }
                 Ok(())
             }
-            tag::PIECE if self.cut.contains(&rank) || is_beside_first(world, rank) => Ok(()),
+            tag::PIECE if self.cut.contains(&rank) || is_on_first_host(world, rank) => Ok(()),
             tag::PIECE => {
                 if let Err(error) = self.keep_piece(rank, message) {
                     let path = received_path(&self.path, self.job, rank);
@@ -335,9 +335,9 @@ impl TracingJob {
                     self.cut.insert(rank);
                 }
                 if let Some(part) = part_of(&self.path, self.job, message, |rank| {
-                    (rank as usize) < world.size() && is_beside_first(world, rank)
+                    (rank as usize) < world.size() && is_on_first_host(world, rank)
                 })
-                .filter(|_| is_beside_first(world, rank))
+                .filter(|_| is_on_first_host(world, rank))
                 {
                     parts.insert(rank, part);
                 }
@@ -394,7 +394,7 @@ fn host_name(world: &WorldState, rank: u32) -> String {
 }
 
 /// Whether a rank runs on rank 0's host, and therefore shares its clock and its files.
-fn is_beside_first(world: &WorldState, rank: u32) -> bool {
+fn is_on_first_host(world: &WorldState, rank: u32) -> bool {
     let placement = &world.client().welcome().placement;
     rank == 0 || (placement.host_of(0).is_some() && placement.host_of(rank) == placement.host_of(0))
 }

@@ -92,7 +92,7 @@ impl World {
         if let Some(world_nic) =
             nics.iter().find(|world_nic| world_nic.nic.attributes().identity != Some(rank))
         {
-            return Err(not_ours(&world_nic.nic, rank));
+            return Err(wrong_keys(&world_nic.nic, rank));
         }
         let state = Arc::new(WorldState::new(client, nics, config, oversubscribed));
         let tracing = Mutex::new(TracingJob::begin(&state)?);
@@ -548,7 +548,7 @@ impl World {
                 spinner = Spinner::new(self.state.oversubscribed());
             }
             if spinner.pause() == Pause::Sleep {
-                std::thread::sleep(self.state.progress().rest().min(deadline.remaining()));
+                std::thread::sleep(self.state.progress().sleep_limit().min(deadline.remaining()));
                 wait.check_interrupt(&self.state)?;
             }
         }
@@ -617,7 +617,7 @@ const _: () = {
 
 /// The error of a NIC that proves to be another rank, or none: no mailbox would accept its postboxes.
 #[cold]
-fn not_ours(nic: &Nic, rank: u32) -> Error {
+fn wrong_keys(nic: &Nic, rank: u32) -> Error {
     let name = &nic.attributes().name;
     let why = format!("{name} was not opened with the keys of rank {rank}, which Client::keys gives");
     Error::via(format!("making a world over {name}"), udeck_via::Error::InvalidParameter(why))

@@ -492,7 +492,11 @@ impl WorldState {
 
     /// Time until which a wait may sleep before it should progress other postboxes again.
     pub fn slice(&self, deadline: Deadline) -> Deadline {
-        if self.progress.is_busy() { deadline.min(Deadline::after(self.progress.rest())) } else { deadline }
+        if self.progress.is_busy() {
+            deadline.min(Deadline::after(self.progress.sleep_limit()))
+        } else {
+            deadline
+        }
     }
 
     // ---- ranks that ended ----

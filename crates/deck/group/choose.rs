@@ -26,7 +26,7 @@ pub(crate) fn choose(kind: Kind, bytes: usize, in_order: bool, layout: &Layout) 
         _ => {}
     }
     let few = layout.size() <= FEW;
-    if layout.has_crowded_hosts() && serves(Algorithm::Hosts, kind) {
+    if layout.has_shared_hosts() && serves(Algorithm::Hosts, kind) {
         return choice(Algorithm::Hosts, "several members share a host");
     }
     let one_host = layout.is_on_one_host();

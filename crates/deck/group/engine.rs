@@ -207,7 +207,7 @@ impl Engine {
     #[cold]
     fn receive_failure(&mut self, state: &GroupState, member: usize, message: &Received<u8>) {
         let (first, failure) = CallFailure::decode_message(state, member, message);
-        let first = nearby(self.number, first);
+        let first = clamp_call_number(self.number, first);
         if self.check_number(state, first).is_ok() {
             self.failure = Some((first, failure));
         }
@@ -342,7 +342,7 @@ impl Engine {
     // ---- receiving ----
 
     /// Passes the next message of a member in a call to `take`, in place: each move of a short message costs
-    /// more than everything else that is done with it. `patient`: the call may spin for the moment in which
+    /// more than everything else that is done with it. `may_spin`: the call may spin for the moment in which
     /// an answer comes.
     #[inline]
     pub fn try_receive<R>(
@@ -350,7 +350,7 @@ impl Engine {
         state: &GroupState,
         from: usize,
         call: Signature,
-        patient: bool,
+        may_spin: bool,
         take: impl FnOnce(&mut Received<u8>) -> R,
     ) -> Poll<Result<R>> {
         if self.early_count > 0
@@ -362,7 +362,7 @@ impl Engine {
         let mut budget = PollBudget::once();
         while budget.take() {
             let mut message = Received::new(Parcel::NONE);
-            match self.next(patient, &mut message) {
+            match self.next(may_spin, &mut message) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => return Poll::Ready(Err(state.as_ended(error, call))),
@@ -379,8 +379,8 @@ impl Engine {
 
     /// Receives the next message of any member into `place`, which must be empty.
     #[inline]
-    fn next(&mut self, patient: bool, place: &mut Received<u8>) -> Result<bool> {
-        if !patient {
+    fn next(&mut self, may_spin: bool, place: &mut Received<u8>) -> Result<bool> {
+        if !may_spin {
             return self.inbox.try_retrieve_in_place(place);
         }
         if self.home.is_none() {
@@ -451,7 +451,7 @@ fn is_before(one: u32, other: u32) -> bool {
 /// Limits the number of a call that a member has sent. No call under way is further from this member's next
 /// one than all numbers of tags, and a comparison has to hold however many calls this member makes
 /// afterwards.
-fn nearby(number: u32, said: u32) -> u32 {
+fn clamp_call_number(number: u32, said: u32) -> u32 {
     let away = said.wrapping_sub(number) as i32;
     number.wrapping_add_signed(away.clamp(-(NUMBERS as i32), NUMBERS as i32))
 }
@@ -462,19 +462,19 @@ mod tests {
 
     #[test]
     fn what_a_member_says_is_near() {
-        assert_eq!(nearby(192, 3), 3);
-        assert_eq!(nearby(2, u32::MAX - 186), u32::MAX - 186);
-        assert_eq!(nearby(3, 195), 195);
+        assert_eq!(clamp_call_number(192, 3), 3);
+        assert_eq!(clamp_call_number(2, u32::MAX - 186), u32::MAX - 186);
+        assert_eq!(clamp_call_number(3, 195), 195);
         // A failed call stays failed, and the next calls fail soon.
         let calls_later = 1 << 30;
         for number in [0_u32, 5, 1 << 31, u32::MAX] {
             assert!(!is_before(
                 number.wrapping_add(calls_later),
-                nearby(number, number.wrapping_sub(calls_later * 2 - 1))
+                clamp_call_number(number, number.wrapping_sub(calls_later * 2 - 1))
             ));
             assert!(!is_before(
                 number.wrapping_add(NUMBERS),
-                nearby(number, number.wrapping_add(calls_later * 2 - 1))
+                clamp_call_number(number, number.wrapping_add(calls_later * 2 - 1))
             ));
         }
     }

@@ -17,7 +17,7 @@ use crate::world_state::WorldState;
 
 /// This rank's view of the settings that members have to agree on.
 pub(super) fn own_view(world: &WorldState) -> Agreed {
-    Agreed { crowded: world.oversubscribed(), forced: world.config().group }
+    Agreed { oversubscribed: world.oversubscribed(), forced: world.config().group }
 }
 
 #[cold]
@@ -37,7 +37,7 @@ pub(super) fn agree(
 ) -> Result<Agreed> {
     let own = own_view(world);
     if name.is_empty() && ranks.len() <= 2 {
-        return Ok(Agreed { crowded: false, ..own }); // there is no other plan
+        return Ok(Agreed { oversubscribed: false, ..own }); // there is no other plan
     }
     let key = format!("{INTERNAL}group/{id}");
     let mut record = own.encode().to_vec();

@@ -27,7 +27,7 @@ pub(crate) struct Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Agreed {
     /// Whether a host has more ranks than processors, so that members take turns.
-    pub crowded: bool,
+    pub oversubscribed: bool,
     /// The algorithm that is forced (`DECK_GROUP`).
     pub forced: Option<Algorithm>,
 }
@@ -70,7 +70,7 @@ impl Layout {
 
     /// Whether there are several hosts, some with several members: then one message between hosts may serve
     /// many members.
-    pub fn has_crowded_hosts(&self) -> bool {
+    pub fn has_shared_hosts(&self) -> bool {
         self.hosts.len() > 1 && self.hosts.len() < self.size()
     }
 
@@ -86,7 +86,7 @@ impl Layout {
 
     /// The messages of a barrier.
     pub fn plan(&self) -> Plan {
-        Plan::best(self.size(), self.agreed.crowded)
+        Plan::best(self.size(), self.agreed.oversubscribed)
     }
 
     /// The team of all members.
@@ -141,13 +141,13 @@ impl<'a> Team<'a> {
 
 impl Agreed {
     pub fn encode(self) -> [u8; 2] {
-        [u8::from(self.crowded), self.forced.map_or(0, Algorithm::code)]
+        [u8::from(self.oversubscribed), self.forced.map_or(0, Algorithm::code)]
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Agreed> {
-        let &[crowded @ 0..=1, forced] = bytes else { return None };
+        let &[oversubscribed @ 0..=1, forced] = bytes else { return None };
         let forced = if forced == 0 { None } else { Some(Algorithm::of_code(forced)?) };
-        Some(Agreed { crowded: crowded == 1, forced })
+        Some(Agreed { oversubscribed: oversubscribed == 1, forced })
     }
 }
 
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn what_is_agreed_is_what_was_said() {
         let all = Algorithm::ALL.into_iter().map(Some).chain([None]);
-        for (forced, crowded) in all.flat_map(|forced| [(forced, true), (forced, false)]) {
-            let agreed = Agreed { crowded, forced };
+        for (forced, oversubscribed) in all.flat_map(|forced| [(forced, true), (forced, false)]) {
+            let agreed = Agreed { oversubscribed, forced };
             assert_eq!(Agreed::decode(&agreed.encode()), Some(agreed));
         }
         for nonsense in [&[][..], &[0], &[2, 0], &[0, 200], &[0, 0, 0]] {

@@ -71,26 +71,30 @@ pub(crate) trait Host {
     /// Calls `poll` until it returns a value, sleeping in between.
     fn wait_until<T>(
         &mut self,
-        time: Time,
+        time: PostTiming,
         poll: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T>;
     /// Makes another connection to the mailbox.
-    fn connect(&mut self, attributes: ViAttributes, role: Role, time: Time) -> Result<Vi>;
+    fn connect(&mut self, attributes: ViAttributes, role: Role, time: PostTiming) -> Result<Vi>;
     /// Translates an error for the program.
-    fn translate_error(&self, error: ViaError, time: Time) -> Error;
+    fn translate_error(&self, error: ViaError, time: PostTiming) -> Error;
     /// Handles the end of the connection: all that was queued is lost.
-    fn end(&mut self, error: ViaError, time: Time) -> Error;
+    fn end(&mut self, error: ViaError, time: PostTiming) -> Error;
 }
 
 /// Start and deadline of a waiting post.
 #[derive(Clone, Copy)]
-pub(crate) struct Time {
+pub(crate) struct PostTiming {
     pub start: Instant,
     pub deadline: Deadline,
 }
 
 /// Posts a message, and waits until the mailbox has received it.
-pub(crate) fn post<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, Option<Block>)> {
+pub(crate) fn post<H: Host>(
+    host: &mut H,
+    block: Block,
+    time: PostTiming,
+) -> Result<(), (Error, Option<Block>)> {
     match ask(host, block.len(), time) {
         Ok(()) => send(host, block, time),
         Err(error) => Err((error, Some(block))),
@@ -99,7 +103,7 @@ pub(crate) fn post<H: Host>(host: &mut H, block: Block, time: Time) -> Result<()
 
 /// Asks for a descriptor of `len` bytes, behind all earlier messages. If this fails, the mailbox has posted
 /// none.
-fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
+fn ask<H: Host>(host: &mut H, len: usize, time: PostTiming) -> Result {
     if len > MAX_REQUEST {
         return Err(Error::TooLarge { asked: len, limit: MAX_REQUEST });
     }
@@ -131,7 +135,7 @@ fn ask<H: Host>(host: &mut H, len: usize, time: Time) -> Result {
 }
 
 /// Returns the number of the pair, and makes its data VI if there is none.
-fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
+fn pair<H: Host>(host: &mut H, time: PostTiming) -> Result<u32> {
     if let Some(data) = &mut host.pairs().data {
         data.answer = None;
         return Ok(data.number);
@@ -147,7 +151,7 @@ fn pair<H: Host>(host: &mut H, time: Time) -> Result<u32> {
 }
 
 /// Sends the message to the descriptor that is posted for it, and waits until it has arrived.
-fn send<H: Host>(host: &mut H, block: Block, time: Time) -> Result<(), (Error, Option<Block>)> {
+fn send<H: Host>(host: &mut H, block: Block, time: PostTiming) -> Result<(), (Error, Option<Block>)> {
     let (tag, ptag) = (block.notes()[0], host.side().ptag());
     let region = match host.side().vi.nic().region_of(block, ptag) {
         Ok(region) => region,
@@ -186,7 +190,7 @@ fn unseen(completion: Completion) -> Option<Block> {
 }
 
 /// The error of a data VI that has ended.
-fn over<H: Host>(host: &mut H, time: Time) -> Error {
+fn over<H: Host>(host: &mut H, time: PostTiming) -> Error {
     let error = host.take_answers().err().unwrap_or(ViaError::Closed);
     host.end(error, time)
 }

@@ -25,7 +25,7 @@ pub(super) struct Acceptor {
     contexts: Mutex<Contexts>,
     accepted: AtomicU32,
     /// Number of connections that are being accepted at this moment.
-    coming: AtomicU32,
+    being_accepted: AtomicU32,
     /// Whether a NIC has dropped its listener because the NIC failed.
     failed: AtomicBool,
     places: Places,
@@ -106,7 +106,7 @@ impl Acceptor {
             waiting: Mutex::default(),
             contexts: Mutex::default(),
             accepted: AtomicU32::new(0),
-            coming: AtomicU32::new(0),
+            being_accepted: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             places: Places { taken: Quota::new(u64::MAX), each: MIN_PER_RANK.max(PLACES / others) },
         }
@@ -121,7 +121,7 @@ impl Acceptor {
     /// Whether a connection is being accepted. Its requester may know already that it is accepted, and may
     /// have posted and finished before the connection is in the list.
     pub fn is_admitting(&self) -> bool {
-        self.coming.load(Ordering::Acquire) > 0
+        self.being_accepted.load(Ordering::Acquire) > 0
     }
 
     /// Whether a NIC has failed.
@@ -212,7 +212,7 @@ impl Acceptor {
         context: usize,
         wrap: impl FnOnce(Vi) -> Accepted,
     ) -> bool {
-        self.coming.fetch_add(1, Ordering::Relaxed);
+        self.being_accepted.fetch_add(1, Ordering::Relaxed);
         // Held while accepting: the owner may get the completion of a first message before the connection is
         // in the list.
         let mut waiting = self.waiting.lock();
@@ -226,7 +226,7 @@ impl Acceptor {
             self.accepted.fetch_add(1, Ordering::Release);
         }
         // Decremented only now: a thread that sees that no connection is coming also sees the one that came.
-        self.coming.fetch_sub(1, Ordering::Release);
+        self.being_accepted.fetch_sub(1, Ordering::Release);
         cq.wake();
         is_accepted
     }
@@ -234,7 +234,7 @@ impl Acceptor {
     /// Simulates a connection that is being accepted, until called with `false`.
     #[cfg(test)]
     pub fn pose_as_admitting(&self, admits: bool) {
-        self.coming.store(admits.into(), Ordering::Release);
+        self.being_accepted.store(admits.into(), Ordering::Release);
     }
 
     /// Frees the context of a connection that has ended.

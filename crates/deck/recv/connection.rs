@@ -25,7 +25,7 @@ pub(super) struct Connection {
     /// Index of the VI's NIC in the world's order.
     pub nic: usize,
     /// Announced messages that were answered, in the order of the answers.
-    coming: VecDeque<(Incoming, Grant)>,
+    answered: VecDeque<(Incoming, Grant)>,
     /// Announcements that have to be served before anything posted behind them, oldest first.
     announced: VecDeque<Announcement>,
     /// Whether an announcement blocks the ring: it is not read until the last announcement has been served,
@@ -60,7 +60,7 @@ impl Connection {
         Connection {
             side: RecvSide { vi, rank, postbox, arrivals: Arc::default() },
             nic,
-            coming: VecDeque::new(),
+            answered: VecDeque::new(),
             announced: VecDeque::new(),
             blocked_by_announcement: false,
             unfinished: None,
@@ -144,14 +144,14 @@ impl Connection {
             Kind::HandOff => Ok(Some(hand_off::receive(&self.side, lent, tag))),
             Kind::Eager => Ok(Some(eager::receive(&self.side, lent, tag, world, counters))),
             Kind::Fragment => {
-                let Some((Incoming::Copy(incoming), _)) = self.coming.front_mut() else {
+                let Some((Incoming::Copy(incoming), _)) = self.answered.front_mut() else {
                     return Err(Malformed);
                 };
                 let window = world.config().copy_window;
                 if !incoming.take_fragment(lent, window, &mut self.side, counters)? {
                     return Ok(None);
                 }
-                let Some((Incoming::Copy(incoming), _)) = self.coming.pop_front() else {
+                let Some((Incoming::Copy(incoming), _)) = self.answered.pop_front() else {
                     return Err(Malformed);
                 };
                 Ok(Some(incoming.into_parcel(&self.side)))
@@ -161,7 +161,7 @@ impl Connection {
     }
 
     fn receive_written(&mut self, len: usize, tag: u32) -> Result<Option<Parcel>, Malformed> {
-        match self.coming.front() {
+        match self.answered.front() {
             Some((Incoming::RdmaWrite(incoming), _)) if incoming.is_of(len) => {}
             _ => return Err(Malformed),
         }
@@ -171,12 +171,16 @@ impl Connection {
 
     /// Takes the written message out of its window, unless a peer is still inside.
     fn finish_written(&mut self, tag: u32) -> Result<Option<Parcel>, Malformed> {
-        let Some((Incoming::RdmaWrite(incoming), _)) = self.coming.front_mut() else { return Err(Malformed) };
+        let Some((Incoming::RdmaWrite(incoming), _)) = self.answered.front_mut() else {
+            return Err(Malformed);
+        };
         if !incoming.close()? {
             return Ok(None);
         }
         self.unfinished = None;
-        let Some((Incoming::RdmaWrite(incoming), _)) = self.coming.pop_front() else { return Err(Malformed) };
+        let Some((Incoming::RdmaWrite(incoming), _)) = self.answered.pop_front() else {
+            return Err(Malformed);
+        };
         incoming.into_parcel(tag, &self.side).map(Some)
     }
 
@@ -189,7 +193,7 @@ impl Connection {
             self.reservations.asked = Some(wire::decode_length(rest)? as u64);
             return Ok(());
         }
-        if self.blocked_by_announcement || self.announced.len() + self.coming.len() >= MAX_ANNOUNCED {
+        if self.blocked_by_announcement || self.announced.len() + self.answered.len() >= MAX_ANNOUNCED {
             return Err(Malformed);
         }
         fault::point("announce.taken");
@@ -266,7 +270,7 @@ impl Connection {
             }
             Announcement::RdmaWrite { .. } | Announcement::Copy { .. } => {
                 let (served, incoming) = prepare(announcement, granted, &mut self.side, world, grants)?;
-                self.coming.extend(incoming);
+                self.answered.extend(incoming);
                 Ok(served)
             }
         }

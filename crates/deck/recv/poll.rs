@@ -181,7 +181,7 @@ impl Inbox {
             };
             return Ok(parcel.fill(found));
         }
-        let found = connection.side.vi.arrival_short(parcel.place());
+        let found = connection.side.vi.arrival_short(parcel.inline_mut());
         if found == Found::Nothing { Ok(false) } else { self.receive_found(found, context, parcel) }
     }
 
@@ -222,9 +222,9 @@ impl Inbox {
     fn receive_long(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
         if found == Found::Other
-            && let Some((immediate, lent)) = connection.side.vi.arrival_lent(parcel.place())
+            && let Some((immediate, lent)) = connection.side.vi.arrival_lent(parcel.inline_mut())
         {
-            if wire::is_hand_off(parcel.place()) {
+            if wire::is_hand_off(parcel.inline_mut()) {
                 connection.set_source(immediate, lent.len(), parcel);
                 parcel.stored = Stored::Lent(lent);
                 return Ok(true);
@@ -243,7 +243,7 @@ impl Inbox {
         lent: LentSlice,
         parcel: &mut Parcel,
     ) -> Result<bool> {
-        let body = Body::Lent(*parcel.place(), lent.into());
+        let body = Body::Lent(*parcel.inline_mut(), lent.into());
         Ok(parcel.fill(self.receive(context, Arrival { immediate, body })?))
     }
 
@@ -251,7 +251,9 @@ impl Inbox {
     fn receive_slow(&mut self, found: Found, context: usize, parcel: &mut Parcel) -> Result<bool> {
         let Some(Some(connection)) = self.connections.get_mut(context) else { return Ok(false) };
         let arrival = match found {
-            Found::Short(immediate) => Ok(Some(Arrival { immediate, body: Body::Inline(*parcel.place()) })),
+            Found::Short(immediate) => {
+                Ok(Some(Arrival { immediate, body: Body::Inline(*parcel.inline_mut()) }))
+            }
             Found::Nothing | Found::Other => connection.side.vi.arrival(),
         };
         let found = match arrival {

@@ -152,7 +152,7 @@ impl SetAside {
         }
         let ShortArrival { immediate, message } = &run.messages[run.from % MAX_RUN];
         run.from += 1;
-        parcel.place().copy_from(message);
+        parcel.inline_mut().copy_from(message);
         (parcel.rank, parcel.postbox) = run.source;
         parcel.tag = immediate.unwrap_or(0);
         Some(message.len() - HEAD_BYTES)

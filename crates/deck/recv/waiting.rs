@@ -54,7 +54,7 @@ impl Inbox {
                 return Ok(false);
             }
             for _ in 0..POLLS_PER_ROUND {
-                let found = connection.side.vi.arrival_short(parcel.place());
+                let found = connection.side.vi.arrival_short(parcel.inline_mut());
                 if found != Found::Nothing {
                     return self.receive_found(found, context, parcel);
                 }
@@ -77,7 +77,7 @@ impl Inbox {
             if connection.is_blocked() {
                 continue;
             }
-            let found = connection.side.vi.arrival_short(parcel.place());
+            let found = connection.side.vi.arrival_short(parcel.inline_mut());
             if found != Found::Nothing {
                 return self.receive_found(found, self.turn, parcel);
             }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 #[cfg(doc)]
 use crate::protocol::auto::Dispatch;
-use crate::protocol::handshake::{self, Host, Pairs, Time};
+use crate::protocol::handshake::{self, Host, Pairs, PostTiming};
 use crate::protocol::message_block::{MessageBlock, PostFailure};
 use crate::protocol::outgoing::Outgoing;
 use crate::protocol::side::{SendSide, is_busy};
@@ -252,7 +252,7 @@ impl Channel {
         };
         let (start, len) = (Instant::now(), block.len());
         let posted = match self.check_handshake(policy, start) {
-            Ok(deadline) => handshake::post(self, block, Time { start, deadline }),
+            Ok(deadline) => handshake::post(self, block, PostTiming { start, deadline }),
             Err(error) => Err((error, Some(block))),
         };
         let refused = |(error, block): BlockFailure| (error, block.map(MessageBlock::Own));
@@ -306,7 +306,7 @@ impl Host for Channel {
 
     fn wait_until<T>(
         &mut self,
-        Time { start, deadline }: Time,
+        PostTiming { start, deadline }: PostTiming,
         mut poll: impl FnMut(&mut Self) -> Result<Option<T>, ViaError>,
     ) -> Result<T> {
         let mut wait = LongWait::begin("the mailbox");
@@ -332,7 +332,7 @@ impl Host for Channel {
         &mut self,
         mut attributes: udeck_via::ViAttributes,
         role: Role,
-        Time { start, deadline }: Time,
+        PostTiming { start, deadline }: PostTiming,
     ) -> Result<Vi> {
         attributes.peer = Some(self.owner);
         let introduction = Introduction { postbox: self.number, role }.encode();
@@ -345,11 +345,11 @@ impl Host for Channel {
         connected.map_err(|error| attempt.translate(&self.side.world, &self.mailbox, self.owner, error))
     }
 
-    fn translate_error(&self, error: ViaError, time: Time) -> Error {
+    fn translate_error(&self, error: ViaError, time: PostTiming) -> Error {
         self.translate(error, WaitPolicy::Until(time.deadline))
     }
 
-    fn end(&mut self, error: ViaError, time: Time) -> Error {
+    fn end(&mut self, error: ViaError, time: PostTiming) -> Error {
         self.fail(&error);
         self.translate(error, WaitPolicy::Until(time.deadline))
     }

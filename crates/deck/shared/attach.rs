@@ -172,7 +172,7 @@ impl Attempt<'_> {
             FetchError::Refused(theirs) => {
                 Error::SegmentMismatch { rank: self.maker as usize, theirs, ours: shape.to_string() }
             }
-            FetchError::Busy => self.crowded(start.since()),
+            FetchError::Busy => self.no_place(start.since()),
             FetchError::Gone => self.gone(),
             FetchError::NotTheMaker(why) => self.broken(why),
             FetchError::Os(source) => os(self.what, source),
@@ -204,7 +204,7 @@ impl Attempt<'_> {
     }
 
     /// The error if other calls of this rank have all places at the maker.
-    fn crowded(&self, waited: Duration) -> Error {
+    fn no_place(&self, waited: Duration) -> Error {
         let whom = format!(
             "a place at rank {}, which makes it: {MAX_REQUESTS} calls of this rank already wait for objects made by that rank, the most \
              that may; share from fewer threads at a time",

@@ -20,21 +20,21 @@ pub async fn barrier<L: Link>(call: &Call<L>) -> Result {
 }
 
 /// Takes the steps from `at` on, as far as possible without waiting, and updates `at`: a wait that ran out of
-/// time can go on there. `patient`: the call may spin for the moment in which an answer comes.
+/// time can go on there. `may_spin`: the call may spin for the moment in which an answer comes.
 #[inline]
 pub fn advance(
     engine: &mut Engine,
     state: &GroupState,
     call: Signature,
     at: &mut usize,
-    patient: bool,
+    may_spin: bool,
 ) -> Poll<Result> {
     let post_token =
         |poster: &crate::send::poster::Poster| poster.post_copy(&[], call.tag(), WaitPolicy::None).map(drop);
     while let Some(step) = state.steps().get(*at) {
         let taken = match *step {
             BarrierStep::Send(to) => engine.try_send(state, to, call, post_token),
-            BarrierStep::Receive(from) => engine.try_receive(state, from, call, patient, |_| ()),
+            BarrierStep::Receive(from) => engine.try_receive(state, from, call, may_spin, |_| ()),
         };
         match taken {
             Poll::Ready(Ok(())) => *at += 1,

@@ -41,7 +41,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Number of places in a subtree, its root included.
-    fn below(&self, place: usize) -> usize {
+    fn subtree_size(&self, place: usize) -> usize {
         let reach = if place == 0 { self.team.size } else { 1 << place.trailing_zeros() };
         reach.min(self.team.size - place)
     }
@@ -109,12 +109,12 @@ pub async fn gather<L: Link, T: Pod>(
     all: &mut [T],
 ) -> Result {
     let (tree, each) = (Tree::new(team, root), mine.len());
-    let mut gathered = vec![T::zeroed(); tree.below(tree.place) * each];
+    let mut gathered = vec![T::zeroed(); tree.subtree_size(tree.place) * each];
     gathered[..each].copy_from_slice(mine);
     let children: Vec<usize> = tree.children().collect();
     for child in children.into_iter().rev() {
         let first = (child - tree.place) * each;
-        let part = &mut gathered[first..first + tree.below(child) * each];
+        let part = &mut gathered[first..first + tree.subtree_size(child) * each];
         call.receive_into(tree.member(child), part).await?;
     }
     match tree.parent() {
@@ -136,7 +136,7 @@ pub async fn scatter<L: Link, T: Pod>(
     mine: &mut [T],
 ) -> Result {
     let (tree, each) = (Tree::new(team, root), mine.len());
-    let mut parts = vec![T::zeroed(); tree.below(tree.place) * each];
+    let mut parts = vec![T::zeroed(); tree.subtree_size(tree.place) * each];
     match tree.parent() {
         Some(parent) => call.receive_into(parent, &mut parts).await?,
         None => {
@@ -146,7 +146,7 @@ pub async fn scatter<L: Link, T: Pod>(
     }
     for child in tree.children() {
         let first = (child - tree.place) * each;
-        call.send_slice(tree.member(child), &parts[first..first + tree.below(child) * each]).await?;
+        call.send_slice(tree.member(child), &parts[first..first + tree.subtree_size(child) * each]).await?;
     }
     mine.copy_from_slice(&parts[..each]);
     Ok(())

@@ -15,33 +15,33 @@ use crate::error::Result;
 /// Length in bytes from which the members of different hosts each reduce a part.
 const SPLIT_FROM: usize = 8 << 10;
 
-/// The speaker of each host: its first member, but `root` on the root's host.
-fn speakers(layout: &Layout, root: Option<usize>) -> Vec<usize> {
+/// The leader of each host: its first member, but `root` on the root's host.
+fn leaders(layout: &Layout, root: Option<usize>) -> Vec<usize> {
     let own = root.map(|root| (layout.host_of(root), root));
-    let speaker = |(host, members): (usize, &Vec<usize>)| match own {
+    let leader = |(host, members): (usize, &Vec<usize>)| match own {
         Some((of_root, root)) if of_root == host => root,
         _ => members[0],
     };
-    layout.hosts.iter().enumerate().map(speaker).collect()
+    layout.hosts.iter().enumerate().map(leader).collect()
 }
 
-/// The team of this member's host, and the place of its speaker.
-fn own_host<'a>(layout: &'a Layout, speakers: &[usize]) -> (Team<'a>, usize) {
+/// The team of this member's host, and the place of its leader.
+fn own_host<'a>(layout: &'a Layout, leaders: &[usize]) -> (Team<'a>, usize) {
     let team = layout.team(layout.neighbours());
     let team = team.unwrap_or_else(|| layout.everybody());
-    let speaker = speakers[layout.host_of(layout.me)];
-    (team, team.place_of(speaker).unwrap_or(0))
+    let leader = leaders[layout.host_of(layout.me)];
+    (team, team.place_of(leader).unwrap_or(0))
 }
 
 pub async fn broadcast<L: Link, T: Pod>(call: &Call<L>, root: usize, data: &mut [T]) -> Result {
     let layout = call.layout();
-    let speakers = speakers(layout, Some(root));
-    let (host, speaker) = own_host(layout, &speakers);
-    if let Some(team) = layout.team(&speakers) {
+    let leaders = leaders(layout, Some(root));
+    let (host, leader) = own_host(layout, &leaders);
+    if let Some(team) = layout.team(&leaders) {
         let root = team.place_of(root).unwrap_or(0);
         binomial::broadcast(call, team, root, data).await?;
     }
-    direct::broadcast(call, host, speaker, data).await
+    direct::broadcast(call, host, leader, data).await
 }
 
 pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
@@ -51,33 +51,33 @@ pub async fn reduce<L: Link, T: Pod, O: Operator<T>>(
     op: &O,
 ) -> Result {
     let layout = call.layout();
-    let speakers = speakers(layout, Some(root));
-    let (host, speaker) = own_host(layout, &speakers);
-    let Some(team) = layout.team(&speakers) else {
-        return direct::reduce(call, host, speaker, data, op).await;
+    let leaders = leaders(layout, Some(root));
+    let (host, leader) = own_host(layout, &leaders);
+    let Some(team) = layout.team(&leaders) else {
+        return direct::reduce(call, host, leader, data, op).await;
     };
     let at = team.place_of(root).unwrap_or(0);
     if layout.me == root {
-        direct::reduce(call, host, speaker, data, op).await?;
+        direct::reduce(call, host, leader, data, op).await?;
         return binomial::reduce(call, team, at, data, op).await;
     }
     // The member's own data stay unchanged.
     let mut sum = data.to_vec();
-    direct::reduce(call, host, speaker, &mut sum, op).await?;
+    direct::reduce(call, host, leader, &mut sum, op).await?;
     binomial::reduce(call, team, at, &mut sum, op).await
 }
 
 pub async fn all_reduce<L: Link, T: Pod, O: Operator<T>>(call: &Call<L>, data: &mut [T], op: &O) -> Result {
     let layout = call.layout();
-    let speakers = speakers(layout, None);
-    let (host, speaker) = own_host(layout, &speakers);
-    direct::reduce(call, host, speaker, data, op).await?;
-    if let Some(team) = layout.team(&speakers) {
+    let leaders = leaders(layout, None);
+    let (host, leader) = own_host(layout, &leaders);
+    direct::reduce(call, host, leader, data, op).await?;
+    if let Some(team) = layout.team(&leaders) {
         match size_of_val(data) {
             short if short < SPLIT_FROM => doubling::all_reduce(call, team, data, op).await?,
             _ if team.size.is_power_of_two() => rabenseifner::all_reduce(call, team, data, op).await?,
             _ => ring::all_reduce(call, team, data, op).await?,
         }
     }
-    direct::broadcast(call, host, speaker, data).await
+    direct::broadcast(call, host, leader, data).await
 }
