@@ -78,7 +78,7 @@ fn a_wrong_answer_to_joining_is_an_error_with_words() {
         (1, of("rc=0;rank=2;size=4;"), "this is rank 2, and PMI_RANK says 1"),
         (1, "999999cmd=fullinit-response;".into(), "announces an answer of 999999 bytes"),
         (1, "cmd=fullinit-response rc=0\n".into(), "where the length of an answer belongs"),
-        (1, framed("cmd=kvs-put-response;rc=0;"), "it answers `kvs-put-response`"),
+        (1, framed("cmd=kvs-put-response;rc=0;"), "it answered `kvs-put-response`"),
         (1, framed("cmd=fullinit-response;rc=0"), "has a field without an end"),
         (1, framed("rc=0;"), "does not begin with `cmd=`"),
     ];
