@@ -12,11 +12,11 @@ use super::id::{self, EvdId};
 use crate::core::agent::Agent;
 use crate::core::cno;
 
-/// Tells which of several event dispatchers have events (`DAT_CNO`). A clone is the same object.
+/// Notifies of the event dispatchers that have events, out of several (`DAT_CNO`). A clone is the same object.
 ///
-/// A dispatcher tells it while it has [been given it](super::Evd::set_cno): once for each time that events have come, not for each event.
-/// So who is told of a dispatcher takes all that it has ([`Evd::dequeue`](super::Evd::dequeue)). Several threads may wait; each dispatcher is told to one of
-/// them. Or a function is called with it, on a thread of the library: an [agent](Cno::set_agent).
+/// A dispatcher that has [been given](super::Evd::set_cno) a CNO notifies it once each time that events have come, not for each event.
+/// So a thread that is notified of a dispatcher takes all its events ([`Evd::dequeue`](super::Evd::dequeue)). Several threads may wait;
+/// each notification goes to one of them. Instead, an [agent](Cno::set_agent) may be called with the dispatcher, on a thread of the library.
 #[derive(Clone)]
 pub struct Cno(Arc<Notifier>);
 
@@ -26,12 +26,12 @@ struct Notifier {
 }
 
 impl Cno {
-    /// For dispatchers of that adapter (`dat_cno_create`).
+    /// Creates a notification object for dispatchers of this adapter (`dat_cno_create`).
     pub fn new(ia: &Ia) -> Cno {
         Cno::of(ia, cno::Cno::new(id::next() as usize, ia.core().progress.bell().clone()))
     }
 
-    /// One with a file descriptor, which is readable while there is news (`dat_cno_fd_create`): for `epoll`, or an async runtime.
+    /// Creates one with a file descriptor, which is readable while there is a notification (`dat_cno_fd_create`): for `epoll`, or an async runtime.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: the system has no descriptor.
@@ -49,12 +49,12 @@ impl Cno {
         &self.0.ia
     }
 
-    /// The descriptor, if it was made [with one](Cno::with_fd). It is for waiting: [`Cno::poll`] takes the news.
+    /// The descriptor, if it was made [with one](Cno::with_fd). It only serves to wait: [`Cno::poll`] takes the notification.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.core.as_fd()
     }
 
-    /// Waits for a dispatcher that has events, and names it (`dat_cno_wait`). The one that has waited longest comes first.
+    /// Waits for a dispatcher that has events, and returns its number (`dat_cno_wait`). The dispatcher that notified first comes first.
     ///
     /// Another thread may have taken the events meanwhile.
     ///
@@ -66,25 +66,25 @@ impl Cno {
         found.map(EvdId::of).ok_or(Error::Timeout { call: "dat_cno_wait", waited: limit })
     }
 
-    /// The same, after a look at the adapter and without waiting (`dat_cno_trigger`).
+    /// Like [`Cno::wait`], but polls the adapter once and does not wait (`dat_cno_trigger`).
     pub fn poll(&self) -> Option<EvdId> {
         self.0.ia.core().progress.poll();
         self.0.core.take().map(EvdId::of)
     }
 
-    /// From now on calls this function with each dispatcher that has events, on one thread of the library, or none any more
-    /// (`dat_cno_modify_agent`). It comes beside those who wait. Waits for a call of the agent before, unless it is called in that, ten
-    /// seconds at most. What that one had yet to be called with the new one is called with at once; without an agent before, what nobody
-    /// has taken by a wait.
+    /// Sets the agent: a function that is called with each dispatcher that has events, on one thread of the library; `None` removes it
+    /// (`dat_cno_modify_agent`). Threads may [wait](Cno::wait) besides. Blocks until a running call of the previous agent returns, for ten
+    /// seconds at most; inside such a call it does not block. The new agent is called at once with the dispatchers that the previous one had
+    /// still to be called with; without a previous agent, with those that no wait has taken.
     ///
-    /// A call that panics is over. The first of an agent's is told on stderr, and the agent is called again with the next news: what it has
-    /// not taken of a dispatcher stays there.
+    /// An agent that panics ends that call only. The first panic of an agent is reported on stderr. The agent is called again at the next
+    /// notification: events that it has not taken stay in their dispatcher.
     ///
-    /// What the function owns stays until there is another one or the CNO goes: not this CNO, then. Give it clones of dispatchers.
+    /// Values that the function owns stay until the agent is replaced or the CNO is dropped. So it must not own this CNO; give it clones of dispatchers.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: there is no thread to be had; the agent is as before. [`Error::InUse`]: a call of the one before has not
-    /// returned in time; it is called no more.
+    /// [`Error::Unavailable`]: the system has no thread left; the agent is as before. [`Error::InUse`]: a call of the previous agent has not
+    /// returned in time; that agent is called no more.
     pub fn set_agent(&self, agent: Option<Box<dyn Fn(EvdId) + Send>>) -> Result {
         const CALL: &str = "dat_cno_modify_agent";
         let agent = agent.map(|agent| -> Agent { Box::new(move |evd| agent(EvdId::of(evd))) });

@@ -1,4 +1,4 @@
-//! End points. What is posted to them is in `ep/posts.rs`.
+//! End points: creation, attributes, and connections. `ep/posts.rs` posts work to them.
 
 mod posts;
 
@@ -23,38 +23,38 @@ use crate::core::service;
 use crate::core::slot::Slot;
 use crate::core::state::{EpEvent, EpState};
 
-/// What an end point is made with (`DAT_EP_ATTR`).
+/// Attributes of an end point (`DAT_EP_ATTR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpAttributes {
     /// Receives that may be posted at a time: 1 to 8192.
     pub max_receives: usize,
     /// Sends, reads, writes and binds that may be posted at a time: 1 to 8192.
     pub max_requests: usize,
-    /// The quality of service of what this end sends. What it has, [`Ep::qos`] says.
+    /// The quality of service that this end asks for its outgoing data. [`Ep::qos`] returns the one in effect.
     pub qos: Qos,
 }
 
 impl Default for EpAttributes {
-    /// 256 of each, best effort.
+    /// 256 receives, 256 requests, best effort.
     fn default() -> Self {
         EpAttributes { max_receives: 256, max_requests: 256, qos: Qos::BestEffort }
     }
 }
 
 impl EpAttributes {
-    /// So many receives at a time.
+    /// Sets how many receives may be posted at a time.
     #[must_use]
     pub fn max_receives(self, max_receives: usize) -> Self {
         EpAttributes { max_receives, ..self }
     }
 
-    /// So many requests at a time.
+    /// Sets how many sends, reads, writes and binds may be posted at a time.
     #[must_use]
     pub fn max_requests(self, max_requests: usize) -> Self {
         EpAttributes { max_requests, ..self }
     }
 
-    /// This quality of service.
+    /// Sets the quality of service of the outgoing data.
     #[must_use]
     pub fn qos(self, qos: Qos) -> Self {
         EpAttributes { qos, ..self }
@@ -68,17 +68,17 @@ impl EpAttributes {
     }
 }
 
-/// How work is done (`DAT_COMPLETION_FLAGS`). Every completion is told.
+/// Options of a posted request (`DAT_COMPLETION_FLAGS`). Every completion makes an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// It begins when all RDMA reads that were posted before are over (`DAT_COMPLETION_BARRIER_FENCE_FLAG`).
+    /// The request begins when all RDMA reads posted before it are over (`DAT_COMPLETION_BARRIER_FENCE_FLAG`).
     pub fence: bool,
 }
 
 impl Flags {
-    /// None.
+    /// No option.
     pub const NONE: Flags = Flags { fence: false };
-    /// Behind the reads.
+    /// Only [`fence`](Flags::fence).
     pub const FENCE: Flags = Flags { fence: true };
 
     fn bits(self) -> u32 {
@@ -89,9 +89,9 @@ impl Flags {
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it says that it is.
+    /// The address that the peer gives as its own.
     pub address: IpAddr,
-    /// What it sent along with its answer: of an end point that has asked, also of a refusal.
+    /// Private data of the peer's acceptance or refusal. Empty at the end that accepted: there the request has them.
     pub private_data: Vec<u8>,
 }
 
@@ -103,7 +103,7 @@ pub struct Ep {
     id: EpId,
     slot: &'static Slot<ep::Ep>,
     pz: Pz,
-    // Events of it are taken from these when nobody else has them.
+    // Keep the dispatchers: events of this end point are taken from them when nobody else has them.
     _requests: Evd,
     _receives: Evd,
     _connections: Evd,
@@ -111,7 +111,8 @@ pub struct Ep {
 }
 
 impl Ep {
-    /// An end point of that zone, whose requests, receives and connection tell these dispatchers (`dat_ep_create`). They may be one.
+    /// Creates an end point of this zone (`dat_ep_create`). Completions of its requests and receives, and its connection events, go to
+    /// these dispatchers; one dispatcher may serve as all three.
     ///
     /// # Errors
     /// [`Error::InvalidParameter`]: a dispatcher is of another adapter, or a number is out of range.
@@ -125,7 +126,7 @@ impl Ep {
         Ep::make("dat_ep_create", pz, [requests, receives, connections], None, attributes)
     }
 
-    /// As [`Ep::new`], of one that takes its receives from a shared queue (`dat_ep_create_with_srq`).
+    /// Like [`Ep::new`], but the end point takes its receives from a shared queue (`dat_ep_create_with_srq`).
     ///
     /// # Errors
     /// As [`Ep::new`].
@@ -182,7 +183,7 @@ impl Ep {
         })
     }
 
-    /// Which one it is.
+    /// The number of this end point, unique in this process.
     pub fn id(&self) -> EpId {
         self.id
     }
@@ -192,12 +193,12 @@ impl Ep {
         self.pz.ia()
     }
 
-    /// Its state (`dat_ep_get_status`).
+    /// The state of the end point (`dat_ep_get_status`).
     pub fn state(&self) -> EpState {
         self.slot.lock().as_ref().map_or(EpState::Disconnected, ep::Ep::state)
     }
 
-    /// What it is made with, or was changed to (`dat_ep_query`).
+    /// The attributes that the end point was made with, or was last [modified](Ep::modify) to (`dat_ep_query`).
     pub fn attributes(&self) -> EpAttributes {
         let held = self.slot.lock();
         let settings = held.as_ref().map(|ep| &ep.settings);
@@ -208,7 +209,7 @@ impl Ep {
         })
     }
 
-    /// Changes them, while it has no connection (`dat_ep_modify`). Zone and dispatchers stay.
+    /// Changes the attributes of an end point without a connection (`dat_ep_modify`). Zone and dispatchers stay.
     ///
     /// # Errors
     /// [`Error::InvalidState`]; [`Error::InvalidParameter`]: a number is out of range.
@@ -227,22 +228,22 @@ impl Ep {
         self.slot.lock().as_ref().map_or(Qos::BestEffort, ep::Ep::qos)
     }
 
-    /// The queue that it takes its receives from, if that is shared.
+    /// The shared queue that the end point takes its receives from. `None`: it has receives of its own.
     pub fn srq(&self) -> Option<&Srq> {
         self.srq.as_ref()
     }
 
-    /// Receives that are posted: to the shared queue, if it has one (`dat_ep_recv_query`).
+    /// Number of posted receives, those of the shared queue if it has one (`dat_ep_recv_query`).
     pub fn receives_posted(&self) -> usize {
         self.slot.lock().as_ref().map_or(0, ep::Ep::receives_posted)
     }
 
-    /// Whether no request of its is under way (`dat_ep_get_status`).
+    /// Whether no request of this end point is in flight (`dat_ep_get_status`).
     pub fn is_idle(&self) -> bool {
         self.slot.lock().as_ref().is_none_or(|ep| ep.idle().1)
     }
 
-    /// For a reserved service point.
+    /// Applies a reserved service point's event to the end point's state.
     pub(super) fn reserve(&self, call: &'static str, event: EpEvent) -> Result {
         self.with(|ep| ep.reserve(event)).map_err(|code| self.error(call, code))
     }
@@ -298,7 +299,7 @@ impl Ep {
         self.ask(CALL, ia.host_of(to), to.qualifier(), limit, private_data)
     }
 
-    /// Asks for a connection to where the other end point has asked for its (`dat_ep_dup_connect`); otherwise as [`Ep::connect`].
+    /// Asks for a connection to the address that `other` has asked last (`dat_ep_dup_connect`); otherwise as [`Ep::connect`].
     ///
     /// # Errors
     /// As [`Ep::connect`]; [`Error::InvalidParameter`]: the other one is of another adapter, or has asked for no connection since it was
@@ -377,7 +378,7 @@ impl Ep {
     }
 }
 
-/// What `DAT_INVALID_HANDLE` means, where handles are objects.
+/// Explains `DAT_INVALID_HANDLE` to Rust programs, which have objects in place of handles.
 const MISPLACED: &str = "that is not this end point's: receives go to its shared queue, if it has one, and \
                          the request of a reserved service point to its end point";
 

@@ -20,15 +20,15 @@ pub enum Error {
     InvalidState {
         /// The call.
         call: &'static str,
-        /// The state that it is in.
+        /// The end point's state.
         state: EpState,
     },
-    /// What was asked can never be. \[DAT_INVALID_PARAMETER\]
+    /// The arguments can never be valid. \[DAT_INVALID_PARAMETER\]
     #[error("{call}: {what}")]
     InvalidParameter {
         /// The call.
         call: &'static str,
-        /// What is wrong, and with what.
+        /// Describes the wrong argument.
         what: String,
     },
     /// Local and remote memory do not fit, or more than an adapter sends in one piece. \[DAT_LENGTH_ERROR\]
@@ -36,9 +36,9 @@ pub enum Error {
     Length {
         /// The call.
         call: &'static str,
-        /// Bytes that were asked for.
+        /// Bytes of the request.
         len: usize,
-        /// Bytes that are possible.
+        /// Most bytes that the request may have.
         room: usize,
     },
     /// Memory, end point or zone are not of one protection zone. \[DAT_PROTECTION_VIOLATION\]
@@ -49,7 +49,7 @@ pub enum Error {
         /// The call.
         call: &'static str,
     },
-    /// Memory lacks that right. \[DAT_PRIVILEGES_VIOLATION\]
+    /// The memory lacks the right for this access. \[DAT_PRIVILEGES_VIOLATION\]
     #[error("{call}: the memory is not registered for that access")]
     Privileges {
         /// The call.
@@ -61,10 +61,10 @@ pub enum Error {
     Full {
         /// The call.
         call: &'static str,
-        /// What is full.
+        /// The queue or table that is full.
         what: &'static str,
     },
-    /// Somebody of this host serves that qualifier. \[DAT_CONN_QUAL_IN_USE\]
+    /// The qualifier is served on this host already. \[DAT_CONN_QUAL_IN_USE\]
     #[error("{call}: qualifier {qualifier} is served on this host already: take another one, or Psp::any")]
     QualifierInUse {
         /// The call.
@@ -77,18 +77,18 @@ pub enum Error {
     Timeout {
         /// The call.
         call: &'static str,
-        /// How long was waited.
+        /// Time that the call waited.
         waited: Duration,
     },
-    /// Another thread waits there, or what shall be used is in use. \[DAT_INVALID_STATE\]
+    /// Another thread waits for the object, or the object is in use. \[DAT_INVALID_STATE\]
     #[error("{call}: {what}")]
     InUse {
         /// The call.
         call: &'static str,
-        /// By what.
+        /// Describes the other use.
         what: &'static str,
     },
-    /// Who waited was told to stop ([`Evd::set_unwaitable`](super::Evd::set_unwaitable)). \[DAT_ABORT\]
+    /// The wait was told to stop ([`Evd::set_unwaitable`](super::Evd::set_unwaitable)). \[DAT_ABORT\]
     #[error("{call}: ended, because the dispatcher must not be waited for")]
     Aborted {
         /// The call.
@@ -99,7 +99,7 @@ pub enum Error {
     Unavailable {
         /// The call.
         call: &'static str,
-        /// What was found.
+        /// The reason.
         why: String,
     },
 }
@@ -133,7 +133,7 @@ impl Error {
         Error::Unavailable { call, why: why.to_string() }
     }
 
-    /// What the objects below say. `full` is what is full, if something is; `state` is the end point's.
+    /// Translates a code of the objects in `core`. `full` names the queue or table, for codes that say "full"; `state` is the end point's.
     #[cold]
     pub(super) fn of(call: &'static str, code: Code, full: &'static str, state: EpState) -> Error {
         match Code(code.0 & 0xffff_0000) {

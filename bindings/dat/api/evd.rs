@@ -1,4 +1,4 @@
-//! Event dispatchers.
+//! Event dispatchers: queues of typed events.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::core::service::CRS;
 
 /// A queue of events: of any end points, service points and streams of one adapter (`DAT_EVD`). A clone is the same dispatcher.
 ///
-/// It lives as long as an object that feeds it. When it goes, requests in it are rejected, and memory in it is freed.
-/// It keeps at least 8192 events; one that overflows loses events, and memory that was posted with lost work is not given
+/// A dispatcher lives as long as an object that feeds it. When it goes, connection requests in it are rejected, and memory in it is freed.
+/// It keeps at least 8192 events. A dispatcher that overflows loses events, and memory that was posted with lost work is not given
 /// back while the process lives.
 #[derive(Clone)]
 pub struct Evd(Arc<Queue>);
@@ -33,7 +33,7 @@ struct Queue {
 }
 
 impl Evd {
-    /// A dispatcher with room for so many events, or for 8192 if that is more (`dat_evd_create`).
+    /// Creates a dispatcher with room for `room` events, or for 8192 if that is more (`dat_evd_create`).
     pub fn new(ia: &Ia, room: usize) -> Evd {
         let id = id::next();
         let overflow = ia.core().asynchronous();
@@ -43,7 +43,7 @@ impl Evd {
         Evd(Arc::new(Queue { id: EvdId(id), core: Arc::new(core), ia: ia.clone() }))
     }
 
-    /// Which one it is.
+    /// The number of this dispatcher, unique in this process.
     pub fn id(&self) -> EvdId {
         self.0.id
     }
@@ -53,10 +53,10 @@ impl Evd {
         &self.0.ia
     }
 
-    /// From now on, asynchronous events of the adapter come here. Once for each adapter, before its other dispatchers are made.
+    /// Directs the adapter's asynchronous events to this dispatcher. Call it once for each adapter, before its other dispatchers are made.
     ///
     /// # Errors
-    /// [`Error::InUse`]: they come somewhere already.
+    /// [`Error::InUse`]: another dispatcher gets them already.
     pub fn take_asynchronous(&self) -> Result {
         let set = self.0.ia.core().asynchronous.set((self.0.core.clone(), false));
         set.map_err(|_| Error::InUse {
@@ -65,7 +65,7 @@ impl Evd {
         })
     }
 
-    /// The oldest event, after a look at the adapter if there is none (`dat_evd_dequeue`). Does not block.
+    /// Takes the oldest event; polls the adapter first if there is none (`dat_evd_dequeue`). Does not block.
     #[inline]
     pub fn dequeue(&self) -> Option<Event> {
         loop {
@@ -82,12 +82,12 @@ impl Evd {
         }
     }
 
-    /// How many events there are.
+    /// Number of events in the queue.
     pub fn len(&self) -> usize {
         self.0.core.len()
     }
 
-    /// Whether there are none.
+    /// Whether the queue has no event.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -100,7 +100,7 @@ impl Evd {
         self.wait_for(1, deadline)
     }
 
-    /// Waits until there are `threshold` events, and gives the oldest (`dat_evd_wait`).
+    /// Waits until there are `threshold` events, and takes the oldest (`dat_evd_wait`).
     ///
     /// # Errors
     /// [`Error::Timeout`]; [`Error::InUse`]: another thread waits here, or `threshold` is above 1 and a [`Cno`] is told of each event;
@@ -143,7 +143,7 @@ impl Evd {
         }
     }
 
-    /// An event of the program's (`dat_evd_post_se`).
+    /// Posts an event of the program's own (`dat_evd_post_se`).
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -152,15 +152,15 @@ impl Evd {
         put.map_err(|_| Error::Full { call: "dat_evd_post_se", what: "the event dispatcher" })
     }
 
-    /// How many events there may be.
+    /// Most events that the queue may hold.
     pub fn room(&self) -> usize {
         self.0.core.room()
     }
 
-    /// Changes how many there may be; at least 8192 (`dat_evd_resize`).
+    /// Changes the room of the queue; it is at least 8192 (`dat_evd_resize`).
     ///
     /// # Errors
-    /// [`Error::InUse`]: there are more. [`Error::InvalidParameter`]: more than 1,048,576.
+    /// [`Error::InUse`]: the queue holds more events. [`Error::InvalidParameter`]: more than 1,048,576.
     pub fn resize(&self, room: usize) -> Result {
         const CALL: &str = "dat_evd_resize";
         if room > evd::MOST {
@@ -170,10 +170,10 @@ impl Evd {
         self.0.core.resize(room).map_err(in_use)
     }
 
-    /// Whom it tells that it has events, or nobody (`dat_evd_modify_cno`). If it has some, that is told at once.
+    /// Sets the [`Cno`] that this dispatcher notifies, or none (`dat_evd_modify_cno`). A dispatcher that has events notifies it at once.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: that is of another adapter.
+    /// [`Error::InvalidParameter`]: the [`Cno`] is of another adapter.
     pub fn set_cno(&self, cno: Option<&Cno>) -> Result {
         if cno.is_some_and(|cno| !cno.ia().is(self.ia())) {
             return Err(Error::parameter("dat_evd_modify_cno", "dispatcher and CNO are of two adapters"));
@@ -182,12 +182,12 @@ impl Evd {
         Ok(())
     }
 
-    /// Whether its [`Cno`] is told (`dat_evd_enable`, `dat_evd_disable`); at first it is.
+    /// Sets whether the dispatcher notifies its [`Cno`] (`dat_evd_enable`, `dat_evd_disable`); at first it does.
     pub fn set_enabled(&self, enabled: bool) {
         self.0.core.set_enabled(enabled);
     }
 
-    /// Whether waiting is refused: who waits gives up (`dat_evd_set_unwaitable`, `dat_evd_clear_unwaitable`).
+    /// Sets whether waiting is refused; a thread that waits gives up (`dat_evd_set_unwaitable`, `dat_evd_clear_unwaitable`).
     pub fn set_unwaitable(&self, unwaitable: bool) {
         self.0.core.set_unwaitable(unwaitable);
     }
@@ -198,7 +198,7 @@ impl Evd {
 }
 
 impl Queue {
-    /// The event, with what it carries. `None`: a request whose asker's adapter has closed.
+    /// Converts an event to its public type. `None`: a request whose asker's adapter has closed.
     #[inline]
     fn typed(&self, event: event::Event) -> Option<Event> {
         if event.number == number::DTO_COMPLETION {
@@ -259,7 +259,7 @@ impl Drop for Queue {
             return;
         }
         self.core.end();
-        // Nobody feeds it any more. What is in it is dropped as the program would have dropped it.
+        // Nobody feeds the queue any more. Its events are dropped as the program would have dropped them.
         while let Some(event) = self.core.take() {
             drop(self.typed(event));
         }

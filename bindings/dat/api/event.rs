@@ -5,7 +5,7 @@ use super::memory::Iov;
 use super::request::ConnectionRequest;
 use super::rmr::Rmr;
 
-/// What an event dispatcher gives (`DAT_EVENT`).
+/// An event of a dispatcher (`DAT_EVENT`).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -13,29 +13,29 @@ pub enum Event {
     Dto(Completion),
     /// A bind is over (`DAT_RMR_BIND_COMPLETION_EVENT`).
     Bind {
-        /// The region, which is the program's again. Unless it succeeded, it is bound to nothing.
+        /// The region, which is the program's again. After a failed bind it is bound to nothing.
         rmr: Rmr,
         /// The program's.
         cookie: u64,
-        /// How.
+        /// How the bind ended.
         status: Status,
     },
     /// Somebody asks for a connection (`DAT_CONNECTION_REQUEST_EVENT`).
     Request(ConnectionRequest),
-    /// What became of a connection. Data that the peer sent along are in [`Ep::peer`](super::Ep::peer).
+    /// A connection was made, refused, or ended. [`Ep::peer`](super::Ep::peer) has the data that the peer sent along.
     Connection {
-        /// Of which end point.
+        /// The end point of the connection.
         ep: EpId,
-        /// What.
+        /// The change of the connection.
         what: Connection,
     },
-    /// Something that no call returns (`DAT_ASYNC_ERROR_*`).
+    /// An event that belongs to no call (`DAT_ASYNC_ERROR_*`).
     Asynchronous(Asynchronous),
-    /// [`Evd::post_software`](super::Evd::post_software)'s (`DAT_SOFTWARE_EVENT`).
+    /// The value that [`Evd::post_software`](super::Evd::post_software) was called with (`DAT_SOFTWARE_EVENT`).
     Software(u64),
 }
 
-/// What became of a connection.
+/// Changes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Connection {
@@ -57,26 +57,26 @@ pub enum Connection {
     Unreachable,
 }
 
-/// What no call returns.
+/// Events that belong to no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Asynchronous {
-    /// `DAT_ASYNC_ERROR_EVD_OVERFLOW`: the dispatcher has lost events. Told once.
+    /// `DAT_ASYNC_ERROR_EVD_OVERFLOW`: the dispatcher has lost events. Reported once.
     Overflow(EvdId),
     /// `DAT_ASYNC_ERROR_EP_BROKEN`: the end point takes nothing from its shared queue any more.
     EpBroken(EpId),
-    /// `DAT_SRQ_LOW_WATERMARK_EVENT`: fewer receives are on the queue than was asked for. Told once.
+    /// `DAT_SRQ_LOW_WATERMARK_EVENT`: the queue has fewer receives than its low watermark. Reported once.
     LowWatermark(SrqId),
 }
 
 /// Work that is over, and its memory (`DAT_DTO_COMPLETION_EVENT_DATA`).
 #[derive(Debug)]
 pub struct Completion {
-    /// Of which end point. For receives of a shared queue that is where the message came.
+    /// The end point of the work. For a receive of a shared queue: the end point that the message came to.
     pub ep: EpId,
     /// The program's.
     pub cookie: u64,
-    /// What was posted.
+    /// The kind of work.
     pub operation: Operation,
     /// How it ended.
     pub status: Status,
@@ -87,17 +87,17 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// The memory, of work that had one piece of it, if it succeeded.
+    /// The memory of work that succeeded and was posted with one piece of memory.
     ///
     /// # Errors
-    /// All of it, if it did not.
+    /// The whole completion, if the work failed.
     #[allow(clippy::result_large_err, reason = "it is what was asked for, and moves by value either way")]
     pub fn done(self) -> Result<super::Lmr, Completion> {
         if self.status == Status::Success { Ok(self.iov.into_lmr()) } else { Err(self) }
     }
 }
 
-/// What was posted (`DAT_DTOS`).
+/// Kinds of posted work (`DAT_DTOS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Operation {
@@ -129,11 +129,11 @@ pub enum Status {
     LocalProtection,
     /// The peer does not allow RDMA to that memory.
     RemoteAccess,
-    /// The peer could not take it.
+    /// The peer could not take the message.
     RemoteResponder,
     /// The connection was lost.
     Transport,
-    /// The peer had no receive for it, for too long.
+    /// The peer had no receive for the message, for too long.
     ReceiverNotReady,
 }
 
@@ -153,7 +153,7 @@ impl Status {
 }
 
 impl Event {
-    /// Which service point it came to, if it is a connection request.
+    /// The service point of a connection request; `None` for other events.
     pub fn service(&self) -> Option<ServiceId> {
         match self {
             Event::Request(request) => Some(request.service()),

@@ -1,6 +1,6 @@
 //! A peer that has connected properly, and says what it likes.
 //!
-//! It is a bare virtual interface. Whatever it sends, in whatever order: nothing crashes or hangs, each request of the honest side
+//! The peer is a bare virtual interface. Whatever it sends, in whatever order: nothing crashes or hangs, each request of the honest side
 //! completes once, and no memory changes but what was opened to it.
 
 use std::time::Duration;
@@ -22,33 +22,33 @@ const LIMIT: Duration = Duration::from_secs(30);
 const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
 const RECEIVES: usize = 64;
 const READS: usize = 3;
-/// Bytes of each region, of which every second one of a buffer is registered.
+/// Bytes of each region. Every second region of the buffer is registered.
 const REGION: usize = 4096;
 
 fn nic(transport: &str) -> Nic {
     udeck::open_nic(&format!("{transport}0"), &NicOptions::new(Keys::from([5; 32]))).unwrap()
 }
 
-/// What peers may do with a region.
+/// The region that a frame names, by the rights of peers there.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     /// Read and write it.
     Open,
     ReadOnly,
-    /// Nothing.
+    /// No remote right.
     Local,
-    /// All of it, but by end points of another zone.
+    /// All rights, but only for end points of another zone.
     OtherZone,
-    /// It has ended.
+    /// A region whose registration has ended.
     Freed,
-    /// This context, which may be any.
+    /// Any context.
     Any(u32),
 }
 
 const REGIONS: [Target; 5] =
     [Target::Open, Target::ReadOnly, Target::Local, Target::OtherZone, Target::Freed];
 
-/// The honest side's memory. It is touched by the library while the end point lives, and looked at afterwards.
+/// The honest side's memory. The library touches it while the end point lives; the test checks it afterwards.
 struct Memory {
     bytes: Box<[u8]>,
     contexts: [u32; REGIONS.len()],
@@ -92,7 +92,7 @@ impl Memory {
         ((start as u64).wrapping_add_signed(offset), context)
     }
 
-    /// Only what is open has changed.
+    /// Asserts that only the open region has changed.
     fn check(self) {
         self.contexts.into_iter().for_each(table::remove);
         for (at, byte) in self.bytes.iter().enumerate() {
@@ -101,7 +101,7 @@ impl Memory {
     }
 }
 
-/// What the peer says.
+/// A message of the peer.
 #[derive(Clone, Debug)]
 enum Frame {
     Write(Target, i64, usize),
@@ -116,9 +116,9 @@ enum Frame {
     },
     /// Any head and body.
     Any([u8; 8], usize),
-    /// A frame that is cut: so many bytes of the one after it.
+    /// The first bytes of a frame, as many as the number says.
     Cut(usize, Box<Frame>),
-    /// What was said before.
+    /// The previous frame once more.
     Again,
 }
 
@@ -273,7 +273,7 @@ impl Honest {
         Ep::new(&self.pz, &self.work, &self.work, &self.connections, EpAttributes::default()).unwrap()
     }
 
-    /// An end point of its, connected with the peer.
+    /// Returns an end point that is connected with the peer.
     fn accepts(&self, peer: &mut Peer) -> Ep {
         let ep = self.ep();
         self.accepts_with(peer, &ep);
@@ -297,7 +297,7 @@ impl Honest {
         };
     }
 
-    /// One that takes its receives from a shared queue.
+    /// Returns an end point that takes its receives from a shared queue.
     fn ep_with(&self, srq: &Srq) -> Ep {
         let attributes = EpAttributes::default();
         Ep::with_srq(&self.pz, &self.work, &self.work, &self.connections, srq, attributes).unwrap()
@@ -322,7 +322,7 @@ fn meet(honest: &Honest, nic: &Nic, is_shared: bool, receives: usize, frames: &[
         };
         posted.map_err(|(error, _)| error).unwrap();
     }
-    // So that some answers are to something.
+    // Posts reads, so that some of the peer's answers have a request.
     for nth in 0..READS {
         let remote = RemoteMemory { address: 0, len: 16, context: 1 };
         ep.post_rdma_read(honest.lmr(16), remote, nth as u64, Flags::NONE)
@@ -353,7 +353,7 @@ fn meet(honest: &Honest, nic: &Nic, is_shared: bool, receives: usize, frames: &[
         assert!(matches!(event, Event::Dto(_)), "{event:?}");
         completions += 1;
     }
-    // What the peer has not taken of a shared queue stays there, for others.
+    // Receives that the peer has not taken of a shared queue stay there, for others.
     let left = srq.as_ref().map_or(0, Srq::posted);
     assert_eq!(completions + left, receives + READS);
     drop(srq);
@@ -391,7 +391,7 @@ fn prop_a_peer_over_udp_changes_only_what_is_open_to_it() {
     cases("udp", 40);
 }
 
-/// The tests above can tell: the right peer writes what is open.
+/// Proves that the tests above can fail: this peer writes to the open region.
 #[test]
 fn a_peer_reaches_what_is_open() {
     for transport in TRANSPORTS {

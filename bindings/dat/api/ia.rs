@@ -16,10 +16,10 @@ use super::error::{Error, Result};
 use crate::core::qos::Qos;
 use crate::core::{self, ep, memory};
 
-/// Private data of a connection request or its answer, in bytes.
+/// Most bytes of private data of a connection request or its answer.
 pub const MAX_PRIVATE_DATA: usize = core::ia::MAX_PRIVATE;
 
-/// An opened interface adapter: a transport, and whom it finds by which names (DAT 2.0: `DAT_IA`).
+/// An opened interface adapter: a transport, and the directory that finds peers by their names (DAT 2.0: `DAT_IA`).
 ///
 /// A clone is the same adapter. It closes when it and all objects that were made of it are gone: each object keeps what it
 /// was made of. All objects may be used by any thread.
@@ -37,7 +37,7 @@ impl Drop for Open {
     }
 }
 
-/// Where somebody waits for connections. It is a value: send it to whoever shall connect.
+/// Address of a service point. It is a plain value: the program may send it to the processes that shall connect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ServiceAddress {
     /// By a host's IP address and the connection qualifier there.
@@ -47,7 +47,7 @@ pub enum ServiceAddress {
         /// The connection qualifier.
         qualifier: u64,
     },
-    /// By the address of the NIC ([`Psp::address`](super::Psp::address)): nobody has to be asked where it is.
+    /// By the address of the NIC ([`Psp::address`](super::Psp::address)): no directory is asked.
     Nic {
         /// `NicAttributes::address`.
         nic: Vec<u8>,
@@ -85,7 +85,7 @@ impl Ia {
         Ia::over(nic, Some(names))
     }
 
-    /// Over a NIC that is open, for example that of a [`World`](udeck::World::nic). Service points are then found by
+    /// Makes an adapter of an open NIC, for example that of a [`World`](udeck::World::nic). Service points are then found by
     /// [`ServiceAddress::Nic`], which the program passes on. Does not block.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Ia {
         &self.0.core.name
     }
 
-    /// By which address others find this host (`dat_ia_query`, `ia_address_ptr`).
+    /// The address by which others find this host (`dat_ia_query`, `ia_address_ptr`).
     pub fn address(&self) -> IpAddr {
         ip_of(&self.0.core.address)
     }
@@ -117,14 +117,14 @@ impl Ia {
         self.0.core.max_transfer()
     }
 
-    /// Which quality a connection has that asks for this one (`dat_qos_supported`): the same, or [`Qos::BestEffort`] where the NIC knows
+    /// Returns the quality of a connection that asks for `asked` (`dat_qos_supported`): the same, or [`Qos::BestEffort`] where the NIC has
     /// no service levels.
     pub fn quality(&self, asked: Qos) -> Qos {
         self.0.core.quality(asked)
     }
 
-    /// More processes that wait than processors run on this host: then who waits yields instead of spinning. At first that is so where
-    /// there is one processor. May block for as long as another thread takes to look at the adapter, a tenth of a second at most.
+    /// Sets whether more processes wait than this host has processors: then a waiting thread yields instead of spinning. The default is true
+    /// on a host with one processor. May block while another thread polls the adapter, a tenth of a second at most.
     pub fn set_oversubscribed(&self, oversubscribed: bool) {
         self.0.core.progress.set_oversubscribed(oversubscribed);
     }
@@ -138,17 +138,17 @@ impl Ia {
         &self.0.core
     }
 
-    /// Whether both are one adapter.
+    /// Whether both are the same adapter.
     pub(super) fn is(&self, other: &Ia) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether it asks a directory where a qualifier is served.
+    /// Whether the adapter asks a directory where a qualifier is served.
     pub(super) fn has_directory(&self) -> bool {
         self.0.known.names.is_some()
     }
 
-    /// The host as the objects below know it.
+    /// The number that the objects in `core` know this host by.
     pub(super) fn host_of(&self, address: &ServiceAddress) -> Host {
         match address {
             ServiceAddress::Host { ip, .. } => of_ip(*ip),
@@ -174,7 +174,7 @@ struct Zone {
 }
 
 impl Pz {
-    /// A zone of that adapter (`dat_pz_create`).
+    /// Creates a zone of this adapter (`dat_pz_create`).
     pub fn new(ia: &Ia) -> Pz {
         Pz(Arc::new(Zone {
             core: Arc::new(memory::Pz { id: memory::next_zone(), handle: 0 }),
@@ -208,7 +208,7 @@ struct Known {
     by_nic: Mutex<HashMap<Host, Vec<u8>>>,
 }
 
-/// What the numbers of NICs begin with: no address of a host does.
+/// Prefix of the host numbers that stand for NICs. No host's address begins like this.
 const OF_NIC: &[u8; 12] = b"udeck nic:\0\0";
 
 impl Known {

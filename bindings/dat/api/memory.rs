@@ -23,7 +23,7 @@ use crate::core::memory::{self as table, Piece, Right, Triplet};
 /// Segments of a post.
 pub(super) type Triplets = SmallVec<[Triplet; 2]>;
 
-/// Bytes of the heap, owned as a pointer: others may have it, too.
+/// Bytes on the heap, owned as a pointer, because others may have the pointer, too.
 struct Bytes {
     at: NonNull<u8>,
     len: usize,
@@ -48,7 +48,7 @@ impl Bytes {
         unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(bytes.at.as_ptr(), bytes.len)) }
     }
 
-    /// Registers it.
+    /// Registers the bytes, and returns the memory context.
     fn register(&self, pz: &Pz, rights: u32) -> Result<u32> {
         let start = self.at.as_ptr().expose_provenance();
         let piece = Piece { named: start as u64, start, len: self.len, zone: pz.id(), rights, of: 0 };
@@ -65,20 +65,20 @@ impl Drop for Bytes {
 
 const CREATE: &str = "dat_lmr_create";
 
-/// Registered memory of the program's own: what is sent, received into, read into and written from (`DAT_LMR`). No peer
+/// Registered memory that only the program uses: source of sends and writes, destination of receives and reads (`DAT_LMR`). No peer
 /// reaches it.
 ///
-/// Posting moves it, and its [`Completion`](super::Completion) gives it back. So nobody reads or writes it meanwhile.
+/// Posting moves the memory, and its [`Completion`](super::Completion) gives it back. So nobody reads or writes it meanwhile.
 pub struct Lmr(Box<Held>);
 
-/// What a post moves: one word on the stack.
+/// Memory and cookie of a post, boxed so that a post moves one word.
 pub(super) struct Held {
-    /// Of what the next post names.
+    /// The part that the next post names.
     triplet: Triplet,
     pub cookie: u64,
-    /// What else is posted with it.
+    /// The next piece of memory in the same post.
     next: Option<Box<Held>>,
-    /// Ends its registration before its memory, which is dropped after this.
+    /// The registration; declared before `bytes`, so that it ends before the memory is dropped.
     _registered: Registration,
     bytes: Bytes,
     pz: Pz,
@@ -88,13 +88,13 @@ struct Registration(u32);
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Also what is bound to a part of it. The table's lock waits for whoever is inside.
+        // Removes bound windows of the region, too. The table's lock waits for an access that is under way.
         table::remove_with_parts(self.0);
     }
 }
 
 impl Lmr {
-    /// So many bytes, zeroed (`dat_lmr_create`, `DAT_MEM_TYPE_VIRTUAL`, with the local rights).
+    /// Allocates and registers `len` zeroed bytes (`dat_lmr_create`, `DAT_MEM_TYPE_VIRTUAL`, with the local rights).
     ///
     /// # Errors
     /// [`Error::Full`]: no more memory regions can be registered. [`Error::Length`]: above 4 GiB.
@@ -102,7 +102,7 @@ impl Lmr {
         Lmr::of(pz, vec![0; len].into_boxed_slice())
     }
 
-    /// Memory of the program's: its bytes stay, and where they lie.
+    /// Registers the program's memory. Its bytes keep their values and their address.
     ///
     /// # Errors
     /// As [`Lmr::new`]; the memory is dropped.
@@ -121,11 +121,11 @@ impl Lmr {
         })))
     }
 
-    /// Chooses the part that posts name, until the next call; at first that is all. A receive or a read fills it, a send or a write
-    /// takes it.
+    /// Chooses the part that posts name, until the next call; at first that is the whole memory. A receive or a read fills this part, a send
+    /// or a write takes its bytes from it.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: it is not within the memory; the choice stays.
+    /// [`Error::InvalidParameter`]: the part is not within the memory; the choice stays.
     pub fn select(&mut self, part: Range<usize>) -> Result {
         if part.start > part.end || part.end > self.0.bytes.len {
             let what = format!("part {part:?} of {} bytes", self.0.bytes.len);
@@ -148,7 +148,7 @@ impl Lmr {
         &self.0.pz
     }
 
-    /// Ends the registration, and gives the bytes (`dat_lmr_free`).
+    /// Ends the registration, and returns the bytes (`dat_lmr_free`).
     pub fn into_bytes(self) -> Box<[u8]> {
         let Held { _registered, bytes, .. } = *self.0;
         drop(_registered);
@@ -182,7 +182,7 @@ impl fmt::Debug for Lmr {
     }
 }
 
-/// What is posted in one piece of work, in this order (`local_iov`): one [`Lmr`], or several.
+/// The memory of one post: one [`Lmr`], or several in this order (`local_iov`).
 pub struct Iov(Box<Held>);
 
 impl From<Lmr> for Iov {
@@ -193,7 +193,7 @@ impl From<Lmr> for Iov {
 }
 
 impl<const N: usize> From<[Lmr; N]> for Iov {
-    /// Does not compile for no memory at all: there is always a first.
+    /// An empty array does not compile: there is always a first [`Lmr`].
     fn from(several: [Lmr; N]) -> Iov {
         const { assert!(N > 0, "an empty message has memory, too: select none of it") };
         let mut head: Option<Box<Held>> = None;
@@ -207,7 +207,7 @@ impl<const N: usize> From<[Lmr; N]> for Iov {
 }
 
 impl Iov {
-    /// The first, which most have alone. What else there is is dropped.
+    /// Returns the first [`Lmr`], which is the only one of most posts. The others are dropped.
     #[inline]
     pub fn into_lmr(self) -> Lmr {
         let mut held = self.0;
@@ -217,7 +217,7 @@ impl Iov {
         Lmr(held)
     }
 
-    /// All, in order.
+    /// Returns all, in order.
     pub fn into_vec(self) -> Vec<Lmr> {
         let mut all = Vec::new();
         let mut next = Some(self.0);
@@ -249,7 +249,7 @@ impl Iov {
         all
     }
 
-    /// Whether all is of that zone.
+    /// Whether all memory is of this zone.
     pub(super) fn is_of(&self, pz: &Pz) -> bool {
         let mut next = Some(&self.0);
         while let Some(held) = next {
@@ -261,13 +261,13 @@ impl Iov {
         true
     }
 
-    /// The only segment, if there are no others.
+    /// The segment of a post that has only one.
     #[inline]
     pub(super) fn single(&self) -> Option<Triplet> {
         self.0.next.is_none().then_some(self.0.triplet)
     }
 
-    /// Marks it for a post, of which it then is the cookie: whoever gets that as an event has it again.
+    /// Converts the memory to the cookie of a post. [`take_posted`] converts the cookie of the event back.
     #[inline]
     pub(super) fn into_cookie(mut self, cookie: u64) -> u64 {
         self.0.cookie = cookie;
@@ -281,16 +281,16 @@ impl fmt::Debug for Iov {
     }
 }
 
-/// What a rejected post gives back.
+/// Error of a refused post, and the memory, which is the program's again.
 pub type Refused = (Error, Iov);
 
-/// What was posted by that cookie of [`Iov::into_cookie`], and the program's cookie. To be called once,
-/// when the library is done with it: for the cookie of a completion that has been dequeued, or of a post that was refused. (This folder
-/// alone makes such cookies and gets such events.)
+/// Returns the memory that [`Iov::into_cookie`] made this cookie of, and the program's cookie. Call it once, when the library is done with
+/// the memory: for the cookie of a completion that has been dequeued, or of a post that was refused. (This folder alone makes such cookies
+/// and gets such events.)
 #[inline]
 pub(super) fn take_posted(cookie: u64) -> (Iov, u64) {
     // SAFETY: a box that nobody else has, as said above: an end point of this interface has one event, or one refusal, for each post,
-    // and a receive of a shared queue is taken from it once.
+    // and a receive of a shared queue is taken from the queue once.
     let held = unsafe { Box::from_raw(std::ptr::with_exposed_provenance_mut::<Held>(cookie as usize)) };
     let cookie = held.cookie;
     (Iov(held), cookie)
@@ -300,17 +300,17 @@ fn length(len: usize) -> Result<u32> {
     u32::try_from(len).map_err(|_| Error::Length { call: CREATE, len, room: u32::MAX as usize })
 }
 
-/// What peers may do with memory (`DAT_MEM_PRIV_REMOTE_READ_FLAG`, `DAT_MEM_PRIV_REMOTE_WRITE_FLAG`).
+/// Remote rights of memory (`DAT_MEM_PRIV_REMOTE_READ_FLAG`, `DAT_MEM_PRIV_REMOTE_WRITE_FLAG`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
-    /// RDMA reads.
+    /// Peers may read by RDMA.
     pub read: bool,
-    /// RDMA writes.
+    /// Peers may write by RDMA.
     pub write: bool,
 }
 
 impl Rights {
-    /// Nothing: peers reach it not at all.
+    /// No right: peers cannot reach the memory.
     pub const NONE: Rights = Rights { read: false, write: false };
     /// Reading.
     pub const READ: Rights = Rights { read: true, write: false };
@@ -325,22 +325,23 @@ impl Rights {
     }
 }
 
-/// Where a peer's memory is: what RDMA names (`DAT_RMR_TRIPLET`). A value: send it, in [16 bytes](RemoteMemory::to_bytes).
+/// Address of a peer's memory, as RDMA names it (`DAT_RMR_TRIPLET`). It is a plain value of [16 bytes](RemoteMemory::to_bytes) that the
+/// program may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMemory {
     /// The target address, which only its owner can interpret.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
     /// The RMR context.
     pub context: u32,
 }
 
 impl RemoteMemory {
-    /// A part of it.
+    /// Returns the address of a part.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: it is not within it.
+    /// [`Error::InvalidParameter`]: the part is not within the memory.
     pub fn part(self, part: Range<usize>) -> Result<RemoteMemory> {
         if part.start > part.end || part.end > self.len as usize {
             let what = format!("part {part:?} of {} bytes of remote memory", self.len);
@@ -353,7 +354,7 @@ impl RemoteMemory {
         })
     }
 
-    /// As bytes, little-endian, in the order of the fields.
+    /// Encodes the three fields in their order, little-endian.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.address.to_le_bytes());
@@ -362,7 +363,8 @@ impl RemoteMemory {
         bytes
     }
 
-    /// Of such bytes. Any are some place; whether it is memory of the peer's, the peer's adapter decides at each access.
+    /// Decodes bytes of [`to_bytes`](RemoteMemory::to_bytes). Any bytes decode to some address; the peer's adapter checks at each access whether
+    /// it is memory of the peer's.
     pub fn from_bytes(bytes: [u8; 16]) -> RemoteMemory {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let address = u64::from(word(0)) | u64::from(word(4)) << 32;
@@ -370,22 +372,23 @@ impl RemoteMemory {
     }
 }
 
-/// Memory that peers may read and write by RDMA, at any moment (an LMR with remote rights). So
-/// there is no slice of it, only copies. A clone is the same memory, and keeps it.
+/// Memory that peers may read and write by RDMA at any moment (an LMR with remote rights). So the program gets copies of it, and no slice.
+/// A clone is the same memory, and keeps it.
 #[derive(Clone)]
 pub struct SharedLmr(Arc<Shared>);
 
 struct Shared {
     context: u32,
     rights: Rights,
-    /// Ends before the memory.
+    /// The registration; it ends before the memory is dropped.
     registered: Registration,
     bytes: Bytes,
     pz: Pz,
 }
 
 impl SharedLmr {
-    /// So many bytes, zeroed, that peers of end points of this zone reach by [`SharedLmr::remote`] (`dat_lmr_create` with remote rights).
+    /// Allocates and registers `len` zeroed bytes (`dat_lmr_create` with remote rights). Peers of end points of this zone reach them by
+    /// [`SharedLmr::remote`].
     ///
     /// # Errors
     /// As [`Lmr::new`].
@@ -393,7 +396,7 @@ impl SharedLmr {
         SharedLmr::of(pz, vec![0; len].into_boxed_slice(), rights)
     }
 
-    /// Memory of the program's: its bytes stay.
+    /// Registers the program's memory. Its bytes keep their values.
     ///
     /// # Errors
     /// As [`Lmr::new`].
@@ -406,17 +409,17 @@ impl SharedLmr {
         Ok(SharedLmr(Arc::new(Shared { context, rights, registered, bytes, pz: pz.clone() })))
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.0.bytes.len
     }
 
-    /// Whether it has none.
+    /// Whether the memory has no byte.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What peers may do with it by [`SharedLmr::remote`].
+    /// The rights that peers have by [`SharedLmr::remote`].
     pub fn rights(&self) -> Rights {
         self.0.rights
     }
@@ -426,13 +429,13 @@ impl SharedLmr {
         &self.0.pz
     }
 
-    /// What a peer needs to reach it.
+    /// The address that a peer needs for RDMA to this memory.
     pub fn remote(&self) -> RemoteMemory {
         let Triplet { address, len, key: context } = self.triplet();
         RemoteMemory { address, len, context }
     }
 
-    /// A part of it, for a window with such rights.
+    /// Describes a part of the memory, for a window with these rights.
     pub(super) fn piece(&self, call: &'static str, part: Range<usize>, rights: Rights) -> Result<Piece> {
         if part.is_empty() || part.end > self.len() {
             let what = format!("part {part:?} of {} bytes of memory", self.len());
@@ -459,7 +462,7 @@ impl SharedLmr {
     /// Copies `to.len()` bytes out, as they are at this moment.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: beyond its end.
+    /// [`Error::InvalidParameter`]: the bytes reach beyond the end of the memory.
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Result {
         self.check("reading shared memory", offset, to.len())?;
         // SAFETY: within memory that stays as long as this; peers and other threads write there at the same time by such copies only,
@@ -471,7 +474,7 @@ impl SharedLmr {
     /// Copies `from` in. A peer or a thread that reads at this moment may see a part of it.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: beyond its end.
+    /// [`Error::InvalidParameter`]: the bytes reach beyond the end of the memory.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result {
         self.check("writing shared memory", offset, from.len())?;
         // SAFETY: as above.
@@ -479,10 +482,10 @@ impl SharedLmr {
         Ok(())
     }
 
-    /// Ends what peers may do, waits until none is inside, and gives the bytes (`dat_lmr_free`).
+    /// Ends the peers' rights, waits for an access that is under way, and returns the bytes (`dat_lmr_free`).
     ///
     /// # Errors
-    /// It comes back if there are other clones of it, or an [`Rmr`](super::Rmr) is bound to it.
+    /// The memory comes back if there are other clones of it, or an [`Rmr`](super::Rmr) is bound to it.
     pub fn into_bytes(self) -> Result<Box<[u8]>, SharedLmr> {
         let Shared { registered, bytes, .. } = Arc::try_unwrap(self.0).map_err(SharedLmr)?;
         drop(registered); // whoever is inside has the table locked, which this waits for

@@ -45,17 +45,17 @@ impl ConnectionRequest {
         self.qualifier
     }
 
-    /// Where the asker says that it is (`remote_ia_address`).
+    /// The address that the asker gives as its own (`remote_ia_address`).
     pub fn peer(&self) -> IpAddr {
         self.peer
     }
 
-    /// What the asker sent along: up to [`MAX_PRIVATE_DATA`] bytes (`dat_cr_query`).
+    /// The asker's private data: up to [`MAX_PRIVATE_DATA`] bytes (`dat_cr_query`).
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Says no, with data for the asker (`dat_cr_reject`). Does not block.
+    /// Rejects the request, with data for the asker (`dat_cr_reject`). Does not block.
     ///
     /// # Errors
     /// [`Error::Length`]: more than [`MAX_PRIVATE_DATA`] bytes. Then the asker gets none of them.
@@ -68,12 +68,12 @@ impl ConnectionRequest {
         if fits { Ok(()) } else { Err(Error::Length { call: "dat_cr_reject", len, room }) }
     }
 
-    /// For whoever answers it.
+    /// The slot of the request, which an answer needs. `None`: it was answered.
     pub(super) fn slot(&self) -> Option<&'static Slot<Cr>> {
         self.slot
     }
 
-    /// It was answered.
+    /// Marks the request as answered, so that dropping it rejects nothing.
     pub(super) fn answered(mut self) {
         self.slot = None;
     }

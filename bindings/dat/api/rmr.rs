@@ -1,7 +1,7 @@
 //! Remote memory regions: windows that are opened to peers, and closed, in order with other work.
 //!
-//! A post moves the region, as it moves memory, and its event gives it back. Meanwhile it waits here, by its ticket, with what it was
-//! bound to before: a peer may reach that until the bind's turn.
+//! A post moves the region, as it moves memory, and its event gives it back. Between the two the region waits in [`POSTED`] by its ticket,
+//! with the window that it had before: a peer may reach that window until the bind's turn.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,18 +29,18 @@ pub struct Rmr {
     window: Option<Window>,
 }
 
-/// What it is bound to. Dropped, peers reach it no more.
+/// Binding of a region to memory. Dropping it ends the peers' access.
 pub(super) struct Window {
     remote: RemoteMemory,
-    /// Goes after the window.
+    /// The memory, which is dropped after the window has ended.
     _memory: SharedLmr,
 }
 
 impl Window {
-    /// One that opens when its bind has its turn.
+    /// Reserves a window. Its bind opens it, in its turn.
     ///
     /// # Errors
-    /// The part is none of the memory's, or no region is left.
+    /// The part is empty or not within the memory, or the table of regions is full.
     fn reserve(memory: &SharedLmr, part: Range<usize>, rights: Rights) -> Result<Window> {
         let piece = memory.piece(BIND, part, rights)?;
         let full = |_| Error::Full { call: BIND, what: "the table of memory regions" };
@@ -63,18 +63,18 @@ struct Posted {
     cookie: u64,
 }
 
-/// By their tickets, which are the cookies below.
+/// Binds under way, by their tickets; a ticket is the bind's cookie in `core`.
 static POSTED: LazyLock<Mutex<HashMap<u64, Posted>>> = LazyLock::new(Mutex::default);
 
 pub(super) const BIND: &str = "dat_rmr_bind";
 
 impl Rmr {
-    /// One that is bound to nothing (`dat_rmr_create`).
+    /// Creates a region that is bound to nothing (`dat_rmr_create`).
     pub fn new(pz: &Pz) -> Rmr {
         Rmr { id: RmrId(id::next()), pz: pz.clone(), window: None }
     }
 
-    /// Which one it is.
+    /// The number of this region, unique in this process.
     pub fn id(&self) -> RmrId {
         self.id
     }
@@ -84,16 +84,16 @@ impl Rmr {
         &self.pz
     }
 
-    /// What a peer reaches by it (`dat_rmr_query`). `None`: nothing, because it is not bound, or a peer has ended that.
+    /// The address by which a peer reaches the bound memory (`dat_rmr_query`). `None`: the region is not bound, or a peer has ended the binding.
     pub fn remote(&self) -> Option<RemoteMemory> {
         let remote = self.window.as_ref()?.remote;
         table::find(remote.context).map(|_| remote)
     }
 
-    /// Binds it by `post`, which gets the operation and the ticket, and what peers then name. Without memory it is unbound.
+    /// Binds the region by `post`, which gets the operation and the ticket. Returns the address for peers. Without memory the region is unbound.
     ///
     /// # Errors
-    /// It comes back as it was.
+    /// The region comes back as it was.
     pub(super) fn bind(
         mut self,
         to: Option<(&SharedLmr, Range<usize>, Rights)>,
@@ -117,7 +117,7 @@ impl Rmr {
         let operation = Operation::Bind { rmr: self.id.0 as usize, old, new };
         let before = std::mem::replace(&mut self.window, window);
         let ticket = id::next();
-        // Before the post: another thread may have the event at once.
+        // Inserted before the post: another thread may have the event at once.
         POSTED.lock().insert(ticket, Posted { rmr: self, before, cookie });
         post(operation, ticket).map(|()| remote).map_err(|code| {
             let refused = POSTED.lock().remove(&ticket);
@@ -130,7 +130,7 @@ impl Rmr {
     }
 }
 
-/// What was bound with that ticket, and the program's cookie. If the bind has failed, it is bound to nothing.
+/// Returns the region of the bind with this ticket, and the program's cookie. After a failed bind the region is bound to nothing.
 pub(super) fn take_bound(ticket: u64, has_succeeded: bool) -> Option<(Rmr, u64)> {
     let posted = POSTED.lock().remove(&ticket);
     let Posted { mut rmr, before, cookie } = posted?;

@@ -11,8 +11,8 @@ use crate::core::code::{Code, Sub};
 use crate::core::service::ServicePoint;
 use crate::core::state::EpEvent;
 
-/// A public service point: who asks for a connection there comes to its dispatcher as a [`ConnectionRequest`](super::ConnectionRequest)
-/// (`DAT_PSP`). Dropped, it listens no more.
+/// A public service point: connection requests to its qualifier come to its dispatcher as [`ConnectionRequest`](super::ConnectionRequest)s
+/// (`DAT_PSP`). A dropped service point listens no more.
 pub struct Psp {
     id: ServiceId,
     point: ServicePoint,
@@ -23,7 +23,7 @@ pub struct Psp {
 const FREE: std::ops::RangeInclusive<u64> = 49152..=65535;
 
 impl Psp {
-    /// Listens at that qualifier of this host (`dat_psp_create`).
+    /// Listens at this qualifier of this host (`dat_psp_create`).
     ///
     /// # Errors
     /// [`Error::QualifierInUse`]; [`Error::Unavailable`]: the directory cannot be reached.
@@ -36,7 +36,7 @@ impl Psp {
         Ok(Psp { id: ServiceId(number), point, evd: evd.clone() })
     }
 
-    /// Listens at a qualifier that nobody has, of 49152 to 65535 (`dat_psp_create_any`).
+    /// Listens at a free qualifier of 49152 to 65535 (`dat_psp_create_any`).
     ///
     /// # Errors
     /// [`Error::QualifierInUse`]: all are in use; [`Error::Unavailable`].
@@ -53,7 +53,7 @@ impl Psp {
         Err(Error::QualifierInUse { call: "dat_psp_create_any", qualifier: last })
     }
 
-    /// Which one it is: requests name it.
+    /// The number of this service point, which its requests carry.
     pub fn id(&self) -> ServiceId {
         self.id
     }
@@ -68,7 +68,7 @@ impl Psp {
         self.evd.ia()
     }
 
-    /// Where it is, by its NIC: for whoever gets it from the program.
+    /// The address of the service point, by its NIC. The program passes it on.
     pub fn address(&self) -> ServiceAddress {
         address(self.ia(), self.qualifier())
     }
@@ -89,7 +89,7 @@ fn refused(call: &'static str, qualifier: u64, code: Code) -> Error {
     }
 }
 
-/// A reserved service point: it takes one connection request, for one end point (`DAT_RSP`). Whoever asks later is refused.
+/// A reserved service point: it takes one connection request, for one end point (`DAT_RSP`). Later requests are refused.
 ///
 /// The end point is [`Reserved`](super::EpState::Reserved) until the request comes, and [`TentativePending`](super::EpState::TentativePending) until it is
 /// answered: it alone [accepts](Ep::accept) it. A refusal makes it reserved again. Dropped, the service point listens no more, and frees an end point
@@ -102,10 +102,10 @@ pub struct Rsp {
 }
 
 impl Rsp {
-    /// Listens at that qualifier of this host, for this end point (`dat_rsp_create`). The request comes to the dispatcher.
+    /// Listens at this qualifier of this host, for this end point (`dat_rsp_create`). The request comes to the dispatcher.
     ///
     /// # Errors
-    /// [`Error::InvalidState`] unless it is unconnected; [`Error::InvalidParameter`]: end point and dispatcher are of two adapters;
+    /// [`Error::InvalidState`] unless the end point is unconnected; [`Error::InvalidParameter`]: end point and dispatcher are of two adapters;
     /// [`Error::QualifierInUse`]; [`Error::Unavailable`]: the directory cannot be reached.
     pub fn new(qualifier: u64, evd: &Evd, ep: &Ep) -> Result<Rsp> {
         const CALL: &str = "dat_rsp_create";
@@ -124,7 +124,7 @@ impl Rsp {
         }
     }
 
-    /// Which one it is: the request names it.
+    /// The number of this service point, which its request carries.
     pub fn id(&self) -> ServiceId {
         self.id
     }
@@ -134,7 +134,7 @@ impl Rsp {
         self.point.qualifier
     }
 
-    /// The end point that it is for.
+    /// The end point that the service point is for.
     pub fn ep(&self) -> EpId {
         self.ep
     }
@@ -144,7 +144,7 @@ impl Rsp {
         self.evd.ia()
     }
 
-    /// Where it is, by its NIC: for whoever gets it from the program.
+    /// The address of the service point, by its NIC. The program passes it on.
     pub fn address(&self) -> ServiceAddress {
         address(self.ia(), self.qualifier())
     }

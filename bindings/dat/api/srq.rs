@@ -15,8 +15,8 @@ use crate::core::srq::{self, Receive};
 
 /// Receives that end points share: each message takes the oldest, whichever end point it came to (`DAT_SRQ`). A clone is the same queue.
 ///
-/// An end point has one if it is made [with it](super::Ep::with_srq). The [`Completion`](super::Completion) comes to that end point's dispatcher
-/// for receives, and gives the memory back. When the queue and all of its end points have gone, what is still posted is dropped.
+/// An end point that is made [with the queue](super::Ep::with_srq) takes its receives from it. The [`Completion`](super::Completion) comes to that
+/// end point's dispatcher for receives, and gives the memory back. When the queue and all of its end points have gone, posted receives are dropped.
 #[derive(Clone)]
 pub struct Srq(Arc<Queue>);
 
@@ -27,13 +27,13 @@ struct Queue {
 }
 
 impl Srq {
-    /// A queue for so many receives, 1 to 1,048,576, of memory of this zone (`dat_srq_create`). End points may be of another one.
+    /// Creates a queue for `room` receives, 1 to 1,048,576, of memory of this zone (`dat_srq_create`). End points may be of another zone.
     ///
-    /// Its low watermark is told to the adapter's asynchronous dispatcher, which has to be
-    /// [there](super::Evd::take_asynchronous) before.
+    /// The adapter's asynchronous dispatcher gets the queue's low-watermark event. It has to be
+    /// [set](super::Evd::take_asynchronous) before.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: the number is out of range.
+    /// [`Error::InvalidParameter`]: `room` is out of range.
     pub fn new(pz: &Pz, room: usize) -> Result<Srq> {
         check_room("dat_srq_create", room)?;
         let number = id::next();
@@ -42,7 +42,7 @@ impl Srq {
         Ok(Srq(Arc::new(Queue { id: SrqId(number), core, pz: pz.clone() })))
     }
 
-    /// Which one it is.
+    /// The number of this queue, unique in this process.
     pub fn id(&self) -> SrqId {
         self.0.id
     }
@@ -52,7 +52,7 @@ impl Srq {
         &self.0.pz
     }
 
-    /// A place for a message (`dat_srq_post_recv`). A message that is longer breaks the connection that it came by.
+    /// Posts memory for one incoming message (`dat_srq_post_recv`). A longer message breaks the connection that it came by.
     ///
     /// # Errors
     /// The memory comes back with [`Error::Full`], with [`Error::Protection`] if it is of another zone than the queue, or with
@@ -79,20 +79,20 @@ impl Srq {
         Ok(())
     }
 
-    /// Receives that are posted and not taken (`dat_srq_query`, `available_dto_count`).
+    /// Number of receives that are posted and not taken (`dat_srq_query`, `available_dto_count`).
     pub fn posted(&self) -> usize {
         self.0.core.counts().0
     }
 
-    /// How many there may be (`max_recv_dtos`).
+    /// Most receives that may be posted (`max_recv_dtos`).
     pub fn room(&self) -> usize {
         self.0.core.counts().1
     }
 
-    /// Changes how many there may be (`dat_srq_resize`).
+    /// Changes how many receives may be posted (`dat_srq_resize`).
     ///
     /// # Errors
-    /// [`Error::InUse`]: more are posted. [`Error::InvalidParameter`]: the number is out of range.
+    /// [`Error::InUse`]: more are posted. [`Error::InvalidParameter`]: `room` is out of range.
     pub fn resize(&self, room: usize) -> Result {
         const CALL: &str = "dat_srq_resize";
         check_room(CALL, room)?;
@@ -100,12 +100,12 @@ impl Srq {
         self.0.core.resize(room).map_err(in_use)
     }
 
-    /// Once fewer than so many receives are left, the asynchronous dispatcher gets
-    /// [`LowWatermark`](super::Asynchronous::LowWatermark): at once, if there are fewer already. Then it has to be set again
-    /// (`dat_srq_set_lw`). 0: never.
+    /// Sets the low watermark. Once fewer than `low` receives are left, the asynchronous dispatcher gets
+    /// [`LowWatermark`](super::Asynchronous::LowWatermark): at once, if there are fewer already. The watermark is spent by its event, and has to be
+    /// set again (`dat_srq_set_lw`). 0: never.
     ///
     /// # Errors
-    /// [`Error::InvalidParameter`]: more than there is room for.
+    /// [`Error::InvalidParameter`]: `low` is more than there is room for.
     pub fn set_low_watermark(&self, low: usize) -> Result {
         let room = self.room();
         if low > room {
@@ -133,7 +133,7 @@ impl Drop for Queue {
         if is_forked() {
             return; // the memory is the parent's to give back
         }
-        // Its end points keep it, so nobody takes from it any more.
+        // The end points keep the queue: when it is dropped, nobody takes from it any more.
         self.core.set_low(0);
         while let Some(receive) = self.core.take() {
             drop(take_posted(receive.cookie));

@@ -44,7 +44,7 @@ fn request(evd: &Evd) -> ConnectionRequest {
     }
 }
 
-/// What became of that end point's connection.
+/// Takes the next event, and returns the change of that end point's connection.
 fn told(evd: &Evd, ep: &Ep) -> Connection {
     match next(evd) {
         Event::Connection { ep: of, what } if of == ep.id() => what,

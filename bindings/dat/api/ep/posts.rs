@@ -1,4 +1,4 @@
-//! What is posted to an end point: sends, receives, RDMA, and binds.
+//! Posting to an end point: sends, receives, RDMA, and binds.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ impl Ep {
         }
     }
 
-    /// As [`Ep::post_send`], with flags.
+    /// Like [`Ep::post_send`], with flags.
     ///
     /// # Errors
     /// As [`Ep::post_send`].
@@ -50,7 +50,7 @@ impl Ep {
         self.post("dat_ep_post_send_with_invalidate", operation, iov.into(), cookie, flags, usize::MAX)
     }
 
-    /// A place for a message (`dat_ep_post_recv`). A message that is longer breaks the connection.
+    /// Posts memory for one incoming message (`dat_ep_post_recv`). A longer message breaks the connection.
     ///
     /// # Errors
     /// The memory comes back with [`Error::Full`] or [`Error::InvalidParameter`]. The latter also if it has a shared queue:
@@ -167,7 +167,7 @@ impl Ep {
         }
     }
 
-    /// What was refused has not been posted: it is the program's again.
+    /// Returns the error and the memory of a refused post, which belongs to the program again.
     #[cold]
     fn refused(&self, call: &'static str, code: Code, posted: u64) -> Refused {
         let iov = take_posted(posted).0;

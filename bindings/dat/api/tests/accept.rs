@@ -11,7 +11,7 @@ use super::super::hostile::Peer;
 use super::*;
 use crate::core::wire::Greeting;
 
-/// What holds up the first accept: the transport has answered the peer, and does not return.
+/// Holds up the first accept: the transport has answered the peer, and its call does not return.
 struct Gate {
     reached: Receiver<()>,
     open: Sender<()>,
@@ -49,7 +49,7 @@ impl Accepting {
         Accepting { pz, evd, psp }
     }
 
-    /// With a receive.
+    /// Returns an end point with one posted receive.
     fn ep(&self) -> Ep {
         let ep = Ep::new(&self.pz, &self.evd, &self.evd, &self.evd, EpAttributes::default()).unwrap();
         ep.post_receive(Lmr::of(&self.pz, vec![0; 8].into()).unwrap(), 1)
@@ -58,7 +58,7 @@ impl Accepting {
         ep
     }
 
-    /// Waits until so many requests have come that nobody has answered.
+    /// Waits until `count` unanswered requests have come.
     fn has_requests(&self, count: usize) {
         let (until, evd) = (Deadline::after(LIMIT), self.evd.core());
         while evd.requests.load(std::sync::atomic::Ordering::Relaxed) < count {
@@ -77,7 +77,7 @@ impl Accepting {
     }
 }
 
-/// A peer that says to be this process asks for a connection, and sends a message when it has that.
+/// Starts a peer that claims to be this process: it asks for a connection, and sends a message over it.
 fn asks<'scope>(
     scope: &'scope Scope<'scope, '_>,
     to: &'scope Psp,
@@ -105,7 +105,7 @@ fn a_slow_accept_holds_up_no_other_process() {
             let asked = request(&there.evd);
             scope.spawn(|| first.accept(asked, b"").map_err(|(error, _)| error).unwrap());
             gate.wait();
-            // It knows of its connection, which is not told here yet, and asks for another one.
+            // The peer knows of its connection, which this side has not reported yet, and asks for another one.
             let _one = one.join().unwrap();
             let again = asks(scope, &there.psp, Peer::new(&near), 1, b"again");
             there.has_requests(1);
@@ -131,7 +131,7 @@ fn a_slow_accept_holds_up_no_other_process() {
     }
 }
 
-/// Who takes the end point another way does not wait for the accept, and hears of no connection.
+/// Disconnecting an end point does not wait for its accept, and no connection is reported.
 #[test]
 fn an_end_point_that_accepts_slowly_can_be_disconnected() {
     for transport in TRANSPORTS {
@@ -152,7 +152,7 @@ fn an_end_point_that_accepts_slowly_can_be_disconnected() {
             let Event::Dto(flushed) = next(&there.evd) else { panic!("{transport}: the receive is flushed") };
             assert_eq!((flushed.ep, flushed.status), (first.id(), Status::Flushed));
             assert_eq!(told(&there.evd, &first), Connection::Disconnected, "{transport}");
-            // What the peer does waits no more.
+            // Events of this peer wait no more.
             let again = asks(scope, &there.psp, Peer::new(&near), 1, b"again");
             let asked = request(&there.evd);
             assert_eq!(asked.private_data(), b"again", "{transport}");

@@ -132,7 +132,7 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     memory.into_bytes().unwrap();
 }
 
-/// What was bound before is reached until the next bind's turn: that waits behind a read.
+/// Memory that was bound before is reached until the next bind's turn, which waits behind a read.
 #[test]
 fn memory_stays_until_the_bind_that_ends_it_is_over() {
     for transport in TRANSPORTS {

@@ -108,7 +108,7 @@ fn the_end_of_an_old_service_point_leaves_the_next_one_its_end_point() {
     assert_eq!(serves.ep.state(), EpState::Unconnected);
 }
 
-/// Whoever asks while the dispatcher is full asks again. The service point has its request then, and not before.
+/// A request that meets a full dispatcher is repeated. The service point has its request then, and not before.
 #[test]
 fn a_full_dispatcher_leaves_the_service_point_its_request() {
     let (serves, rsp) = reserved("shm", 30);
@@ -118,7 +118,7 @@ fn a_full_dispatcher_leaves_the_service_point_its_request() {
     }
     let asks = end(&nic("shm"));
     asks.ep.connect(&rsp.address(), LIMIT, b"").unwrap();
-    // Until it has been refused for now, at least once.
+    // Long enough for the request to be refused for now at least once.
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(asks.ep.state(), EpState::ActivePending);
     for _ in 0..told {
