@@ -25,34 +25,34 @@ struct Qos;
 #[doc = include_str!("../docs/traces.md")]
 struct Traces;
 
-#[doc = include_str!("deck/examples/group.md")]
+#[doc = include_str!("../crates/deck/examples/group.md")]
 struct Group;
 
-#[doc = include_str!("deck/examples/world.md")]
+#[doc = include_str!("../crates/deck/examples/world.md")]
 struct World;
 
-#[doc = include_str!("deck/examples/mailbox.md")]
+#[doc = include_str!("../crates/deck/examples/mailbox.md")]
 struct Mailbox;
 
-#[doc = include_str!("deck/examples/postbox.md")]
+#[doc = include_str!("../crates/deck/examples/postbox.md")]
 struct Postbox;
 
-#[doc = include_str!("deck/examples/buf.md")]
+#[doc = include_str!("../crates/deck/examples/buf.md")]
 struct Buf;
 
-#[doc = include_str!("deck/examples/received.md")]
+#[doc = include_str!("../crates/deck/examples/received.md")]
 struct Received;
 
-#[doc = include_str!("deck/examples/message.md")]
+#[doc = include_str!("../crates/deck/examples/message.md")]
 struct Message;
 
-#[doc = include_str!("deck/examples/shared_segment.md")]
+#[doc = include_str!("../crates/deck/examples/shared_segment.md")]
 struct SharedSegment;
 
-#[doc = include_str!("deck/examples/shared_mutex.md")]
+#[doc = include_str!("../crates/deck/examples/shared_mutex.md")]
 struct SharedMutex;
 
-#[doc = include_str!("deck/examples/semaphore.md")]
+#[doc = include_str!("../crates/deck/examples/semaphore.md")]
 struct Semaphore;
 
 #[doc = include_str!("../docs/services.md")]

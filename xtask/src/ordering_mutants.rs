@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-/// Folder of the sync points, and of the package whose models cover them.
-const FOLDER: &str = "crates/sys";
+/// Folder of the sync points. The models of its package cover them.
+const FOLDER: &str = "crates/sys/sync";
 const MARK: &str = "// SYNC POINT ";
 /// Largest distance in lines from a mark to its marked line.
 const WITHIN_LINES: usize = 3;
@@ -128,7 +128,14 @@ fn weaken_line(line: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::weaken;
+    use super::{sync_points, weaken};
+    use crate::workspace::Workspace;
+
+    #[test]
+    fn the_library_has_sync_points() {
+        let root = Workspace::load().unwrap().root;
+        assert!(sync_points(&root).unwrap().len() > 20);
+    }
 
     #[test]
     fn each_mark_weakens_its_own_line() {

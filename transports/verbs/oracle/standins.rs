@@ -144,6 +144,6 @@ pub fn layouts() -> Vec<Layout> {
 /// Constants of the header, and the stand-in's expressions for them.
 pub fn constants() -> Vec<(String, String)> {
     let texts: [&str; 2] =
-        [include_str!("../../../tests/mock-verbs/abi/constants.rs"), include_str!("../standin/abi/cm.rs")];
+        [include_str!("../../../tests/mock-verbs/abi/constants.rs"), include_str!("../../../tests/mock-verbs/abi/cm.rs")];
     texts.into_iter().flat_map(|text| constants_of(text, |_| None)).collect()
 }

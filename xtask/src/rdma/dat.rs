@@ -124,7 +124,7 @@ mod tests {
     /// A name that fits nothing would leave out nothing, and a night would run nothing for it.
     #[test]
     fn what_is_left_out_is_in_the_list_of_programs() {
-        let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/dat/programs.rs");
+        let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bindings/dat/programs.rs");
         let list = fs::read_to_string(list).unwrap();
         for name in LONG.iter().chain(&OFTEN) {
             let last = name.rsplit("::").next().unwrap();
