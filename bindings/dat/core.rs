@@ -1,16 +1,16 @@
-//! uDAPL's objects, without C: what the provider's calls are made of.
+//! uDAPL's objects, without C: the provider's calls are made of them.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `state.rs` | an end point's states: which call is allowed, what each event leads to |
 //! | `ep.rs` | end points: queues, RDMA, the connection as the state sees it |
-//! | `service.rs` | service points, connection requests, and who asks for a connection |
-//! | `evd.rs`, `cno.rs`, `agent.rs`, `event.rs` | event dispatchers, what waits for several, who is called then, and events |
+//! | `service.rs` | service points, connection requests, and attempts to connect |
+//! | `evd.rs`, `cno.rs`, `agent.rs`, `event.rs` | event dispatchers, waits for several, functions that are called then, and events |
 //! | `ia.rs` | an interface adapter; `udeck-rdma` moves its end points on |
 //! | `memory.rs` | registered memory, by its contexts |
 //! | `srq.rs`, `ring.rs` | receives, shared or not; the queue that posts and events go through |
 //! | `qos.rs` | qualities of service, and their levels |
-//! | `wire.rs` | what the two ends of a connection say while it is made |
+//! | `wire.rs` | the messages of the connection handshake |
 //! | `slot.rs`, `code.rs`, `address.rs` | handles, error codes, addresses |
 
 pub mod address;

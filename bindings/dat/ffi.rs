@@ -1,4 +1,4 @@
-//! The C side: what the registry calls.
+//! The C side: functions that the registry calls.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -26,7 +26,7 @@ use crate::core::evd::Evd;
 use crate::core::ia::Ia;
 use crate::core::slot::Pool;
 
-/// `DAT_PROVIDER` of that name for this transport, as the registry gets it: for `bindings/dat/paths`, which calls as programs in C do.
+/// The `DAT_PROVIDER` of this name for a transport, as the registry gets it: for `bindings/dat/paths`, which calls as programs in C do.
 pub fn provider_table(name: &str, transport: &str) -> Option<*const ()> {
     provider::load(name, transport, 0).map(|provider| std::ptr::from_ref(provider).cast())
 }
@@ -52,15 +52,15 @@ unsafe fn put<T>(to: *mut T, value: T) {
     }
 }
 
-/// An out-parameter that has to be there.
+/// Checks an out-parameter, argument `nth` of the call, for NULL.
 fn some<T>(pointer: *mut T, nth: u32) -> Result<*mut T> {
     if pointer.is_null() { Err(Code::argument(nth)) } else { Ok(pointer) }
 }
 
-/// So many bytes of the program's.
+/// Borrows `len` bytes of the program's.
 ///
 /// # Safety
-/// Valid for reading so many bytes, unless that is refused.
+/// Valid for reading `len` bytes, unless that is refused.
 unsafe fn bytes<'a>(at: *const u8, len: i32, nth: u32) -> Result<&'a [u8]> {
     match usize::try_from(len) {
         Err(_) => Err(Code::argument(nth)),
@@ -80,12 +80,12 @@ unsafe fn object<T: Clone>(pool: &Pool<T>, handle: usize, sub: Sub) -> Result<T>
     unsafe { pool.find(handle) }.and_then(|slot| slot.get()).ok_or(Code::INVALID_HANDLE.of(sub))
 }
 
-/// What a call names together is of one adapter.
+/// Checks that two objects are of one adapter.
 fn same(ia: &Arc<Ia>, others: &Arc<Ia>, sub: Sub) -> Result {
     if Arc::ptr_eq(ia, others) { Ok(()) } else { Err(Code::INVALID_HANDLE.of(sub)) }
 }
 
-/// An event dispatcher of that adapter, or none for NULL. It has to have the stream.
+/// The event dispatcher of a handle, or none for NULL. It has to be of this adapter, and to have the stream.
 ///
 /// # Safety
 /// As [`object`].

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use udeck_directory::address::{Host, ip_of, of_ip};
 
-/// A `sockaddr_in` or `sockaddr_in6`, at a place that the program may look at.
+/// A `sockaddr_in` or `sockaddr_in6`, which the program may read by a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(8))]
 pub struct SockAddr([u8; SockAddr::LEN]);
 
-/// An address that the program has a pointer to, while the library may set another one.
+/// An address that the library may change while the program reads it by a pointer.
 #[derive(Debug, Default)]
 #[repr(C, align(8))]
 pub struct SharedSockAddr([AtomicU64; SockAddr::LEN.div_ceil(8)]);
@@ -29,7 +29,7 @@ const INET: u16 = libc::AF_INET as u16;
 const INET6: u16 = libc::AF_INET6 as u16;
 
 impl SockAddr {
-    /// Bytes of the longer one.
+    /// Bytes of the longer structure.
     pub const LEN: usize = size_of::<libc::sockaddr_in6>();
 
     pub fn of(host: &Host) -> SockAddr {
@@ -47,7 +47,7 @@ impl SockAddr {
         SockAddr(bytes)
     }
 
-    /// How many bytes of an address of that family are read; `None`: of no family that we know.
+    /// Bytes of an address of this family; `None`: the family is unknown.
     pub fn len_of(family: u16) -> Option<usize> {
         match family {
             INET => Some(size_of::<libc::sockaddr_in>()),
@@ -56,7 +56,7 @@ impl SockAddr {
         }
     }
 
-    /// The host that such bytes name.
+    /// The host of a `sockaddr_in` or `sockaddr_in6`.
     pub fn host(bytes: &[u8]) -> Option<Host> {
         let family = u16::from_ne_bytes(*bytes.first_chunk()?);
         let ip: IpAddr = match family {

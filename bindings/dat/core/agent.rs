@@ -1,10 +1,10 @@
 //! Agents of consumer notification objects: functions of the program's, each called on a thread of its own.
 //!
-//! News of an event dispatcher wait once for the agent, however many events they stand for: an agent that does not return holds up
-//! no memory. An agent that is replaced, or whose object goes, is not called any more, and who takes it away waits for a call that
-//! has begun, unless the call itself does it. What it had yet to hear the next one hears.
+//! An event dispatcher waits once for the agent, however many events it has: an agent that does not return holds up
+//! no memory. An agent that is replaced, or whose object goes, is not called any more. The thread that removes it waits for a call that
+//! has begun, unless that call itself removes it. The next agent is called with the dispatchers that were still waiting.
 //!
-//! An agent that panics is called again with the next news, as every function of the program's that this library calls.
+//! An agent that panics is called again at the next notification, as every function of the program's that this library calls.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,13 +16,13 @@ use parking_lot::{Condvar, Mutex};
 use udeck::via::Deadline;
 use udeck::via::thread::{self, Callback};
 
-/// Called with the event dispatcher that has news.
+/// Function of the program's, called with the handle of an event dispatcher that has events.
 pub type Agent = Box<dyn Fn(usize) + Send>;
 
-/// How long who takes an agent away waits for a call that has begun.
+/// Time that the removal of an agent waits for a call that has begun.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An agent, on its thread. Dropped, it is called no more.
+/// An agent on its thread. Dropping it ends its calls.
 pub struct Called(Arc<Shared>);
 
 #[derive(Default)]
@@ -33,18 +33,18 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Event dispatchers of which it has yet to hear, each once.
+    /// Event dispatchers that the agent is still to be called with, each once.
     news: VecDeque<usize>,
     is_over: bool,
-    /// Where it is called at the moment.
+    /// The thread on which the agent is called at the moment.
     calling: Option<ThreadId>,
 }
 
 impl Called {
-    /// An agent that is called from now on.
+    /// Starts the agent's thread.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The system has no thread left.
     pub fn start(agent: Agent) -> io::Result<Called> {
         let shared = Arc::<Shared>::default();
         let serving = shared.clone();
@@ -52,7 +52,7 @@ impl Called {
         Ok(Called(shared))
     }
 
-    /// Tells the agent that an event dispatcher has news.
+    /// Has the agent called with an event dispatcher that has events.
     pub fn tell(&self, evd: usize) {
         let mut state = self.0.state.lock();
         if !state.is_over && !state.news.contains(&evd) {
@@ -61,17 +61,17 @@ impl Called {
         }
     }
 
-    /// Forgets news of an event dispatcher that is gone.
+    /// Forgets an event dispatcher that is gone.
     pub fn forget(&self, evd: usize) {
         self.0.state.lock().news.retain(|other| *other != evd);
     }
 
-    /// Calls the agent no more. Returns the event dispatchers of which it has yet to hear, oldest first.
+    /// Ends the calls. Returns the event dispatchers that the agent was still to be called with, oldest first.
     pub fn retire(&self) -> VecDeque<usize> {
         self.0.over()
     }
 
-    /// Ends it. `false`: a call that has begun does not return.
+    /// Ends the agent, and waits for a call that has begun. `false`: that call does not return.
     pub fn end(self) -> bool {
         self.retire();
         let mut state = self.0.state.lock();

@@ -16,7 +16,7 @@ use super::agent::{Agent, Called};
 pub struct Cno {
     pub handle: usize,
     bell: Arc<Bell>,
-    /// Event dispatchers with news, oldest first, each once.
+    /// Handles of event dispatchers that have notified, oldest first, each once.
     triggered: Mutex<VecDeque<usize>>,
     agent: Mutex<Option<Called>>,
     fd: Option<OwnedFd>,
@@ -37,10 +37,10 @@ impl Cno {
         }
     }
 
-    /// One whose file descriptor becomes readable with the news.
+    /// Makes one with a file descriptor, which is readable while a dispatcher has notified.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn with_fd(handle: usize, bell: Arc<Bell>) -> io::Result<Cno> {
         let fd = above_stdio(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK))?;
         Ok(Cno { fd: Some(fd), ..Cno::new(handle, bell) })
@@ -55,15 +55,16 @@ impl Cno {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
-    /// Who is called from now on, on a thread of the library: at once with what the one before has yet to hear, or, without one before,
-    /// with what nobody has taken by a wait, even if its events are taken by now. Waits for a call of the one before: `false` if that does not return.
+    /// Sets the agent, which is called on a thread of the library: at once with the dispatchers that the previous agent had still to be called
+    /// with, or, without a previous agent, with those that no wait has taken, even if their events are taken by now. Waits for a running
+    /// call of the previous agent; `false`: that call does not return.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// The system has no thread left.
     pub fn set_agent(&self, agent: Option<Agent>) -> io::Result<bool> {
         let called = agent.map(Called::start).transpose()?;
         let before = {
-            // News that come meanwhile wait for this lock, and go to the new one.
+            // Notifications that come meanwhile wait for this lock, and go to the new agent.
             let mut current = self.agent.lock();
             let unheard = match &*current {
                 Some(before) => before.retire(),
@@ -77,7 +78,7 @@ impl Cno {
         Ok(before.is_none_or(Called::end))
     }
 
-    /// Tells that an event dispatcher has news.
+    /// Notifies that an event dispatcher has events.
     pub fn trigger(&self, evd: usize) {
         {
             let mut triggered = self.triggered.lock();
@@ -94,7 +95,7 @@ impl Cno {
         self.bell.ring();
     }
 
-    /// The next event dispatcher that has news.
+    /// Takes the next event dispatcher that has notified.
     pub fn take(&self) -> Option<usize> {
         let mut triggered = self.triggered.lock();
         let evd = triggered.pop_front();
@@ -106,7 +107,7 @@ impl Cno {
         evd
     }
 
-    /// Forgets news of an event dispatcher that is gone.
+    /// Forgets the notification of an event dispatcher that is gone.
     pub fn forget(&self, evd: usize) {
         self.triggered.lock().retain(|other| *other != evd);
         if let Some(agent) = &*self.agent.lock() {
@@ -114,7 +115,7 @@ impl Cno {
         }
     }
 
-    /// Ends the waits.
+    /// Ends the object: its agent is called no more, and its waits end.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
         *self.agent.lock() = None; // its end was waited for

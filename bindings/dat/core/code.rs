@@ -28,11 +28,11 @@ types! {
 impl Code {
     /// `DAT_SUCCESS`.
     pub const SUCCESS: Code = Code(0);
-    /// `DAT_QUEUE_EMPTY` without the bit of errors: so Debian's provider answers `dat_evd_dequeue`, and programs compare it so. Those
+    /// `DAT_QUEUE_EMPTY` without the error bit: Debian's provider answers `dat_evd_dequeue` so, and programs compare with it. Those
     /// that use `DAT_GET_TYPE`, as they should, see no difference.
     pub const NO_EVENT: Code = Code(0x000d_0000);
 
-    /// With a subtype.
+    /// Returns the code with this subtype.
     pub const fn of(self, sub: Sub) -> Code {
         Code(self.0 | sub as u32)
     }

@@ -1,7 +1,7 @@
 //! An end point: the program's two work queues, over a virtual interface.
 //!
 //! The interface below takes messages as they come (`Receive::Lent`); work queues and RDMA are here, because uDAPL's reach any
-//! registered memory of the program's, in order with its messages. Whoever looks at an end point moves it on: takes what has arrived,
+//! registered memory of the program's, in order with its messages. A thread that polls an end point moves it on: it takes what has arrived,
 //! places it, answers it, and sends what had found no room.
 //!
 //! An end point's lock is that of its slot. It is never held while anybody waits, nor while a transport makes a connection.
@@ -36,9 +36,9 @@ use sends::Posted;
 /// `DAT_HANDLE_TYPE_EP` + 1.
 pub static EPS: Pool<Ep> = Pool::new(2);
 
-/// DTOs of one queue.
+/// Most DTOs in one queue.
 pub const MAX_DTOS: usize = 8192;
-/// Segments of a DTO.
+/// Most segments of a DTO.
 pub const MAX_SEGMENTS: usize = 64;
 
 /// Moves the end point of that number on.
@@ -62,40 +62,40 @@ pub struct Settings {
     pub max_requests: usize,
     pub max_receive_segments: usize,
     pub max_request_segments: usize,
-    /// The quality of connections that are asked for without another one.
+    /// The quality of connections that are asked for without a quality of their own.
     pub qos: Qos,
 }
 
 pub struct Ep {
     id: u64,
-    /// The handle that names it in its events: another end point that gets this place later may have another one.
+    /// The handle that its events carry. Another end point that gets this slot later may have another one.
     handle: usize,
     pub ia: Arc<Ia>,
     pub settings: Settings,
     state: EpState,
     /// Number of the protection zone; no region has 0.
     pz: u32,
-    /// The quality that its connection was asked for with, or will be.
+    /// The quality that its connection asks for.
     qos: Qos,
     vi: Option<Vi>,
-    /// Tells an attempt to connect from all others, of end points that had this place before, too; 0: none yet.
+    /// Number of the latest attempt to connect, unique also among end points that had this slot before; 0: none yet.
     attempt: u64,
     /// Ends that attempt.
     asking: Option<Withdrawal>,
-    /// Tells a reservation by a service point from all others; 0: none yet.
+    /// Number of the latest reservation by a service point, unique in this process; 0: none yet.
     reservation: u64,
     pub port: u64,
     pub peer: Option<Peer>,
-    /// Where the latest peer is. The program has a pointer to it, as long as there is the end point.
+    /// Address of the latest peer. The program has a pointer to it as long as the end point exists.
     pub remote: Arc<SharedSockAddr>,
     receives: Ring<Receive>,
     sends: VecDeque<Posted>,
-    /// How many of the youngest have not been sent: they found no room, or are fenced.
+    /// Number of requests at the end of `sends` that have not been sent: they found no room, or are fenced.
     unsent: usize,
-    /// RDMA reads that were sent and are not answered.
+    /// Number of RDMA reads in flight.
     reads: usize,
     answers: Answers,
-    /// A message that has found no receive yet, and what came behind it.
+    /// A message that has found no receive yet, and those that came behind it.
     held: VecDeque<Held>,
     is_stuck: bool,
 }
@@ -154,12 +154,12 @@ impl Ep {
         (self.receives.is_empty(), self.sends.is_empty())
     }
 
-    /// Receives that are posted.
+    /// Number of posted receives, those of the shared queue if there is one.
     pub fn receives_posted(&self) -> usize {
         self.settings.srq.as_ref().map_or(self.receives.len(), |srq| srq.counts().0)
     }
 
-    /// Changes what the program says of it.
+    /// Changes the settings.
     ///
     /// # Errors
     /// The state forbids it.
@@ -215,7 +215,7 @@ impl Ep {
     /// `dat_ep_post_recv`.
     ///
     /// # Errors
-    /// The state forbids it, or there is no room.
+    /// The state forbids it, or the queue is full.
     #[inline(never)]
     pub fn post_receive(&mut self, segments: &[Triplet], cookie: u64) -> Result {
         self.state.check(EpCall::PostRecv)?;
@@ -273,7 +273,7 @@ impl Ep {
 
     // ---- the end ----
 
-    /// The connection is over: the oldest request under way ends by `first`, all others are flushed; then the program is told.
+    /// Ends the connection: the oldest request under way gets the status `first`, all others are flushed; then event `told` is put.
     fn end(&mut self, first: Status, told: u32) {
         if let Some(mut vi) = self.vi.take() {
             vi.disconnect();
@@ -287,7 +287,7 @@ impl Ep {
         if self.settings.srq.is_none() {
             return self.tell(told);
         }
-        // Several end points end at the same time: both dispatchers have their ends in the same order (dtestsrq compares them).
+        // Several end points may end at the same time: both dispatchers get their ends in the same order (dtestsrq compares them).
         let ia = self.ia.clone();
         let _in_order = ia.ends.lock();
         self.tell(told);
@@ -308,7 +308,7 @@ impl Ep {
         }
     }
 
-    /// This side breaks the connection, and tells the peer why.
+    /// Breaks the connection, and sends the peer the reason.
     #[cold]
     fn break_connection(&mut self, reason: Reason) {
         link::say_broken(&mut self.vi, reason);
@@ -338,7 +338,7 @@ impl Ep {
     }
 }
 
-/// Whether a completion is told of.
+/// Whether a completion makes an event.
 #[inline]
 fn is_told(bits: u32, status: Status) -> bool {
     bits & flags::SUPPRESS == 0 || status != Status::Success

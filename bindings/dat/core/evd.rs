@@ -13,7 +13,7 @@ use super::event::{Event, number};
 use super::ring::Ring;
 use super::wire::Process;
 
-/// `DAT_EVD_FLAGS`.
+/// Streams of events (`DAT_EVD_FLAGS`).
 pub mod stream {
     pub const SOFTWARE: u32 = 0x001;
     pub const CR: u32 = 0x010;
@@ -24,12 +24,12 @@ pub mod stream {
     pub const ALL: u32 = SOFTWARE | CR | DTO | CONNECTION | RMR_BIND | ASYNC;
 }
 
-/// Events that each can keep, at least: a program that asks for fewer does not lose any that it is slow to take.
+/// Least room of a dispatcher, in events: a program that asks for less loses none when it is slow to take them.
 pub const LEAST: usize = 8192;
-/// Private data of connection events that stay for the program after it has taken the events, at least, whatever becomes of their
+/// Connection events whose private data stay after the program has taken the events, at least, whatever becomes of their
 /// end points.
 const LATE: usize = 256;
-/// Events that one can be asked to keep.
+/// Most room that a program may ask for, in events.
 pub const MOST: usize = 1 << 20;
 
 pub struct Evd {
@@ -37,11 +37,11 @@ pub struct Evd {
     /// Streams that feed it.
     pub flags: u32,
     bell: Arc<Bell>,
-    /// Connection requests of all service points that nobody has answered.
+    /// Unanswered connection requests of all its service points.
     pub requests: Arc<AtomicUsize>,
-    /// Told when this one has lost an event.
+    /// The asynchronous event dispatcher, which gets an event when this one has lost one.
     overflow: Weak<Evd>,
-    /// Events that can be taken; under the queue's lock.
+    /// Number of events that can be taken; written under the lock of `inner`.
     len: AtomicUsize,
     inner: Mutex<Inner>,
     pub waiting: AtomicBool,
@@ -53,20 +53,20 @@ struct Inner {
     queue: Ring<Event>,
     /// Accepts under way, oldest first.
     accepts: Vec<Accept>,
-    /// Events that are yet to come from `accepts`: one of each, and what waits behind it.
+    /// Events that are yet to come from `accepts`: one of each, and those that wait behind it.
     later: usize,
     room: usize,
     cno: Option<Arc<Cno>>,
     enabled: bool,
     overflowed: bool,
-    /// Private data that connection events point to: of those in the queue, and of the last ones before.
+    /// Private data that connection events point to: of events in the queue, and of the last ones that were taken.
     said: VecDeque<Arc<[u8]>>,
-    /// How many of them there may be before it is looked which are needed.
+    /// Length of `said` above which it is searched for data that are no longer needed.
     said_room: usize,
 }
 
-/// An end point accepts a request. The peer learns of it before that is over, and what it does then is told by other threads: it comes
-/// behind the end point's event.
+/// An accept under way. The peer learns of the connection before the accept returns, and other threads report what it does then: those
+/// events come behind the end point's event.
 struct Accept {
     number: u64,
     peer: Process,
@@ -124,12 +124,12 @@ impl Evd {
         }
     }
 
-    /// An event of the library's. One that finds no room is lost, and the asynchronous event dispatcher tells once.
+    /// Adds an event of the library's. An event that finds no room is lost; the asynchronous event dispatcher reports the first loss.
     pub fn push(&self, event: Event) {
         self.push_from(event, || None);
     }
 
-    /// As [`Evd::push`]: an event that may be this peer process's doing. It waits while a request of that process is being accepted.
+    /// Like [`Evd::push`], for an event that this peer process may have caused. It waits while a request of that process is being accepted.
     #[inline(always)]
     pub fn push_from(&self, event: Event, from: impl FnOnce() -> Option<Process>) {
         if self.put_from(event, from).is_err() {
@@ -137,7 +137,7 @@ impl Evd {
         }
     }
 
-    /// Keeps the private data that an event points to, which comes next.
+    /// Keeps the private data that the next pushed event points to.
     pub fn keep_said(&self, said: &Arc<[u8]>) {
         if !said.is_empty() {
             self.inner.lock().keep(said.clone());
@@ -152,7 +152,7 @@ impl Evd {
         }
     }
 
-    /// An event of anybody's.
+    /// Adds an event.
     ///
     /// # Errors
     /// `DAT_QUEUE_FULL`.
@@ -160,7 +160,7 @@ impl Evd {
         self.put_from(event, || None)
     }
 
-    /// As [`Evd::put`], and [`Evd::push_from`].
+    /// Like [`Evd::put`], for an event that a peer process may have caused, as [`Evd::push_from`].
     ///
     /// # Errors
     /// `DAT_QUEUE_FULL`.
@@ -179,7 +179,7 @@ impl Evd {
         Ok(())
     }
 
-    /// An event while accepts are under way. Out of line: what it needs is kept out of the way of a post.
+    /// Adds an event while accepts are under way. Out of line, to keep its code out of the path of a post.
     #[cold]
     #[inline(never)]
     fn put_beside_accepts(
@@ -202,7 +202,7 @@ impl Evd {
         Ok(())
     }
 
-    /// There is news in the queue.
+    /// Reports that the queue has events: to the CNO, and to waiting threads.
     #[inline(always)]
     fn tell(&self, inner: MutexGuard<'_, Inner>) {
         if inner.cno.is_some() {
@@ -220,8 +220,8 @@ impl Evd {
         cno.iter().for_each(|cno| cno.trigger(self.handle));
     }
 
-    /// An end point begins to accept a request of that peer's, by an accept of this number: until its [event](Evd::accepted) the peer's
-    /// other events wait. Nobody else's do.
+    /// Notes that an end point begins to accept a request of this peer. Until the [event](Evd::accepted) of the accept with this number, the peer's
+    /// other events wait. Events of others do not.
     pub fn accepting(&self, number: u64, peer: Process) {
         let mut inner = self.inner.lock();
         if inner.queue.len() + inner.later < inner.room {
@@ -230,11 +230,11 @@ impl Evd {
         }
     }
 
-    /// That accept is over. Its event comes first, if there is one, and then what has waited for it.
+    /// Ends an accept: its event comes first, if there is one, and then the events that have waited for it.
     pub fn accepted(&self, number: u64, event: Option<Event>) {
         let mut inner = self.inner.lock();
         let Some(at) = inner.accepts.iter().position(|accept| accept.number == number) else {
-            // There was no room when it began.
+            // The dispatcher had no room when the accept began.
             drop(inner);
             return event.into_iter().for_each(|event| self.push(event));
         };
@@ -259,19 +259,19 @@ impl Evd {
         self.len.store(inner.queue.len(), Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// Number of events.
     #[inline]
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// How many there are, for who is about to sleep: what was put before is counted.
+    /// Number of events, for a thread that is about to sleep: every event that was put before is counted.
     pub fn len_for_sure(&self) -> usize {
         let _inner = self.inner.lock();
         self.len()
     }
 
-    /// The oldest.
+    /// Takes the oldest event.
     #[inline]
     pub fn take(&self) -> Option<Event> {
         if self.len() == 0 {
@@ -288,7 +288,7 @@ impl Evd {
     }
 
     /// # Errors
-    /// `DAT_INVALID_STATE`: it holds more than that.
+    /// `DAT_INVALID_STATE`: the queue holds more than `len` events.
     pub fn resize(&self, len: usize) -> Result {
         let mut inner = self.inner.lock();
         if inner.queue.len() + inner.later > len.max(LEAST) {
@@ -302,7 +302,7 @@ impl Evd {
         self.inner.lock().cno.clone()
     }
 
-    /// Another consumer notification object, which learns at once of what is there.
+    /// Sets the consumer notification object. It is notified at once if there are events.
     pub fn set_cno(&self, cno: Option<Arc<Cno>>) {
         let mut inner = self.inner.lock();
         let before = std::mem::replace(&mut inner.cno, cno.clone());
@@ -318,7 +318,7 @@ impl Evd {
         self.inner.lock().enabled
     }
 
-    /// Whether its consumer notification object is told.
+    /// Sets whether the consumer notification object is notified.
     pub fn set_enabled(&self, enabled: bool) {
         let mut inner = self.inner.lock();
         let tells = enabled && !inner.enabled && !inner.queue.is_empty();
@@ -362,7 +362,7 @@ mod tests {
         std::iter::from_fn(|| evd.take()).map(|event| event.data[0]).collect()
     }
 
-    /// What a peer does when it has its connection comes behind the event of that; what others do need not wait.
+    /// Events of a peer come behind the event of its accept; events of others need not wait.
     #[test]
     fn events_of_a_peer_come_behind_its_accept() {
         let evd = evd();
@@ -379,12 +379,12 @@ mod tests {
         assert_eq!((evd.len(), taken(&evd)), (3, vec![9, 2, 5]));
         evd.push_from(event(number::DISCONNECTED, 6), || Some(one));
         assert_eq!(taken(&evd), [6], "it is over");
-        // Without a place it comes behind the others, and nothing waits.
+        // An accept that was not noted has its event behind the others, and nothing waits for it.
         evd.accepted(6, Some(event(number::ESTABLISHED, 7)));
         assert_eq!(taken(&evd), [7]);
     }
 
-    /// Two threads answer one peer: what it does waits for both, in its order.
+    /// Two threads answer one peer: its events wait for both, in their order.
     #[test]
     fn events_of_a_peer_wait_for_all_its_accepts() {
         for first in [1, 2] {
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Waiting events count: no more wait than there is room for.
+    /// Waiting events take room: no more wait than there is room for.
     #[test]
     fn what_waits_takes_room() {
         let (evd, peer) = (evd(), Process::of(&[0; 16], 1 << 32));
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!((evd.len(), evd.put(event(number::DISCONNECTED, 0))), (LEAST, Err(Code::QUEUE_FULL)));
     }
 
-    /// What an event in the queue points to stays; what was taken long ago does not.
+    /// Private data of events in the queue stay; those of events that were taken long ago do not.
     #[test]
     fn private_data_stay_as_long_as_events_point_to_them() {
         let mut inner = Inner {

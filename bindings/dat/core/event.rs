@@ -67,11 +67,11 @@ pub enum Dto {
     BindMw = 5,
 }
 
-/// `DAT_COMPLETION_FLAGS` that change anything here. (Each completion wakes who waits: solicited or not, signalled or not.)
+/// `DAT_COMPLETION_FLAGS` that have an effect here. (Each completion wakes waiting threads: solicited or not, signalled or not.)
 pub mod flags {
     pub const SUPPRESS: u32 = 0x01;
     pub const BARRIER_FENCE: u32 = 0x08;
-    /// All that there are.
+    /// All flags of `dat.h`.
     pub const ALL: u32 = 0x3f;
 }
 
@@ -100,12 +100,12 @@ impl Event {
         Event { number, data: [ep as u64, private_data.len() as u64, at, 0, 0] }
     }
 
-    /// Whether it points to private data of a peer's.
+    /// Whether the event points to private data of a peer's.
     pub fn has_private_data(&self) -> bool {
         self.number & !0xff == number::ESTABLISHED & !0xff && self.data[1] > 0
     }
 
-    /// Whether that is these.
+    /// Whether the event's private data are these.
     pub fn points_to(&self, private_data: &[u8]) -> bool {
         self.data[2] == private_data.as_ptr() as u64
     }

@@ -13,33 +13,33 @@ use udeck_rdma::{MAX_TRANSFER, MoveOn, Progress};
 use super::evd::Evd;
 use super::qos::Qos;
 
-/// Bytes of messages that have found no receive, of all connections together: two of the longest.
+/// Most bytes of messages that have found no receive, of all connections together: two of the longest messages.
 const MAX_HELD: usize = 2 * MAX_TRANSFER;
 pub use super::wire::MAX_PRIVATE;
 
 pub struct Ia {
-    /// Its own, from when it is in its place.
+    /// The adapter's handle, set once it is in its slot.
     pub handle: OnceLock<usize>,
-    /// The provider's calls, which handles point to first.
+    /// Address of the provider's table of calls: the first word that handles point to.
     pub provider: usize,
-    /// Its name in dat.conf.
+    /// The adapter's name in dat.conf.
     pub name: String,
-    /// The transport's NIC.
+    /// Name of the transport's NIC.
     pub device: &'static str,
     pub nic: Nic,
     pub ptag: Ptag,
     pub names: Arc<dyn Names>,
     pub address: Host,
     pub progress: Arc<Progress>,
-    /// Where asynchronous events go, and whether the adapter has made it itself.
+    /// The dispatcher of asynchronous events, and whether the adapter has made it itself.
     pub asynchronous: OnceLock<(Arc<Evd>, bool)>,
     /// Bytes of messages that have found no receive.
     held: AtomicUsize,
-    /// Held while the end of an end point with a shared receive queue is told.
+    /// Locked while the end of an end point with a shared receive queue is reported.
     pub ends: Mutex<()>,
-    /// Objects of the program's.
+    /// Handles of the program's objects.
     pub objects: Mutex<HashSet<usize>>,
-    /// Gives each connection a port.
+    /// Number of the next port.
     ports: AtomicU64,
 }
 
@@ -84,22 +84,22 @@ impl Ia {
         if self.nic.caps().has(Caps::SERVICE_LEVELS) { asked } else { Qos::BestEffort }
     }
 
-    /// Where asynchronous events go.
+    /// The dispatcher of asynchronous events.
     pub fn asynchronous(&self) -> Weak<Evd> {
         self.asynchronous.get().map(|(evd, _)| Arc::downgrade(evd)).unwrap_or_default()
     }
 
-    /// An object of the program's goes: to be called before its place is free, which may soon be another object's.
+    /// Forgets an object of the program's. Call it before the object's slot is free, which may soon be another object's.
     pub fn forget(&self, handle: usize) {
         self.objects.lock().remove(&handle);
     }
 
-    /// A number for one end of a connection.
+    /// Makes a number for one end of a connection.
     pub fn port(&self) -> u64 {
         super::wire::port(self.ports.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Counts a message of so many bytes that has found no receive. `None`: there are too many of them.
+    /// Counts the `len` bytes of a message that has found no receive. `None`: too many bytes are held already.
     pub fn hold(self: &Arc<Self>, len: usize) -> Option<HeldBytes> {
         let before = self.held.fetch_add(len, Ordering::Relaxed);
         let counted = HeldBytes { ia: self.clone(), len };
@@ -108,7 +108,7 @@ impl Ia {
 
     // ---- progress ----
 
-    /// Polls until there is something, at most until then. `poll` is told whether it is the last before a sleep: then it has to look
+    /// Polls until `poll` returns something, at most until the deadline. `poll` gets whether it is the last call before a sleep: then it has to look
     /// under a lock.
     pub fn wait<T>(&self, deadline: Deadline, mut poll: impl FnMut(bool) -> Option<T>) -> Option<T> {
         self.progress.wait(deadline, |is_last| {
@@ -121,7 +121,7 @@ impl Ia {
         })
     }
 
-    /// One more end point is connected, or one fewer.
+    /// Counts one more connected end point, or one fewer.
     #[cold]
     pub fn count_connected(&self, more: bool) {
         if !more {
@@ -133,7 +133,7 @@ impl Ia {
     }
 }
 
-/// Counts until it is dropped.
+/// Counts held bytes until it is dropped.
 pub struct HeldBytes {
     ia: Arc<Ia>,
     len: usize,

@@ -13,12 +13,12 @@ use super::code::{Code, Sub};
 /// A protection zone.
 #[derive(Debug)]
 pub struct Pz {
-    /// Tells it from others; never 0.
+    /// Number of the zone, unique in this process; never 0.
     pub id: u32,
     pub handle: usize,
 }
 
-/// The number of a new one.
+/// Returns the number of a new zone.
 pub fn next_zone() -> u32 {
     static NUMBER: AtomicU32 = AtomicU32::new(1);
     NUMBER.fetch_add(1, Ordering::Relaxed)

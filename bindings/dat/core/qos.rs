@@ -1,9 +1,9 @@
-//! Qualities of service (`DAT_QOS`), and the service levels of the interface below that they are.
+//! Qualities of service (`DAT_QOS`), and their service levels of the interface below.
 
 use udeck::via::ServiceLevel;
 
-/// What a program asks for its connection's data (`DAT_QOS`). Each is the service level of its number: shares of levels, and tables
-/// of a network, say what that is worth.
+/// Quality of service of a connection's data (`DAT_QOS`). Each is the service level of the same number. The levels' shares, or the tables
+/// of a network, say what a level is worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Qos {
@@ -21,11 +21,11 @@ pub enum Qos {
 }
 
 impl Qos {
-    /// All of them.
+    /// All qualities.
     pub const ALL: [Qos; 5] =
         [Qos::BestEffort, Qos::HighThroughput, Qos::LowLatency, Qos::Economy, Qos::Premium];
 
-    /// Of that number of `dat.h`. `None`: there is no such quality; a set of several is none either.
+    /// The quality with this number in `dat.h`. `None`: no quality has it; a set of several is none either.
     pub(crate) fn of(number: u32) -> Option<Qos> {
         Qos::ALL.into_iter().find(|qos| *qos as u32 == number)
     }

@@ -1,6 +1,6 @@
 //! A queue in a ring of places that grows: as `VecDeque`, whose `push_back` is a call that costs as much again as the rest of a post.
 
-/// First in, first out. A place that holds nothing has `T::default()`.
+/// A queue, first in first out. An empty place holds `T::default()`.
 pub struct Ring<T> {
     /// A power of two, or none.
     places: Box<[T]>,
@@ -15,13 +15,13 @@ impl<T> Default for Ring<T> {
 }
 
 impl<T: Default> Ring<T> {
-    /// How many there are.
+    /// Number of items.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the queue has no item.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -32,7 +32,7 @@ impl<T: Default> Ring<T> {
         self.first.wrapping_add(nth) & self.places.len().wrapping_sub(1)
     }
 
-    /// Behind all others.
+    /// Adds an item behind all others.
     #[inline(always)]
     pub fn push_back(&mut self, item: T) {
         if self.len == self.places.len() {
@@ -46,7 +46,7 @@ impl<T: Default> Ring<T> {
         }
     }
 
-    /// The oldest.
+    /// Takes the oldest item.
     #[inline(always)]
     pub fn pop_front(&mut self) -> Option<T> {
         if self.len == 0 {
@@ -71,7 +71,7 @@ impl<T: Default> Ring<T> {
         self.places = places.into_boxed_slice();
     }
 
-    /// All, oldest first.
+    /// All items, oldest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + ExactSizeIterator {
         (0..self.len).map(|nth| &self.places[self.place(nth)])
     }

@@ -1,4 +1,4 @@
-//! Service points, connection requests, and who asks for a connection.
+//! Service points, connection requests, and attempts to connect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,18 +20,18 @@ use super::slot::{Pool, Slot};
 use super::state::{EpCall, EpEvent};
 use super::wire::{self, Greeting};
 
-/// Their kinds are `DAT_HANDLE_TYPE`s + 1.
+/// Pools of these objects. Their kinds are `DAT_HANDLE_TYPE`s + 1.
 pub static CRS: Pool<Cr> = Pool::new(1);
 pub static PSPS: Pool<ServicePoint> = Pool::new(6);
 pub static RSPS: Pool<ServicePoint> = Pool::new(9);
 
-/// How long who asks for a connection waits for somebody to listen there.
+/// Time that an attempt to connect waits for a listener.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Requests of a service point that nobody has answered: as many as wait at a socket that listens. Who asks beyond that asks again.
+/// Most unanswered requests of a service point, as many as a listening socket queues. A request beyond them is repeated by its asker.
 const MAX_PENDING: usize = 128;
-/// How long who asks waits before it asks again, at first; then longer each time.
+/// Initial interval between repeated requests; it doubles each time.
 const AGAIN: Duration = Duration::from_millis(5);
-/// At most so long: many who ask again and again keep who answers from answering.
+/// Longest interval between repeated requests: many askers that repeat keep the peer from answering.
 const AGAIN_AT_MOST: Duration = Duration::from_millis(100);
 
 /// A connection request.
@@ -39,9 +39,9 @@ pub struct Cr {
     pub ia: Arc<Ia>,
     request: Request,
     pub theirs: Greeting,
-    /// The program has pointers to it.
+    /// The asker's address, which the program has a pointer to.
     pub address: Box<SockAddr>,
-    /// Handle of the end point that a reserved service point has for it.
+    /// Handle of the reserved service point's end point; 0 for a request of a public one.
     pub local_ep: usize,
     reserved: Option<Reserved>,
     pending: Pending,
@@ -52,16 +52,16 @@ pub struct ServicePoint {
     pub ia: Arc<Ia>,
     pub qualifier: u64,
     pub evd: Arc<Evd>,
-    /// The end point of a reserved one.
+    /// The end point of a reserved service point.
     pub ep: Option<&'static Slot<Ep>>,
-    /// The same, once it listens.
+    /// The reservation of `ep`, made when the service point begins to listen.
     reserved: Option<Reserved>,
     listener: Option<Listener>,
     door: Arc<Door>,
 }
 
-/// The end point of a reserved service point. It may go before that, and its place be another's; or another service point may have it
-/// later, when its connection is over.
+/// The end point of a reserved service point. The end point may go first, and its slot be another's; or another service point may have
+/// it later, when its connection is over.
 #[derive(Clone, Copy)]
 struct Reserved {
     slot: &'static Slot<Ep>,
@@ -74,7 +74,7 @@ impl Reserved {
         Reserved { slot, number: slot.lock().as_ref().map_or(0, Ep::reservation) }
     }
 
-    /// `None`: it has gone, or has another reservation.
+    /// `None`: the end point has gone, or has another reservation.
     fn with<R>(self, with: impl FnOnce(&mut Ep) -> R) -> Option<R> {
         self.slot.lock().as_mut().filter(|ep| ep.reservation() == self.number).map(with)
     }
@@ -85,7 +85,7 @@ impl Reserved {
 struct Door {
     /// Requests that nobody has answered.
     pending: AtomicUsize,
-    /// Locked while a request is told of: when it has closed, no event names a request that nobody has.
+    /// Whether the service point is closed. Locked while a request's event is put, so that no event follows the close.
     is_closed: Mutex<bool>,
 }
 
@@ -96,7 +96,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// `None`: there are too many. One event dispatcher keeps at least half of its room for other events.
+    /// `None`: too many requests are unanswered. An event dispatcher keeps at least half of its room for other events.
     fn count(door: &Arc<Door>, evd: &Evd) -> Option<Pending> {
         let here = door.pending.fetch_add(1, Ordering::Relaxed);
         let all = evd.requests.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl Drop for Pending {
     }
 }
 
-/// A reserved service point's end point, whose request was refused: reserved as before, or free if the service point is gone.
+/// Returns a reserved end point, whose request was refused, to its service point; frees it if the service point is closed.
 fn refused_at(reserved: Reserved, is_closed: bool) {
     reserved.with(|ep| {
         let _ = ep.reserve(EpEvent::Refused); // it has gone its way
@@ -126,25 +126,25 @@ fn key(ia: &Ia, qualifier: u64) -> String {
     format!("dat/{}/{qualifier:016x}", ia.nic.attributes().name)
 }
 
-/// The discriminator below: no other part of the library listens at such a one.
+/// The discriminator of a qualifier for the interface below. No other part of the library listens at one with this prefix.
 pub fn discriminator(qualifier: u64) -> Vec<u8> {
     [&b"dat/"[..], &qualifier.to_be_bytes()].concat()
 }
 
 impl ServicePoint {
-    /// One that listens nowhere yet.
+    /// Makes a service point that listens nowhere yet.
     pub fn new(ia: Arc<Ia>, qualifier: u64, evd: Arc<Evd>, ep: Option<&'static Slot<Ep>>) -> ServicePoint {
         ServicePoint { ia, qualifier, evd, ep, reserved: None, listener: None, door: Arc::default() }
     }
 
-    /// Listens. `handle` is its own, `address` where requests come to.
+    /// Begins to listen. `handle` is the service point's, `address` the one that requests come to; their events carry both.
     ///
     /// # Errors
-    /// `DAT_CONN_QUAL_IN_USE`, or what the directory lacks.
+    /// `DAT_CONN_QUAL_IN_USE`; or the NIC or the directory refuses it.
     pub fn listen(&mut self, handle: usize, address: usize) -> Result {
         let (ia, evd, qualifier) = (self.ia.clone(), self.evd.clone(), self.qualifier);
         let door = self.door.clone();
-        // Once, for a reserved one.
+        // A reservation is used once: the first request takes it from the handler.
         self.reserved = self.ep.map(Reserved::of);
         let mut reserved = self.reserved;
         let is_reserved = reserved.is_some();
@@ -212,9 +212,9 @@ impl ServicePoint {
         Ok(())
     }
 
-    /// Listens no more. A request that has come stays, as does the end point that is reserved for it.
+    /// Stops listening. A request that has come stays, and so does the end point that is reserved for it.
     pub fn close(&mut self) {
-        // First: the handler may be at a request, and goes on when the listener is gone.
+        // Set before the listener goes: its handler may be at a request, and goes on after that.
         *self.door.is_closed.lock() = true;
         if self.listener.take().is_some() {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
@@ -225,7 +225,7 @@ impl ServicePoint {
     }
 }
 
-/// Takes the request: it is answered once.
+/// Takes the request out of its slot, so that it is answered once.
 ///
 /// # Errors
 /// It was answered.
@@ -240,7 +240,7 @@ pub fn take(cr: &'static Slot<Cr>) -> Result<Cr> {
 /// `dat_cr_accept`, with an end point of the program's, or with that of the reserved service point.
 ///
 /// # Errors
-/// The end point's state forbids it, or there is no interface to be had: the request stays.
+/// The end point's state forbids it, or the NIC has no interface left. The request stays.
 pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data: &[u8]) -> Result {
     let wrong = Code::INVALID_HANDLE.of(Sub::HandleEp);
     let mut begun = None;
@@ -259,7 +259,7 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
         if !Arc::ptr_eq(&cr_held.ia, &ep.ia) {
             return Err(wrong);
         }
-        // The last that may fail.
+        // The last step that may fail.
         let vi = ep.begin_accepting()?;
         let (attempt, greeting) = ep.accept(&cr_held.theirs, private_data);
         begun = Some((slot, vi, attempt, greeting));
@@ -267,11 +267,11 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
         Ok(())
     })?;
     let Some((slot, mut vi, attempt, greeting)) = begun else { return Err(Code::INTERNAL_ERROR) };
-    // It waits for nobody, but a transport may take its time. The peer may have sent something before it is over: who moves end points
-    // on does not wait here for this one.
+    // The accept waits for nobody, but a transport may take its time, and the peer may send something before it returns. So the end point's
+    // lock is not held: threads that move end points on do not wait for this accept.
     let cq = ia.progress.cq_handle();
     let answered = request.accept(&mut vi, cq, cq, &greeting);
-    // Gone meanwhile, its place may be another's.
+    // The end point may have gone meanwhile, and its slot be another's: `end_accepting` checks the attempt.
     if let Some(ep) = &mut *slot.lock() {
         ep.end_accepting(attempt, vi, &answered);
     }
@@ -292,7 +292,7 @@ pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
     Ok(())
 }
 
-/// What [`connect`] says when there is no thread that could ask. The end point is as before.
+/// Code of [`connect`] when no thread could be started. The end point is as before.
 pub const NO_THREAD: Code = Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory);
 
 /// `dat_ep_connect`: asks on a thread of its own. The quality is that of the end point's settings, unless another one is named.
@@ -312,7 +312,7 @@ pub fn connect(
     }
     let mut held = slot.lock();
     let ep = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
-    // Under a launcher hosts have numbers; this one is also known by its loopback address.
+    // Hosts of a launcher's job have numbers; the own host is also known by its loopback address.
     let own = ep.ia.address;
     let host = if job_host(&own).is_some() && ip_of(&host).is_loopback() { own } else { host };
     let Attempt { vi, greeting, number: attempt, withdrawal } =
@@ -341,12 +341,12 @@ struct Asking {
     qualifier: u64,
     greeting: Vec<u8>,
     attempt: u64,
-    /// The end point has gone another way.
+    /// Withdraws the attempt when the end point goes another way.
     withdrawal: Withdrawal,
     until: Deadline,
 }
 
-/// The event that says why there is no connection, and private data of the peer's.
+/// Number of the event that says why there is no connection, and private data of the peer's.
 type Failed = (u32, Vec<u8>);
 
 impl Asking {
@@ -361,7 +361,7 @@ impl Asking {
         !self.ia.progress.is_closed() && !self.withdrawal.is_withdrawn()
     }
 
-    /// Where somebody listens, or will before the patience ends. A directory that is slow to answer is waited for longer.
+    /// Finds the address where the qualifier is served, or will be before `patience` ends. A directory that is slow to answer may take longer.
     fn find(&self, patience: Deadline) -> std::result::Result<Vec<u8>, Failed> {
         let key = key(&self.ia, self.qualifier);
         match self.ia.names.find(&self.host, &key, self.until, &|| !patience.passed() && self.is_wanted()) {
@@ -386,12 +386,12 @@ impl Asking {
                         (number::NON_PEER_REJECTED, Vec::new())
                     });
                 }
-                // The peer has stopped to listen, and the directory does not know yet.
+                // The peer listens no more, and the directory does not know yet.
                 Err(Error::NoMatch(_)) if !patience.passed() && self.is_wanted() => {
                     std::thread::sleep(AGAIN);
                     place = self.find(patience)?;
                 }
-                // The peer has room again soon.
+                // The peer has no room at the moment.
                 Err(why) if why.is_no_place() && !self.until.passed() && self.is_wanted() => {
                     std::thread::sleep(again.min(self.until.remaining()));
                     again = (2 * again).min(AGAIN_AT_MOST);
@@ -419,10 +419,10 @@ fn unreachable(why: &dyn std::fmt::Display) -> Failed {
     (number::UNREACHABLE, Vec::new())
 }
 
-/// Ends an end point, whatever it does.
+/// Ends an end point; with `at_any_rate` in any state.
 ///
 /// # Errors
-/// It is gone; or the state forbids it, unless that does not matter.
+/// The end point is gone; or its state forbids the call, unless `at_any_rate`.
 pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
     let ended = EPS.remove(slot, Code::INVALID_HANDLE.of(Sub::HandleEp), |ep| {
         if !at_any_rate {

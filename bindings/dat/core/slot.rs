@@ -1,4 +1,4 @@
-//! Handles: addresses of places that are never freed, but used again. So a handle that the program has kept too long finds a place
+//! Handles: addresses of slots that are never freed, but used again. So a handle that the program has kept too long finds a slot
 //! of its kind or none, and never memory of something else.
 
 #![allow(unsafe_code, reason = "C's handles are addresses; a place is found again by its own")]
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
-/// A place that a handle points to. The registry reads the first word: it finds the provider's calls there.
+/// A slot that a handle points to. The registry reads the first word, which points to the provider's calls.
 #[repr(C)]
 pub struct Slot<T: 'static> {
     provider: AtomicUsize,
-    /// The pool's, while it is in use; otherwise 0.
+    /// The pool's kind while the slot is in use, else 0.
     kind: AtomicU32,
     id: u32,
     /// `dat_set_consumer_context`.
@@ -25,7 +25,7 @@ impl<T> Slot<T> {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Its place in the pool.
+    /// Index of the slot in its pool.
     pub fn id(&self) -> u64 {
         self.id.into()
     }
@@ -44,7 +44,7 @@ impl<T: Clone> Slot<T> {
     }
 }
 
-/// All places of one kind.
+/// All slots of one kind.
 pub struct Pool<T: 'static> {
     kind: u32,
     slots: RwLock<Vec<&'static Slot<T>>>,
@@ -52,12 +52,12 @@ pub struct Pool<T: 'static> {
 }
 
 impl<T> Pool<T> {
-    /// `kind` tells it from others, and is not 0.
+    /// Makes a pool. `kind` tells it from other pools, and is not 0.
     pub const fn new(kind: u32) -> Self {
         Pool { kind, slots: RwLock::new(Vec::new()), free: Mutex::new(Vec::new()) }
     }
 
-    /// A new object, made by its place, which has nothing in it yet.
+    /// Adds an object. `make` gets its slot, which is still empty.
     pub fn insert(&self, provider: usize, make: impl FnOnce(&'static Slot<T>) -> T) -> &'static Slot<T> {
         let free = self.free.lock().pop();
         let slot = match free {
@@ -86,7 +86,7 @@ impl<T> Pool<T> {
     /// Takes the object out, if `may` says that it can go.
     ///
     /// # Errors
-    /// `may`'s; `gone` if there is none.
+    /// The error of `may`; `gone` if the slot has no object.
     pub fn remove<E>(
         &self,
         slot: &'static Slot<T>,
@@ -105,19 +105,19 @@ impl<T> Pool<T> {
         Ok(object)
     }
 
-    /// The place with that number.
+    /// The slot with this index.
     #[inline]
     pub fn by_id(&self, id: u64) -> Option<&'static Slot<T>> {
         self.slots.read().get(usize::try_from(id).ok()?).copied()
     }
 
-    /// Finds a place as [`Pool::find`], by a search: the handle may be anything.
+    /// Like [`Pool::find`], by a search: the handle may be any number.
     pub fn by_handle(&self, handle: usize) -> Option<&'static Slot<T>> {
         let in_use = |slot: &&&'static Slot<T>| slot.kind.load(Ordering::Acquire) == self.kind;
         self.slots.read().iter().filter(in_use).find(|slot| slot.handle() == handle).copied()
     }
 
-    /// The place of that handle, if it is one of this kind and in use.
+    /// The slot of this handle, if it is of this kind and in use.
     ///
     /// # Safety
     /// NULL, or a handle that a call of this library has given, of any kind, in use or not.
@@ -127,9 +127,9 @@ impl<T> Pool<T> {
             return None;
         }
         let slot = handle as *const Slot<T>;
-        // SAFETY: a place of some kind: places are never freed, and all begin alike (`repr(C)`, fields of fixed size first).
+        // SAFETY: a slot of some kind: slots are never freed, and all begin alike (`repr(C)`, fields of fixed size first).
         let kind = unsafe { &(*slot).kind };
-        // SAFETY: this pool's kind, so a place of it.
+        // SAFETY: this pool's kind, so a slot of this pool.
         (kind.load(Ordering::Acquire) == self.kind).then(|| unsafe { &*slot })
     }
 }
@@ -150,7 +150,7 @@ pub unsafe fn kind_of(handle: usize) -> u32 {
 /// As [`kind_of`].
 pub unsafe fn context_of<'a>(handle: usize) -> &'a AtomicU64 {
     let slot = handle as *const Slot<()>;
-    // SAFETY: as in `find`; places are never freed.
+    // SAFETY: as in `find`; slots are never freed.
     unsafe { &(*slot).context }
 }
 

@@ -1,4 +1,4 @@
-//! Receives: of an end point, or of a queue that several share.
+//! Receive queues: posted receives, and the queue that several end points share.
 
 use std::sync::Weak;
 
@@ -16,7 +16,7 @@ pub struct Receive {
     pub cookie: u64,
     /// The only segment, unless there are `others`.
     one: Triplet,
-    /// (In a box of one word: most have none, and all are moved.)
+    /// Segments of a receive that has not exactly one; boxed into one word, because most have one and all are moved.
     #[allow(clippy::box_collection, reason = "one word instead of two or three")]
     others: Option<Box<Vec<Triplet>>>,
 }
@@ -30,13 +30,13 @@ impl Receive {
         }
     }
 
-    /// Into one segment.
+    /// Makes a receive into one segment.
     #[inline]
     pub fn into_one(one: Triplet, cookie: u64) -> Receive {
         Receive { cookie, one, others: None }
     }
 
-    /// Its segment, if it has one.
+    /// The segment of a receive that has only one.
     #[inline]
     pub fn one(&self) -> Option<Triplet> {
         self.others.is_none().then_some(self.one)
@@ -60,12 +60,12 @@ struct Inner {
     receives: Ring<Receive>,
     max: usize,
     low: usize,
-    /// The low watermark has not been told since it was set.
+    /// Whether the low-watermark event is still to come since the watermark was set.
     is_armed: bool,
 }
 
 impl Inner {
-    /// Whether it is time to tell that there are too few: once.
+    /// Whether the low-watermark event is due; true once.
     fn falls_short(&mut self) -> bool {
         let is_short = self.is_armed && self.receives.len() < self.low;
         self.is_armed &= !is_short;
@@ -75,18 +75,18 @@ impl Inner {
 
 /// `DAT_SRQ_LOW_WATERMARK_EVENT`.
 const LOW_WATERMARK: u32 = 2;
-/// What tells of it: an asynchronous event of the queue, as `DAT_ASYNC_ERROR_EP_BROKEN` is one of an end point.
+/// Number of the low-watermark event: an asynchronous event of the queue, as `DAT_ASYNC_ERROR_EP_BROKEN` is one of an end point.
 const LOW_WATERMARK_EVENT: u32 = super::event::number::ASYNC_EP_BROKEN;
 
 impl Srq {
     pub fn new(handle: usize, pz: u32, max: usize, low: usize, asynchronous: Weak<Evd>) -> Srq {
-        // Nothing is posted yet: that is told when the first message finds it so.
+        // Nothing is posted yet, but the low-watermark event waits for the first message.
         let inner = Inner { receives: Ring::default(), max, low, is_armed: true };
         Srq { handle, pz, asynchronous, inner: Mutex::new(inner) }
     }
 
     /// # Errors
-    /// `DAT_INSUFFICIENT_RESOURCES`: it is full.
+    /// `DAT_INSUFFICIENT_RESOURCES`: the queue is full.
     pub fn post(&self, receive: Receive) -> Result {
         let mut inner = self.inner.lock();
         if inner.receives.len() >= inner.max {
@@ -103,7 +103,7 @@ impl Srq {
         receive
     }
 
-    /// Tells of the low watermark, if it is time.
+    /// Puts the low-watermark event, if it is due.
     #[inline]
     fn check(&self, inner: &mut Inner) {
         if inner.falls_short()
@@ -113,7 +113,7 @@ impl Srq {
         }
     }
 
-    /// Posted, the most that can be, and the low watermark.
+    /// Number of posted receives, most that may be posted, and low watermark.
     pub fn counts(&self) -> (usize, usize, usize) {
         let inner = self.inner.lock();
         (inner.receives.len(), inner.max, inner.low)
@@ -130,7 +130,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Told at once, if fewer are posted already. 0: never.
+    /// Sets the low watermark. Its event comes at once if fewer receives are posted. 0: never.
     pub fn set_low(&self, low: usize) {
         let mut inner = self.inner.lock();
         (inner.low, inner.is_armed) = (low, true);

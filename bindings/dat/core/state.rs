@@ -2,36 +2,36 @@
 
 use super::code::{Code, Result, Sub};
 
-/// `DAT_EP_STATE`. (Those of several paths are none of ours.)
+/// States of an end point (`DAT_EP_STATE`). (States of several paths are not served.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[allow(dead_code, reason = "all of dat.h; some last no longer than a call here")]
 pub enum EpState {
-    /// Quiescent.
+    /// Without a connection.
     Unconnected = 0,
-    /// Quiescent, and without a protection zone.
+    /// Without a connection and without a protection zone.
     Unconfigured = 1,
-    /// A reserved service point has it.
+    /// Reserved by a service point.
     Reserved = 2,
-    /// The same, without a protection zone.
+    /// [`Reserved`](EpState::Reserved), without a protection zone.
     UnconfiguredReserved = 3,
     /// The end point has accepted, and the connection is not there yet.
     PassivePending = 4,
-    /// The same, without a protection zone.
+    /// [`PassivePending`](EpState::PassivePending), without a protection zone.
     UnconfiguredPassive = 5,
     /// The end point asks for a connection.
     ActivePending = 6,
-    /// A request has come to its reserved service point.
+    /// A request has come to the reserved service point of this end point.
     TentativePending = 7,
-    /// The same, without a protection zone.
+    /// [`TentativePending`](EpState::TentativePending), without a protection zone.
     UnconfiguredTentative = 8,
     /// Connected.
     Connected = 9,
     /// The connection ends in order: what was posted is sent first.
     DisconnectPending = 10,
-    /// Over; also after errors.
+    /// The connection is over; also after errors.
     Disconnected = 11,
-    /// Over, and a DTO is still in the hands of the provider.
+    /// The connection is over, and a DTO is still in the hands of the provider.
     CompletionPending = 12,
 }
 
@@ -44,7 +44,7 @@ pub enum EpCall {
     Connect,
     /// `dat_cr_accept` with an end point of the program's.
     Accept,
-    /// `dat_cr_accept` with that of the reserved service point.
+    /// `dat_cr_accept` with the end point of the reserved service point.
     AcceptReserved,
     /// `dat_rsp_create`.
     Reserve,
@@ -67,7 +67,7 @@ pub enum EpCall {
 pub enum EpEvent {
     /// The end point asks for a connection.
     Asks,
-    /// A reserved service point has it.
+    /// A reserved service point reserves the end point.
     Reserved,
     /// Its reserved service point is gone. (A request that has come stays.)
     Unreserved,
@@ -162,7 +162,7 @@ impl EpState {
         })
     }
 
-    /// The state afterwards; `None`: that does not happen in this state, and changes nothing.
+    /// The state after the event; `None`: the event does not happen in this state, and changes nothing.
     pub fn after(self, event: EpEvent) -> Option<EpState> {
         use EpEvent as E;
         Some(match (self, event) {

@@ -1,28 +1,28 @@
-//! What the two ends of a connection say to each other while it is made: the connection request and its answer carry [`Greeting`], a
-//! refusal carries private data. The frames of a connection are `udeck-rdma`'s.
+//! Wire format of the connection handshake: the connection request and its answer carry [`Greeting`], a refusal carries private data.
+//! `udeck-rdma` has the frames of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use udeck_directory::address::{HOST, Host};
 
-/// Private data of a connection request or its answer.
+/// Most bytes of private data of a connection request or its answer.
 pub const MAX_PRIVATE: usize = 256;
 
 /// The greeting of one side when a connection is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Where it is.
+    /// Address of the sender's host.
     pub host: Host,
-    /// Number of its end of the connection.
+    /// Number of the sender's end of the connection.
     pub port: u64,
-    /// The program's.
+    /// The program's private data.
     pub private_data: Vec<u8>,
 }
 
 const GREETING: &[u8; 8] = b"uDAPL 1\n";
 
-/// A process, as it says itself which one it is. Two that say the same wait for each other's events a little longer than they need
+/// A process, identified by its own word. Two processes that give the same wait for each other's events a little longer than they need
 /// to, and nothing else follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -31,13 +31,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// The one with this end of a connection. Its number is the port's upper half.
+    /// The process that has this end of a connection. Its number is the port's upper half.
     pub fn of(host: &Host, port: u64) -> Process {
         Process { host: *host, number: (port >> 32) as u32 }
     }
 }
 
-/// A number for an end of a connection of this process. The upper half is random: containers that share an address have process ids in
+/// Makes a number for an end of a connection of this process. The upper half is random: containers that share an address have process ids in
 /// common.
 pub fn port(number: u64) -> u64 {
     static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(std::process::id()));
@@ -53,7 +53,7 @@ impl Greeting {
         Process::of(&self.host, self.port)
     }
 
-    /// `None`: that is no greeting.
+    /// `None`: the bytes are no greeting.
     pub fn decode(bytes: &[u8]) -> Option<Greeting> {
         let rest = bytes.strip_prefix(GREETING)?;
         let (host, rest) = rest.split_first_chunk::<HOST>()?;
@@ -65,7 +65,7 @@ impl Greeting {
     }
 }
 
-/// Private data of a refusal travel in its words, of which a transport may leave no more than the first 512 bytes: six bits in each
+/// Prefix of a program's refusal. The private data follow in its text, of which a transport may keep only the first 512 bytes: six bits in each
 /// character, from `0` to `o`.
 const REFUSED: &str = "uDAPL ";
 const FIRST_DIGIT: u8 = b'0';
@@ -82,7 +82,7 @@ pub fn refusal(private_data: &[u8]) -> String {
     words
 }
 
-/// The private data; `None`: nobody's program refused, but the transport, or what is no uDAPL program.
+/// Decodes the private data of a refusal. `None`: no uDAPL program has refused, but the transport or another kind of program.
 pub fn refused(words: &str) -> Option<Vec<u8>> {
     let digits = words.strip_prefix(REFUSED)?.as_bytes();
     let mut private_data = Vec::new();

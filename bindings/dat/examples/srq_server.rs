@@ -47,7 +47,7 @@ struct Server {
     pz: Pz,
     /// Work that is over.
     work: Evd,
-    /// Who comes, and who goes.
+    /// Clients that come and go.
     connections: Evd,
     cno: Cno,
     srq: Srq,
@@ -70,11 +70,11 @@ impl Server {
         Ok(Server { pz, work, connections, cno, srq, psp, clients: HashMap::new(), answered: 0 })
     }
 
-    /// Serves until so many clients have come and gone.
+    /// Serves until this many clients have come and gone.
     fn serve(&mut self, clients: usize) -> Outcome {
         let mut gone = 0;
         while gone < clients {
-            // It says which one has events, once: so all of them are taken.
+            // The CNO names a dispatcher once, so all of its events are taken.
             if self.cno.wait(soon())? == self.connections.id() {
                 while let Some(event) = self.connections.dequeue() {
                     gone += usize::from(self.connection(event)?);
@@ -93,7 +93,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a client has gone.
+    /// Handles an event of a connection. Returns whether a client has gone.
     fn connection(&mut self, event: Event) -> Outcome<bool> {
         match event {
             Event::Request(request) => {
@@ -109,7 +109,7 @@ impl Server {
         }
     }
 
-    /// A question's memory takes the answer, and then the next question, of anybody.
+    /// Handles a completion: a question's memory takes the answer, and then the next question of any client.
     fn work(&mut self, event: Event) -> Outcome {
         let Event::Dto(done) = event else {
             return Err(format!("{event:?} at the dispatcher for work").into());
@@ -123,7 +123,7 @@ impl Server {
             self.answered += 1;
             client.post_send(memory, 0).map_err(|(error, _)| error)?;
         } else {
-            // Answered; or the client has gone with its answer.
+            // The answer was sent, or the client has gone.
             self.srq.post_receive(memory, 0).map_err(|(error, _)| error)?;
         }
         Ok(())
@@ -161,7 +161,7 @@ fn ask(ia: &Ia, server: &ServiceAddress, number: u64, questions: u64) -> Outcome
     Ok(ep.disconnect(true)?)
 }
 
-/// How many questions the server has answered, and how many receives it has in the end.
+/// Runs the server and its clients. Returns how many questions were answered, and how many receives are posted in the end.
 pub fn run(transport: &str, clients: usize, questions: u64) -> Outcome<(usize, usize)> {
     let secret = [7; 32];
     let mut server = Server::new(&adapter(transport, secret)?)?;

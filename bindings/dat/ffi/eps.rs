@@ -18,7 +18,7 @@ use crate::core::qos::Qos;
 use crate::core::service::{self, free_ep};
 use crate::core::slot::Slot;
 
-/// Of an end point that the program says nothing of.
+/// Most DTOs and segments of an end point without attributes.
 const DEFAULT_DTOS: usize = 256;
 const DEFAULT_SEGMENTS: usize = 8;
 
@@ -43,7 +43,7 @@ pub unsafe fn with<R>(handle: Handle, with: impl FnOnce(&mut Ep) -> Result<R>) -
     }
 }
 
-/// Where connection events go, or nowhere for NULL. It may be of any adapter: programs use one for several (`dapltest -T L` does).
+/// The dispatcher of connection events, or none for NULL. It may be of any adapter: programs use one for several (`dapltest -T L` does).
 ///
 /// # Safety
 /// As [`slot`].
@@ -61,7 +61,7 @@ fn within(wanted: c_int, most: usize, default: usize, nth: u32) -> Result<usize>
     }
 }
 
-/// What the attributes ask for; they are the argument of this number.
+/// Applies the attributes, which are argument `nth` of the call.
 fn apply(settings: &mut Settings, attr: &EpAttr, ia: &Ia, nth: u32) -> Result {
     let longest = ia.max_transfer();
     if attr.service_type != 0
@@ -78,7 +78,7 @@ fn apply(settings: &mut Settings, attr: &EpAttr, ia: &Ia, nth: u32) -> Result {
     Ok(())
 }
 
-/// What both calls that make an end point do.
+/// Makes an end point, for both calls.
 ///
 /// # Safety
 /// NULL or what `udat.h` says.
@@ -103,7 +103,7 @@ unsafe fn make(
         ]
     };
     let srq = srq.map(|own| same(&ia, &own.pz.ia, Sub::HandleSrq).map(|()| own.srq)).transpose()?;
-    // Behind the shared queue, if there is one.
+    // The attributes come behind the shared queue, if there is one.
     let attr_nth = if srq.is_some() { 7 } else { 6 };
     some(out, attr_nth + 1)?;
     let mut settings = Settings {
@@ -235,7 +235,7 @@ mod field {
     pub const CONNECT_EVD: u64 = 0x400;
     pub const SRQ: u64 = 0x800;
     pub const ATTR: u64 = 0x7fff_f000;
-    /// What the provider says, and the program cannot.
+    /// Fields that only the provider sets.
     pub const FIXED: u64 = 0x7f;
 }
 
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
             }
         }
         if mask & field::ATTR != 0 {
-            // What is not named stays.
+            // Attributes that the mask does not name stay.
             let keep =
                 |bit: u32, asked: c_int, had: usize| if mask >> bit & 1 != 0 { asked } else { had as c_int };
             let mut attr = param.attr;
@@ -294,13 +294,13 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
     })
 }
 
-/// The quality that a call asks for. `DAT_QOS_BEST_EFFORT` asks for nothing: the end point's attributes may.
+/// The quality that a call asks for. `None` for `DAT_QOS_BEST_EFFORT`: the quality of the end point's attributes holds.
 fn quality(asked: u32, nth: u32) -> Result<Option<Qos>> {
     let qos = Qos::of(asked).ok_or(Code::argument(nth))?;
     Ok(Some(qos).filter(|qos| *qos != Qos::BestEffort))
 }
 
-/// `dat_ep_connect`: its event tells how it went.
+/// `dat_ep_connect`: an event reports the outcome.
 ///
 /// # Safety
 /// As above.
@@ -331,7 +331,7 @@ pub unsafe extern "C" fn connect(
         if flags & 2 != 0 {
             return Err(Code::MODEL_NOT_SUPPORTED); // several paths
         }
-        // That several are asked for, and not required, is known.
+        // The wish for several paths, without the requirement, is accepted and has no effect.
         if flags > 1 {
             return Err(Code::argument(8));
         }
@@ -342,7 +342,7 @@ pub unsafe extern "C" fn connect(
     })
 }
 
-/// `dat_ep_dup_connect`: to where another one is connected.
+/// `dat_ep_dup_connect`: connects to the address that another end point has asked.
 ///
 /// # Safety
 /// As above.
@@ -447,7 +447,7 @@ pub unsafe extern "C" fn free(ep: Handle) -> Code {
     call(|| free_ep(unsafe { slot(ep) }?, false))
 }
 
-/// The adapter closes.
+/// Frees an end point in any state, because its adapter closes.
 pub fn free_at_any_rate(ep: Handle) -> Code {
     // SAFETY: a handle of ours.
     call(|| free_ep(unsafe { slot(ep) }?, true))

@@ -22,7 +22,7 @@ use crate::core::slot::Pool;
 static EVDS: Pool<Owned<Evd>> = Pool::new(3);
 static CNOS: Pool<Owned<Cno>> = Pool::new(10);
 
-/// An object, and the adapter that it is of.
+/// An object, and its adapter.
 pub struct Owned<T> {
     object: Arc<T>,
     ia: Arc<Ia>,
@@ -34,7 +34,7 @@ impl<T> Clone for Owned<T> {
     }
 }
 
-/// The event dispatcher of a handle: of that adapter, if one is given, and with that stream.
+/// The event dispatcher of a handle. It has to be of the adapter, if one is given, and to have the stream.
 ///
 /// # Safety
 /// As `object`.
@@ -47,7 +47,7 @@ pub unsafe fn evd_of(ia: Option<&Arc<Ia>>, handle: Handle, stream: u32, sub: Sub
     if owned.object.flags & stream == 0 { Err(Code::INVALID_HANDLE.of(sub)) } else { Ok(owned.object) }
 }
 
-/// As [`evd_of`], for calls of which it is the first argument.
+/// The event dispatcher of a handle that is the first argument of its call.
 ///
 /// # Safety
 /// As `object`.
@@ -68,12 +68,12 @@ unsafe fn cno_or_null(ia: &Arc<Ia>, handle: Handle) -> Result<Option<Arc<Cno>>> 
     Ok(Some(owned.object))
 }
 
-/// Microseconds; all ones: for ever.
+/// Converts a timeout in microseconds; all ones: for ever.
 pub fn limit(timeout: u32) -> Duration {
     if timeout == u32::MAX { Duration::MAX } else { Duration::from_micros(timeout.into()) }
 }
 
-/// A new event dispatcher.
+/// Makes an event dispatcher.
 pub fn make(ia: &Arc<Ia>, len: usize, cno: Option<Arc<Cno>>, flags: u32, overflow: Weak<Evd>) -> Arc<Evd> {
     let slot = EVDS.insert(ia.provider, |slot| {
         let object = Arc::new(Evd::new(slot.handle(), flags, len, cno, ia.progress.bell().clone(), overflow));
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn dequeue(handle: Handle, out: *mut CEvent) -> Code {
         let held = unsafe { EVDS.find(handle) }.ok_or(gone)?.lock();
         let owned = held.as_ref().ok_or(gone)?;
         some(out, 2)?;
-        // What is there is taken under the place's lock: that costs less than to count who uses the object.
+        // Takes an event under the slot's lock: that costs less than to count a reference to the dispatcher.
         let event = match owned.object.take() {
             Some(event) => event,
             None => {
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn resize(handle: Handle, qlen: c_int) -> Code {
     })
 }
 
-/// `dat_evd_post_se`: an event of the program's.
+/// `dat_evd_post_se`: adds an event of the program's.
 ///
 /// # Safety
 /// As above.
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn post_se(handle: Handle, event: *const CEvent) -> Code {
         if evd.object.flags & stream::SOFTWARE == 0 {
             return Err(Code::INVALID_HANDLE.of(Sub::Handle1));
         }
-        // SAFETY: not NULL, so valid; only what an event of this kind has is read.
+        // SAFETY: not NULL, so valid; only fields of an event of this kind are read.
         let (kind, pointer) = unsafe { ((*event).number, (*event).data[0]) };
         if kind != number::SOFTWARE {
             return Err(Code::argument(2));
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn free(handle: Handle) -> Code {
         // SAFETY: as above.
         let slot = unsafe { EVDS.find(handle) }.ok_or(gone)?;
         let owned = EVDS.remove(slot, gone, |owned| {
-            // The adapter's and the end points' have it, too; who waits is told to stop.
+            // References of the adapter and of end points mean that it is in use. A waiting thread's does not: that thread is told to stop.
             let waits = usize::from(owned.object.waiting.load(Ordering::Relaxed));
             let used = Arc::strong_count(&owned.object) > 1 + waits;
             if used {
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn free(handle: Handle) -> Code {
     })
 }
 
-/// The adapter's own goes with it.
+/// Frees the asynchronous dispatcher that the adapter has made itself.
 pub fn free_own(handle: Handle) {
     // SAFETY: a handle of ours.
     if let Some(slot) = unsafe { EVDS.find(handle) }
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn cno_fd_create(ia: Handle, fd: *mut c_int, out: *mut Han
         let ia = unsafe { adapter(ia) }?;
         some(fd, 2)?;
         some(out, 3)?;
-        // It learns its handle with its place: a descriptor is made before, so that nothing is in a place that failed.
+        // The CNO needs its handle, so it is made with its slot. If the system has no descriptor, the slot is freed again.
         let mut failed = None;
         let slot = CNOS.insert(ia.provider, |slot| {
             let made = Cno::with_fd(slot.handle(), ia.progress.bell().clone());
@@ -418,7 +418,7 @@ pub unsafe extern "C" fn cno_modify_agent(handle: Handle, agent: Agent) -> Code 
     })
 }
 
-/// `dat_cno_query`. (It does not tell the agent.)
+/// `dat_cno_query`. (The agent is not reported.)
 ///
 /// # Safety
 /// As above.
@@ -437,7 +437,7 @@ pub unsafe extern "C" fn cno_query(handle: Handle, _mask: u32, out: *mut CnoPara
     })
 }
 
-/// `dat_cno_wait`: until an event dispatcher has news, or the time is over.
+/// `dat_cno_wait`: waits until an event dispatcher notifies, or the time is over.
 ///
 /// # Safety
 /// As above.
@@ -460,7 +460,7 @@ pub unsafe extern "C" fn cno_wait(handle: Handle, timeout: u32, out: *mut Handle
     })
 }
 
-/// `dat_cno_trigger`: the next event dispatcher that has news, without waiting.
+/// `dat_cno_trigger`: takes the next event dispatcher that has notified, without waiting.
 ///
 /// # Safety
 /// As above.
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn cno_trigger(handle: Handle, out: *mut Handle) -> Code {
     })
 }
 
-/// `dat_cno_free`. Who waits gives up. A call of its agent that has begun is waited for, unless this is called in it.
+/// `dat_cno_free`. Waiting threads give up. Blocks until a call of the agent that has begun returns, unless it is made in that call.
 ///
 /// # Safety
 /// As above.
@@ -490,7 +490,7 @@ pub unsafe extern "C" fn cno_free(handle: Handle) -> Code {
             let used = Arc::strong_count(&owned.object) > 1 + ours + waiters;
             if used { Err(Code::INVALID_STATE.of(Sub::CnoInUse)) } else { Ok(()) }
         };
-        // Without the place's lock: the agent may call for its object.
+        // Removes the agent without the slot's lock: the agent may use its CNO.
         let owned = slot.get().ok_or(gone)?;
         in_use(&owned, 1)?;
         set_agent(&owned.object, None)?;

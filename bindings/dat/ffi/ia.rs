@@ -1,4 +1,4 @@
-//! Interface adapters, and what all handles have.
+//! Interface adapters, and the calls for all kinds of handles.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn open(
         let existing = unsafe {
             match given {
                 0 | 1 => None,
-                // Of any adapter: several may tell one.
+                // The dispatcher may be of any adapter: one may serve several.
                 given => Some(events::evd_of(None, given, stream::ASYNC, Sub::HandleEvdAsync)?),
             }
         };
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn open(
     })
 }
 
-/// `dat_ia_query`. Fills all that it is asked a part of.
+/// `dat_ia_query`. Fills a whole structure if any part of it is asked for.
 ///
 /// # Safety
 /// As above.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn query(
     })
 }
 
-/// Some programs look for it.
+/// Provider attributes; some programs look for them.
 struct Attributes([NamedAttr; 1]);
 
 // SAFETY: constant strings.
@@ -156,7 +156,7 @@ fn name(text: &str) -> [c_char; NAME] {
     characters
 }
 
-/// Objects of one kind, of which only memory bounds how many there are.
+/// Reported number of objects of a kind that only memory bounds.
 const MANY: c_int = 1 << 16;
 
 fn version() -> [u32; 2] {
@@ -234,7 +234,7 @@ fn describe_provider(ia: &Ia) -> ProviderAttr {
         dto_async_return_guaranteed: 0,
         rdma_write_for_rdma_read_req: 0,
         rdma_read_lmr_rmr_context_exposure: 0,
-        // Of a protection zone.
+        // The scope of a protection zone.
         rmr_scope_supported: 1,
         is_signal_safe: 0,
         ha_supported: 0,
@@ -244,7 +244,7 @@ fn describe_provider(ia: &Ia) -> ProviderAttr {
     }
 }
 
-/// Ends the object of that handle, whatever it is.
+/// Ends the object of a handle, whatever its kind.
 fn end(handle: Handle) {
     // SAFETY: handles of ours, which the adapter has noted, throughout.
     unsafe {
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn close(handle: Handle, flags: u32) -> Code {
         };
         match flags {
             0 => {
-                // What others need goes after them: service points, from which requests come, before those, then connections,
+                // Objects go before those that they need: first service points, from which requests come, then requests, then connections,
                 // queues and zones.
                 for kinds in [&[6, 9][..], &[1], &[2], &[8], &[5, 11], &[7, 3], &[10]] {
                     for object in left(&ia) {

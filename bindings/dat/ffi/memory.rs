@@ -38,11 +38,11 @@ struct Rmr {
     triplet: Triplet,
     rights: u32,
     va_type: u32,
-    /// 0: it is not bound.
+    /// The RMR context; 0: the region is not bound.
     context: u32,
 }
 
-/// A protection zone of that adapter.
+/// The protection zone of a handle. It has to be of this adapter.
 ///
 /// # Safety
 /// As `object`.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn pz_free(handle: Handle) -> Code {
     })
 }
 
-/// `DAT_MEM_TYPE`s: virtual memory, or an LMR's.
+/// `DAT_MEM_TYPE`s: virtual memory, or the memory of an LMR.
 const VIRTUAL: u32 = 0;
 const OF_LMR: u32 = 1;
 
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn lmr_sync(ia: Handle, segments: *const Triplet, count: u
     })
 }
 
-/// `dat_rmr_create`. (One for an end point alone, `dat_rmr_create_for_ep`, is not served: all of its zone would reach its memory.)
+/// `dat_rmr_create`. (`dat_rmr_create_for_ep`, a region for one end point, is not served: all end points of the zone would reach its memory.)
 ///
 /// # Safety
 /// As above.
@@ -348,7 +348,7 @@ pub unsafe extern "C" fn rmr_bind(
     })
 }
 
-/// A part of an LMR, with no right that this has not.
+/// A part of an LMR, with rights that the LMR has, too.
 fn part(lmr: &Lmr, triplet: Triplet, rights: u32, va_type: u32) -> Result<Piece> {
     let whole = lmr.piece;
     let offset = triplet.address.wrapping_sub(whole.named);
@@ -356,7 +356,7 @@ fn part(lmr: &Lmr, triplet: Triplet, rights: u32, va_type: u32) -> Result<Piece>
     if !fits || triplet.key != lmr.context {
         return Err(Code::argument(3));
     }
-    // Peers write and read it; that needs the LMR to be written and read here.
+    // A remote right needs the LMR's local right of the same kind: the library reads and writes for the peer.
     let local = rights & 0x33 | (rights >> 1) & 0x11;
     if local & 0x11 & !whole.rights != 0 {
         return Err(Code::PRIVILEGES_VIOLATION);

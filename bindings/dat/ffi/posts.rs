@@ -1,4 +1,4 @@
-//! What is posted to end points: sends, receives, and RDMA.
+//! Posting to end points: sends, receives, and RDMA.
 
 use std::ffi::c_int;
 
@@ -12,7 +12,7 @@ use crate::core::ep::{MAX_SEGMENTS, Operation};
 use crate::core::event::flags as completion_flags;
 use crate::core::memory::Triplet;
 
-/// The completion flags, which are the argument of this number.
+/// Checks the completion flags, which are argument `nth` of the call.
 #[inline(always)]
 pub fn completion(flags: u32, nth: u32) -> Result {
     if flags & !completion_flags::ALL == 0 { Ok(()) } else { Err(Code::argument(nth)) }
@@ -21,7 +21,7 @@ pub fn completion(flags: u32, nth: u32) -> Result {
 /// The segments of a DTO.
 ///
 /// # Safety
-/// Valid for so many, unless that is refused.
+/// Valid for `count` segments, unless that is refused.
 #[inline(always)]
 unsafe fn segments<'a>(count: c_int, iov: *const Triplet) -> Result<&'a [Triplet]> {
     if count == 0 {
@@ -37,7 +37,7 @@ unsafe fn segments<'a>(count: c_int, iov: *const Triplet) -> Result<&'a [Triplet
     Ok(unsafe { std::slice::from_raw_parts(iov, count as usize) })
 }
 
-/// The only segment of a DTO, as most have it, with flags that there are.
+/// The segment of a DTO that has only one, as most have, and known flags.
 ///
 /// # Safety
 /// As [`segments`].
@@ -48,7 +48,7 @@ unsafe fn single(count: c_int, iov: *const Triplet, flags: u32) -> Option<Triple
     is_one.then(|| unsafe { *iov })
 }
 
-/// The remote segment of RDMA, which has room for so many bytes.
+/// The remote segment of RDMA, which has to have room for `len` bytes.
 ///
 /// # Safety
 /// NULL, or valid.

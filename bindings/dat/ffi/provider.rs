@@ -25,7 +25,7 @@ unsafe impl Sync for Provider {}
 
 const _: () = assert!(size_of::<Provider>() == 648);
 
-/// What is not served. (C's caller removes the arguments, whichever they are.)
+/// Stands for calls that are not served. (C's caller removes the arguments, whichever they are.)
 extern "C" fn not_implemented() -> Code {
     Code::NOT_IMPLEMENTED
 }
@@ -134,25 +134,25 @@ struct Loaded {
     name: String,
     device: &'static str,
     provider: &'static Provider,
-    /// Whether the line calls it thread-safe. The registry finds it again by that.
+    /// Whether the line calls the provider thread-safe. The registry uses it to find the provider again.
     is_thread_safe: u32,
 }
 
 static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
-/// The NIC and the provider of that name in dat.conf.
+/// The NIC, and the provider, of a name in dat.conf.
 pub fn loaded(name: &str) -> Option<(&'static str, usize)> {
     let all = LOADED.lock();
     let found = all.iter().find(|loaded| loaded.name == name)?;
     Some((found.device, std::ptr::from_ref(found.provider) as usize))
 }
 
-/// Whether the line of that name calls it thread-safe. (It is.)
+/// Whether the line of this name calls the provider thread-safe. (It is.)
 pub fn is_thread_safe(name: &str) -> u32 {
     LOADED.lock().iter().find(|loaded| loaded.name == name).map_or(1, |loaded| loaded.is_thread_safe)
 }
 
-/// A provider of that name for this transport. The same again, if it is known.
+/// Returns the provider of this name for a transport; always the same one for a name.
 pub fn load(name: &str, transport: &str, is_thread_safe: u32) -> Option<&'static Provider> {
     let device = ["shm0", "tcp0", "udp0", "verbs0"]
         .into_iter()
@@ -169,7 +169,7 @@ pub fn load(name: &str, transport: &str, is_thread_safe: u32) -> Option<&'static
     Some(provider)
 }
 
-/// One of the registry's own calls, which the program has loaded with it.
+/// Finds a call of the registry, which the program has loaded.
 fn registry(name: &CStr) -> Option<extern "C" fn(*const Provider, *const ProviderInfo) -> u32> {
     // SAFETY: a search by name in what is loaded.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn dat_provider_init(info: *const ProviderInfo, instance: 
     });
 }
 
-/// Called by the registry when nobody uses it any more. The library stays loaded: its threads may still end.
+/// Called by the registry when nobody uses the provider any more. The library stays loaded: its threads may still end.
 ///
 /// # Safety
 /// As [`dat_provider_init`].

@@ -14,7 +14,7 @@ use crate::core::service::{self, CRS, Cr, PSPS, RSPS, ServicePoint};
 use crate::core::slot::{Pool, Slot};
 use crate::core::state::EpEvent;
 
-/// Listens, in a place of this pool.
+/// Makes a service point in this pool, and listens.
 ///
 /// # Safety
 /// NULL or handles.
@@ -58,7 +58,7 @@ unsafe fn close(pool: &Pool<ServicePoint>, handle: Handle, sub: Sub) -> Result {
 /// `DAT_PSP_PROVIDER_FLAG`: the provider makes end points.
 const PROVIDER: u32 = 1;
 
-/// Whose end points a public service point has: the program's.
+/// Checks the flags of a public service point: end points are the program's.
 fn owner(flags: u32) -> Result {
     match flags {
         0 => Ok(()),
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn psp_create(
     })
 }
 
-/// Qualifiers that `dat_psp_create_any` gives: those of ports that nobody is given by name.
+/// Qualifiers that `dat_psp_create_any` gives: those of ports without assigned services.
 const FIRST_FREE: u64 = 49152;
 const LAST_FREE: u64 = 65535;
 
@@ -227,7 +227,7 @@ unsafe fn request(handle: Handle) -> Result<&'static Slot<Cr>> {
     unsafe { CRS.find(handle) }.ok_or(Code::INVALID_HANDLE.of(Sub::HandleCr))
 }
 
-/// `dat_cr_query`. What it points to stays until the request is answered.
+/// `dat_cr_query`. The pointers in `out` are valid until the request is answered.
 ///
 /// # Safety
 /// As above.

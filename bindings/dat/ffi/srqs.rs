@@ -101,7 +101,7 @@ pub unsafe extern "C" fn srq_post_recv(
             unsafe { std::slice::from_raw_parts(iov, count as usize) }
         };
         own.srq.post(Receive::new(segments, cookie))?;
-        // A message may wait for it.
+        // A message may wait for this receive.
         own.pz.ia.progress.bell().ring();
         Ok(())
     })
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn srq_query(handle: Handle, _mask: u32, out: *mut SrqPara
             max_recv_iov: MAX_SEGMENTS as c_int,
             low_watermark: low as c_int,
             available: posted as c_int,
-            // `DAT_VALUE_UNKNOWN`: what end points have taken is over at once.
+            // `DAT_VALUE_UNKNOWN`: a receive that an end point has taken is over at once.
             outstanding: -2,
         };
         // SAFETY: not NULL, so valid.

@@ -1,4 +1,4 @@
-//! The structures of `dat.h` and `udat.h`, as the C compiler lays them out. (A test asks it, where the headers are.)
+//! The structures of `dat.h` and `udat.h`, as the C compiler lays them out. (A test asks the compiler, where the headers are.)
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -318,7 +318,7 @@ mod tests {
         ]
     }
 
-    /// As the C compiler has them, from Debian's headers.
+    /// Compares with the C compiler's layout, from Debian's headers.
     #[test]
     fn structures_are_those_of_the_headers() {
         if !Path::new("/usr/include/dat2/udat.h").exists() {

@@ -6,10 +6,10 @@ use crate::c::{Event, Handle, Triplet, ep_post_recv, ep_post_send, evd_dequeue, 
 
 /// `DAT_COMPLETION_DEFAULT_FLAG`.
 const DEFAULT: u32 = 0;
-/// `DAT_QUEUE_EMPTY`, without what is beside it.
+/// `DAT_QUEUE_EMPTY`, without its subtype.
 const QUEUE_EMPTY: u32 = 0x000d_0000;
 
-/// 8 bytes; the completion is put into the event dispatcher's queue.
+/// Posts a send of 8 bytes. The completion is put into the event dispatcher's queue.
 ///
 /// # Safety
 /// A handle of an end point, and memory that is registered for it.
@@ -29,7 +29,7 @@ pub unsafe fn dat_post_recv(ep: Handle, into: &Triplet) {
     assert_eq!(code, 0, "dat_ep_post_recv");
 }
 
-/// Of the completion of a send, which is in the queue.
+/// Dequeues the completion of a send, which is in the queue.
 ///
 /// # Safety
 /// A handle of an event dispatcher.
@@ -40,7 +40,7 @@ pub unsafe fn dat_evd_dequeue(evd: Handle, event: &mut Event) {
     assert_eq!(code, 0, "dat_evd_dequeue of a send");
 }
 
-/// Of a message of 8 bytes that has come: the look takes it, copies it to its receive, and makes the event.
+/// Dequeues a message of 8 bytes that has come: the poll takes it, copies it to its receive, and makes the event.
 ///
 /// # Safety
 /// As [`dat_evd_dequeue`].
@@ -48,12 +48,12 @@ pub unsafe fn dat_evd_dequeue(evd: Handle, event: &mut Event) {
 pub unsafe fn dat_evd_dequeue_received(evd: Handle, event: &mut Event) {
     // SAFETY: the caller's contract.
     while unsafe { evd_dequeue(table_of(evd), evd, event) } != 0 {
-        // The adapter's thread may be at it.
+        // The adapter's thread may be at the message.
         std::thread::yield_now();
     }
 }
 
-/// Of nothing: a look in vain.
+/// Dequeues from an empty queue: a poll without result.
 ///
 /// # Safety
 /// As [`dat_evd_dequeue`].

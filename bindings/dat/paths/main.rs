@@ -16,9 +16,9 @@ use c::{Event, Handle, Region, Table, Triplet};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Each path is gone through so often: what is done once, or once per lap of a ring, is spread evenly.
+/// Rounds of each path, so many that work done once, or once per lap of a ring, is spread evenly.
 const ROUNDS: usize = 4096;
-/// Of a message.
+/// Bytes of a message.
 const SMALL: u32 = 8;
 /// Microseconds that a connection may take.
 const LIMIT: u32 = 60_000_000;
@@ -35,7 +35,7 @@ const VIRTUAL: u32 = 0;
 /// `DAT_CLOSE_ABRUPT_FLAG`.
 const ABRUPT: u32 = 0;
 
-/// Rounds may be given, for a test.
+/// Takes the number of rounds as its argument, for a test.
 fn main() -> Result {
     let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
     let table = udeck_dat::provider_table("udeck-counts", "shm").ok_or("there is a transport shm")?;
@@ -50,14 +50,14 @@ fn done(call: &str, code: u32) -> Result {
     if code == 0 { Ok(()) } else { Err(format!("{call}: {code:#010x}").into()) }
 }
 
-/// As [`done`], of a call that makes something.
+/// Like [`done`], for a call that makes an object.
 fn made(call: &str, make: impl FnOnce(*mut Handle) -> u32) -> Result<Handle> {
     let mut handle = 0;
     done(call, make(&mut handle))?;
     Ok(handle)
 }
 
-/// An end point on an adapter of its own, as in a process of its own, and where its work is over.
+/// An end point on an adapter of its own, as in a process of its own, and the dispatchers of its events.
 struct End {
     table: *const Table,
     ia: Handle,
@@ -89,7 +89,7 @@ impl End {
         Ok(End { table, ia, pz, sends, receives, connections, ep })
     }
 
-    /// The next event of the connection's.
+    /// Waits for the connection's next event, which has to be `wanted`.
     fn wait(&self, wanted: u32) -> Result<Event> {
         let (mut event, mut more) = (Event::default(), 0);
         // SAFETY: as above.
@@ -102,7 +102,7 @@ impl End {
         }
     }
 
-    /// Registers that memory, which stays.
+    /// Registers memory that is never freed.
     fn register(&self, memory: *mut [u8; SMALL as usize]) -> Result<Triplet> {
         let End { table, ia, pz, .. } = *self;
         let region = Region { address: memory.cast_const().cast(), beside: 0 };
@@ -130,7 +130,7 @@ impl End {
         Ok(Triplet { address: memory.expose_provenance() as u64, len: SMALL, context })
     }
 
-    /// What is left goes with the adapter.
+    /// Closes the adapter, which ends the other objects.
     fn close(&self) -> Result {
         // SAFETY: as above.
         done("dat_ia_close", unsafe { c::ia_close(self.table, self.ia, ABRUPT) })
@@ -144,7 +144,7 @@ fn connect(here: &End, there: &End) -> Result {
         // SAFETY: as above.
         unsafe { c::psp_create_any(table, there.ia, &mut qualifier, there.connections, 0, out) }
     })?;
-    // A `sockaddr_in`: this host's.
+    // The `sockaddr_in` of this host.
     let address = [u64::from_ne_bytes([2, 0, 0, 0, 127, 0, 0, 1]), 0];
     let address: *const c_void = address.as_ptr().cast();
     // SAFETY: as above; the address is read in the call.

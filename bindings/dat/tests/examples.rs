@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! Runs the examples.
 
 #[path = "../examples/srq_server.rs"]
 #[allow(dead_code, reason = "its `main`")]

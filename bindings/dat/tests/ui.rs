@@ -1,4 +1,4 @@
-//! What safe code must not do with memory that was posted, lent or opened to peers does not compile.
+//! Misuse of memory that was posted, lent or opened to peers: safe code that must not compile.
 
 #[macro_use]
 #[path = "../../../crates/via/tests/pairs/mod.rs"]

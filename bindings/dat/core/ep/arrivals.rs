@@ -1,4 +1,4 @@
-//! Arrivals from the peer.
+//! Arrivals from the peer: messages, RDMA, answers to reads, and the end of the connection.
 
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,18 @@ use crate::core::ia::HeldBytes;
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::srq::Receive;
 
-/// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
+/// Most arrivals that one poll takes, so that a peer that only sends does not keep the thread here.
 const BOUND: usize = 64;
-/// Messages that wait at a time: one without a receive, and those that came behind it.
+/// Most messages that wait at a time: one without a receive, and those that came behind it.
 const MAX_HELD: usize = 256;
-/// How long a message waits for a receive. (Hardware asks again for about as long, before it gives up.)
+/// Time that a message waits for a receive. (Hardware retries for about as long before it gives up.)
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A message that has found no receive yet, or what came behind it. It stays where it has arrived, so it takes no memory of ours
-/// beside that.
+/// A message that has found no receive yet, or one that came behind it. It stays in the memory where it arrived, and takes no other
+/// memory.
 pub struct Held {
     what: Message,
-    /// Since when it is the next, and finds no receive.
+    /// Time since which the message is the next one and finds no receive.
     since: Option<Instant>,
     _bytes: HeldBytes,
 }
@@ -40,7 +40,7 @@ impl Message {
         Message::Arrival(Arrival { immediate: None, body: Body::Inline(bytes) })
     }
 
-    /// Returns its bytes, and whether it answers a read.
+    /// Returns the message's length in bytes, and whether it answers a read.
     fn len_and_is_answer(&self) -> (usize, bool) {
         let Message::Arrival(arrival) = self else { return (0, false) };
         let found = link::with_frame(arrival, |first, rest| {
@@ -85,7 +85,7 @@ impl Ep {
         }
     }
 
-    /// A frame: its head and what of its body lies behind it, and the rest of the body. `false`: a message without a receive, which
+    /// Takes a frame: `first` has its head and the beginning of its body, `rest` the rest of the body. `false`: a message without a receive, which
     /// is not taken.
     #[inline]
     fn take(&mut self, first: &[u8], rest: &[&[u8]]) -> bool {
@@ -156,8 +156,8 @@ impl Ep {
         }
     }
 
-    /// No receive is posted: the message waits for one, as it would with hardware, whose peer asks again. What comes behind it waits, too,
-    /// but for answers to our reads: the program may post the receive when it has read.
+    /// Holds a message until a receive is posted, as with hardware, whose peer retries. Messages behind it wait, too,
+    /// except answers to this end's reads: the program may post the receive when it has read.
     #[cold]
     fn hold(&mut self, what: Message) {
         let (len, is_answer) = what.len_and_is_answer();
@@ -167,7 +167,7 @@ impl Ep {
         }
         match self.ia.hold(len) {
             Some(bytes) => self.held.push_back(Held { what, since: None, _bytes: bytes }),
-            // Others wait already: peers that send without receives get so much memory and no more.
+            // Messages of other peers wait already, and the memory for messages without receives is bounded.
             None => self.break_connection(Reason::NoReceive),
         }
     }
@@ -190,7 +190,7 @@ impl Ep {
         }
     }
 
-    /// Takes what waits, as far as there are receives. `false`: no more can wait.
+    /// Takes held messages as far as there are receives. `false`: no more can be held.
     #[cold]
     fn take_held(&mut self) -> bool {
         while let Some(mut held) = self.held.pop_front() {
@@ -226,7 +226,7 @@ impl Ep {
         }
     }
 
-    /// The peer writes our memory.
+    /// Takes a write of the peer to memory here.
     fn take_write(&mut self, body: &[u8]) -> bool {
         let Some((address, context, data)) = frame::read_write(body) else { return false };
         let Ok(len) = u32::try_from(data.len()) else { return false };
@@ -236,14 +236,14 @@ impl Ep {
         true
     }
 
-    /// The peer reads our memory.
+    /// Takes the peer's request to read memory here.
     fn take_read(&mut self, body: &[u8]) -> bool {
         let Some((address, context, len)) = frame::read_read(body) else { return false };
         let len = u32::try_from(len).ok().filter(|len| *len as usize <= self.ia.max_transfer());
         self.answer_read(len.map(|len| Triplet { address, len, key: context }))
     }
 
-    /// The interface below says that the connection is over.
+    /// Ends the connection, because the interface below says that it is over.
     #[cold]
     pub(super) fn ended(&mut self, error: &Error) {
         match error {

@@ -17,13 +17,13 @@ use udeck_directory::address::Host;
 /// The other end.
 #[derive(Debug)]
 pub struct Peer {
-    /// Where it says that it is.
+    /// The address that the peer gives as its own.
     pub host: Host,
     pub port: u64,
     process: Process,
     /// Private data of the peer's. The program has a pointer to them.
     pub private_data: Arc<[u8]>,
-    /// By which service point it was reached, if this end has asked.
+    /// Host and qualifier that this end has asked; `None` at the end that accepted.
     pub asked_at: Option<(Host, u64)>,
 }
 
@@ -35,12 +35,12 @@ impl Peer {
 
 /// An attempt of an end point to connect.
 pub struct Attempt {
-    /// Idle.
+    /// The interface to connect, idle yet.
     pub vi: Vi,
     /// The greeting, encoded.
     pub greeting: Vec<u8>,
     pub number: u64,
-    /// Ends it when the end point has gone another way.
+    /// Ends the attempt when the end point goes another way.
     pub withdrawal: Withdrawal,
 }
 
@@ -69,7 +69,7 @@ impl Ep {
         })
     }
 
-    /// Once: a program may make thousands.
+    /// Says once that the NIC has no service levels: a program may make thousands of connections.
     #[cold]
     fn say_levels_lack(&self) {
         static SAID: Once = Once::new();
@@ -96,7 +96,7 @@ impl Ep {
         Greeting { host: self.ia.address, port: self.port, private_data: private_data.to_vec() }
     }
 
-    /// Begins to ask for a connection, of this quality or of that of its settings.
+    /// Begins to ask for a connection of this quality; `None`: of the quality of the end point's settings.
     ///
     /// # Errors
     /// The state forbids it.
@@ -128,7 +128,7 @@ impl Ep {
         Ok(Attempt { vi, greeting, number: self.attempt, withdrawal })
     }
 
-    /// There is nobody who could ask: all is as before [`Ep::begin_connecting`], and nothing is told.
+    /// Undoes [`Ep::begin_connecting`] for want of a thread that could ask. No event is put.
     pub fn not_asked(&mut self, attempt: u64) {
         if self.is_connecting(attempt) {
             (self.asking, self.peer, self.qos) = (None, None, self.settings.qos);
@@ -141,12 +141,12 @@ impl Ep {
         self.asking.take().iter().for_each(Withdrawal::withdraw);
     }
 
-    /// Whether it still asks.
+    /// Whether the attempt is still under way.
     pub fn is_connecting(&self, attempt: u64) -> bool {
         self.attempt == attempt && self.state == EpState::ActivePending
     }
 
-    /// The attempt has come to its end: a connection and what the peer said, or the event that says why not.
+    /// Ends the attempt: with a connection and the peer's greeting, or with the number of the event that says why there is none.
     pub fn end_connecting(
         &mut self,
         attempt: u64,
@@ -177,7 +177,7 @@ impl Ep {
         }
     }
 
-    /// Tells of what the peer has said.
+    /// Puts a connection event with the peer's private data.
     fn tell_said(&self, number: u32) {
         if let (Some(evd), Some(peer)) = (&self.settings.connect_evd, &self.peer) {
             evd.keep_said(&peer.private_data);
@@ -186,17 +186,17 @@ impl Ep {
         }
     }
 
-    /// What it needs to [accept](Ep::accept) a request, which is still there if it lacks. Its state allows that.
+    /// Makes the interface that is needed to [accept](Ep::accept) a request. If that fails, the request is still there. The caller has checked the state.
     ///
     /// # Errors
-    /// There is no interface to be had.
+    /// The NIC has no interface left.
     pub fn begin_accepting(&mut self) -> Result<Vi> {
         self.qos = self.settings.qos;
         self.new_vi()
     }
 
-    /// It accepts a request, with the interface that it has [got](Ep::begin_accepting). The number of the accept, and what to say; then
-    /// comes [`Ep::end_accepting`].
+    /// Accepts a request, with the interface of [`Ep::begin_accepting`]. Returns the number of the accept, and the encoded greeting; the caller
+    /// sends it, and then calls [`Ep::end_accepting`].
     pub fn accept(&mut self, theirs: &Greeting, private_data: &[u8]) -> (u64, Vec<u8>) {
         self.port = self.ia.port();
         self.attempt = next_attempt();
@@ -208,7 +208,7 @@ impl Ep {
         (self.attempt, self.greeting(private_data).encode())
     }
 
-    /// The transport has answered. The connect event dispatcher learns how it went, unless the end point has gone another way.
+    /// Ends the accept, with the transport's answer. The connect event dispatcher gets the outcome, unless the end point has gone another way.
     pub fn end_accepting(&mut self, attempt: u64, mut vi: Vi, answered: &udeck::via::Result) {
         if self.attempt != attempt || self.state != EpState::PassivePending {
             vi.disconnect();
@@ -229,14 +229,14 @@ impl Ep {
         self.move_on();
     }
 
-    /// Releases the events that wait for its accept.
+    /// Releases the events that wait for the end point's accept.
     pub(super) fn stop_accepting(&mut self) {
         if let (EpState::PassivePending, Some(evd)) = (self.state, &self.settings.connect_evd) {
             evd.accepted(self.attempt, None);
         }
     }
 
-    /// Enters a state that a reserved service point gives it.
+    /// Enters the state that an event of a reserved service point leads to.
     ///
     /// # Errors
     /// The state forbids it.
@@ -248,12 +248,12 @@ impl Ep {
         if self.enter(event) { Ok(()) } else { Err(self.state.refusal()) }
     }
 
-    /// The latest one: another service point's has another number.
+    /// Number of the latest reservation; the reservation of another service point has another number.
     pub fn reservation(&self) -> u64 {
         self.reservation
     }
 
-    /// `dat_ep_disconnect`. Where there is nothing to end, nothing happens.
+    /// `dat_ep_disconnect`. Does nothing if there is nothing to end.
     ///
     /// # Errors
     /// The state forbids it.

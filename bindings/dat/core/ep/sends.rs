@@ -18,8 +18,8 @@ pub enum Operation {
     /// To or from this address of the peer's, by this RMR context.
     Write(u64, u32),
     Read(u64, u32),
-    /// An RMR, by its handle, gets this context: in order, what was posted before does not see it. 0: it loses its own.
-    /// If that fails, it has neither: the peer reaches nothing by either of them.
+    /// Gives the RMR with this handle the context `new` in place of `old`, in order: work posted before does not see it. 0: none.
+    /// After a failed bind the RMR has neither: the peer reaches nothing by either of them.
     Bind {
         rmr: usize,
         old: u32,
@@ -38,7 +38,7 @@ pub struct Posted {
 
 enum Stage {
     Unsent(SmallVec<[Triplet; 2]>),
-    /// A read that is not answered.
+    /// A read in flight.
     Reading(SmallVec<[Triplet; 2]>),
     Over(Status),
 }
@@ -61,7 +61,7 @@ impl Ep {
     /// As [`Ep::post_request`].
     #[inline(always)]
     pub fn post_send(&mut self, segment: Triplet, cookie: u64, bits: u32) -> Result {
-        // Nothing is read for an empty one, so its memory may be any: `post_request` leaves it alone.
+        // An empty segment may name any memory, because nothing is read: `post_request` takes it.
         if (1..=INLINE).contains(&(segment.len as usize))
             && self.state == EpState::Connected
             && self.sends.is_empty()
@@ -86,10 +86,10 @@ impl Ep {
         self.post_request(Operation::Send, &[segment], cookie, bits)
     }
 
-    /// A send, RDMA or a bind.
+    /// Posts a send, RDMA or a bind.
     ///
     /// # Errors
-    /// The state forbids it, there is no room, it is too long, or names memory that may not be used so.
+    /// The state forbids it, the queue is full, the request is too long, or it names memory that may not be used so.
     #[inline(never)]
     pub fn post_request(
         &mut self,
@@ -145,13 +145,13 @@ impl Ep {
         }
     }
 
-    /// Sends what waits, as far as there is room: answers first.
+    /// Sends what waits, as far as there is room: answers to reads first.
     pub(super) fn send_waiting(&mut self) {
         for attempt in 0..2 {
             match self.send_all() {
                 Ok(()) => return,
                 Err(Stop::Busy) if attempt == 0 => {
-                    // Asks to be named when there may be room, and looks once more.
+                    // Asks for a notification when there may be room, and tries once more.
                     let Some(vi) = &mut self.vi else { return };
                     vi.reclaim();
                     vi.request_send_notify();
@@ -202,7 +202,7 @@ impl Ep {
         Ok(())
     }
 
-    /// Tells of those that are over, in order.
+    /// Puts the events of requests that are over, in order.
     fn tell_of_requests(&mut self) {
         while let Some(Posted { stage: Stage::Over(status), cookie, bits, operation, len }) =
             self.sends.front()
@@ -249,13 +249,13 @@ impl Ep {
         link::send_filled(&mut self.vi, &self.ia.nic, head, prefix, len, gather)
     }
 
-    /// The peer reads our memory; `None`: more than any message has. `false`: it asks for more than any queue holds.
+    /// Queues the answer to the peer's read of this memory; `None`: the read is longer than any message. `false`: too many reads are queued.
     pub(super) fn answer_read(&mut self, from: Option<Triplet>) -> bool {
         let may = |from: &Triplet| memory::access(*from, self.pz, Right::RemoteRead, |_| ()).is_ok();
         self.answers.push(from.filter(may), MAX_DTOS)
     }
 
-    /// Our oldest read is answered. `false`: that is no answer.
+    /// Takes the answer to the oldest read. `false`: the frame is no valid answer.
     pub(super) fn take_data(&mut self, body: &[u8]) -> bool {
         let Some(answer) = frame::read_data(body) else { return false };
         let is_read = |posted: &Posted| matches!(posted.stage, Stage::Reading(_));
@@ -287,7 +287,7 @@ impl Ep {
         true
     }
 
-    /// The connection is over: the oldest that is under way ends by `first`, what is behind it is flushed.
+    /// Ends all requests: the oldest under way gets the status `first`, those behind it are flushed.
     pub(super) fn flush_sends(&mut self, first: Status) {
         let mut status = first;
         for posted in &mut self.sends {
