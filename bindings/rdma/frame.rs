@@ -1,4 +1,4 @@
-//! Frames: what the two ends of a connection say to each other, one message of the virtual interface below for each.
+//! Frames: the wire format between the two ends of a connection. Each frame is one message of the virtual interface below.
 //!
 //! ```text
 //!   head             0 kind   1 flags   2..4 zero   4..8 word
@@ -49,7 +49,7 @@ pub struct Head {
     pub kind: u8,
     /// A flag, or 0.
     pub flags: u8,
-    /// The flag says what it is; 0 without one.
+    /// Key or immediate data, as the flag says; 0 without a flag.
     pub word: u32,
 }
 
@@ -69,20 +69,20 @@ impl Head {
         }
     }
 
-    /// The immediate data, if it has some.
+    /// The immediate data, if the frame has some.
     #[inline]
     pub fn immediate(self) -> Option<u32> {
         (self.flags == IMMEDIATE).then_some(self.word)
     }
 
-    /// The head as it travels.
+    /// Encodes the head.
     #[inline]
     pub fn bytes(self) -> [u8; HEAD] {
         let word = self.word.to_le_bytes();
         [self.kind, self.flags, 0, 0, word[0], word[1], word[2], word[3]]
     }
 
-    /// Reads a head; `face` is the flag that the face knows. `None`: the bytes do not begin with a head.
+    /// Decodes a head; `face` is the flag that the face knows. `None`: the bytes do not begin with a head.
     #[inline]
     pub fn read(bytes: &[u8], face: u8) -> Option<Head> {
         let head: &[u8; HEAD] = bytes.first_chunk()?;
@@ -142,25 +142,25 @@ pub fn read_request(address: u64, key: u32, len: usize) -> [u8; READ_REQUEST] {
     bytes
 }
 
-/// Where the body of a WRITE or READ points to: an address and a key.
+/// Decodes the address and the key that a WRITE or READ names.
 pub fn read_place(body: &[u8]) -> Option<(u64, u32)> {
     // The upper half is zero.
     Some((number(body, 0)?, u32::try_from(number(body, 8)?).ok()?))
 }
 
-/// Where the body of a WRITE points to, and its data.
+/// Decodes a WRITE: address, key, and data.
 pub fn read_write(body: &[u8]) -> Option<(u64, u32, &[u8])> {
     let (address, key) = read_place(body)?;
     Some((address, key, body.get(WRITE_HEAD..)?))
 }
 
-/// Where the body of a READ points to, and its length.
+/// Decodes a READ: address, key, and length.
 pub fn read_read(body: &[u8]) -> Option<(u64, u32, u64)> {
     let (address, key) = read_place(body)?;
     Some((address, key, number(body, WRITE_HEAD)?))
 }
 
-/// The data of a DATA; `Some(None)`: the read is refused.
+/// Decodes a DATA; `Some(None)`: the read is refused.
 pub fn read_data(body: &[u8]) -> Option<Option<&[u8]>> {
     match number(body, 0)? {
         0 => Some(body.get(DATA_HEAD..)),
@@ -169,7 +169,7 @@ pub fn read_data(body: &[u8]) -> Option<Option<&[u8]>> {
     }
 }
 
-/// Returns the bytes before the data of a DATA, or all of one that refuses.
+/// Returns the bytes before the data of a DATA; they are the whole body if the read is refused.
 pub fn data_head(is_refused: bool) -> [u8; DATA_HEAD] {
     u64::from(is_refused).to_le_bytes()
 }

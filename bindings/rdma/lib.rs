@@ -1,14 +1,14 @@
-//! One-sided operations as messages of a virtual interface: what uDAPL's provider and `vipl.h` have in common.
+//! One-sided operations as messages of a virtual interface: the common part of uDAPL's provider and `vipl.h`.
 //!
 //! The book has the engine's contract (`docs/internals/rdma-engine.md`). A face (uDAPL, VIPL) has the objects, states and codes of its
 //! standard, and uses:
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `frame.rs` | what the two ends of a connection say to each other |
+//! | `frame.rs` | the wire format between the two ends of a connection |
 //! | `link.rs` | frames that go to the peer, and come from it |
 //! | `memory.rs` | registered memory, by keys |
-//! | `progress.rs`, `bell.rs` | who moves the end points of a NIC on, and how threads wait together |
+//! | `progress.rs`, `bell.rs` | the threads that move the end points of a NIC on, and how threads wait together |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
@@ -23,7 +23,7 @@ pub use progress::{MAX_WAIT, MoveOn, Progress};
 
 /// Longest message of a program's, in bytes.
 pub const MAX_TRANSFER: usize = 64 << 20;
-/// Room for what stands before a message's bytes: a head, and where a write goes.
+/// Bytes reserved before a message's own: for a head, and for the address and key of a write.
 const RESERVED: usize = 4096;
 
 /// Longest message over this NIC, in bytes.

@@ -1,4 +1,4 @@
-//! What goes to the peer over a virtual interface, frame by frame; and the frames that come.
+//! Frames over a virtual interface: sending them to the peer, and taking those that arrive.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use crate::memory::Segment;
 
 /// Longest body that fits into a message of the interface below, beside the head.
 pub const INLINE: usize = Inline::CAPACITY - frame::HEAD;
-/// Bytes of answers to a peer's reads in one go; the last answer may be as long as a message.
+/// Most bytes of answers to a peer's reads in one call; the last answer may exceed it by the length of a message.
 const ANSWER_BOUND: usize = 64 << 20;
 
 /// Why a frame was not sent.
 #[derive(Debug)]
 pub enum Stop {
-    /// There is no room: later.
+    /// There is no room at the moment.
     Busy,
-    /// It names memory that may not be touched so, or is wrong itself.
+    /// The frame names memory that may not be touched so, or is wrong itself.
     Bad,
     /// The connection is over.
     Ended(Error),
@@ -44,7 +44,7 @@ pub fn send(vi: &mut Option<Vi>, head: Head, body: &[u8]) -> Result<(), Stop> {
     Ok(vi.send_inline(Some(0), &head.bytes(), body)?)
 }
 
-/// Sends a frame whose body is `prefix` and `len` bytes, which `fill` copies. `false`: it may not.
+/// Sends a frame whose body is `prefix` and `len` bytes, which `fill` copies. `fill` returns whether the bytes may be read.
 ///
 /// # Errors
 /// As [`send`].
@@ -77,7 +77,7 @@ pub fn send_filled(
 
 fn block(nic: &Nic, len: usize) -> Result<Block, Stop> {
     let outbox = nic.outbox();
-    // So the same few blocks go to and fro, and stay in the caches.
+    // Reclaims first, so that the same few blocks are used again and stay in the caches.
     nic.reclaim_recent();
     outbox.block(len, Fill::Keep).or_else(|_| {
         nic.reclaim();
@@ -85,7 +85,7 @@ fn block(nic: &Nic, len: usize) -> Result<Block, Stop> {
     })
 }
 
-/// Tells the peer that an error ends the connection, if there is room for that. Otherwise it sees the end, as if that were in order:
+/// Tells the peer that an error ends the connection, if there is room for the frame. Otherwise the peer sees an orderly end:
 /// nobody waits here for a peer that takes nothing.
 pub fn say_broken(vi: &mut Option<Vi>, reason: Reason) {
     let head = Head::plain(frame::BROKEN);
@@ -97,35 +97,35 @@ pub fn say_broken(vi: &mut Option<Vi>, reason: Reason) {
     }
 }
 
-/// Reads of the peer's that are to be answered, oldest first.
+/// Unanswered reads of the peer, oldest first; `None`: a read that is refused.
 #[derive(Default)]
 pub struct Answers(VecDeque<Option<Segment>>);
 
 impl Answers {
-    /// Number of them.
+    /// Number of unanswered reads.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether no read is unanswered.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Forgets them: the connection is over.
+    /// Forgets all reads, because the connection is over.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// One more; `None`: it is refused. `false`: the peer asks for more than `most`, which no queue holds.
+    /// Adds a read; `None`: it is refused. `false`: the peer has more than `most` reads in flight, which no queue holds.
     pub fn push(&mut self, from: Option<Segment>, most: usize) -> bool {
         self.0.push_back(from);
         self.0.len() <= most
     }
 
-    /// Sends answers, as far as there is room. `read` copies what the peer reads, as it is now; `false`: the peer may not read it any more.
+    /// Sends answers, as far as there is room. `read` copies the bytes, as they are now; `false`: the peer may not read them any more.
     ///
     /// # Errors
     /// As [`send`].
@@ -138,7 +138,7 @@ impl Answers {
         let head = Head::plain(frame::DATA);
         let mut answered = 0;
         while let Some(from) = self.0.front().copied() {
-            // Otherwise a peer that reads as fast as we copy keeps the thread that moves this end on.
+            // Without this bound a peer that reads as fast as this end copies would keep the thread here.
             if answered >= ANSWER_BOUND {
                 return Err(Stop::Busy);
             }
@@ -157,7 +157,7 @@ impl Answers {
     }
 }
 
-/// Calls `take` with a frame: its head and what of its body lies behind it, and the rest of the body. `None`: what has come is none,
+/// Calls `take` with a frame: its head with the beginning of its body, and the rest of the body. `None`: the arrival is no frame,
 /// because no window is exposed to anybody, and a confirmation has no bytes.
 pub fn with_frame<R>(arrival: &Arrival, take: impl FnOnce(&[u8], &[&[u8]]) -> R) -> Option<R> {
     match &arrival.body {
@@ -173,7 +173,7 @@ pub fn with_frame<R>(arrival: &Arrival, take: impl FnOnce(&[u8], &[&[u8]]) -> R)
     }
 }
 
-/// A body in one piece; `whole` has it if it came in several. (A transport decides how many.)
+/// Returns a body in one piece; `whole` stores it if it came in several. (The transport decides how many.)
 pub fn flat<'a>(body: &'a [u8], rest: &[&'a [u8]], whole: &'a mut Vec<u8>) -> &'a [u8] {
     let mut parts = std::iter::once(body).chain(rest.iter().copied()).filter(|part| !part.is_empty());
     match (parts.next(), parts.next()) {

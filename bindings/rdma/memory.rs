@@ -9,7 +9,7 @@
 //!   [`end`] makes the key invalid, then each end point's lock is taken once, and only then is the [`Ended`] key dropped.
 //!
 //! ```text
-//!   what a place says of its registration, in one word; 0: nothing that may be touched
+//!   word of a place: its registration; 0: nothing may be touched
 //!   63..32 protection zone   31..18 generation   5..0 rights, LOCAL_READ always
 //! ```
 
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, RwLock};
 use udeck_sys::{copy_in, copy_out};
 
-/// One way to touch memory, which needs this right. What is registered may be read here, as with hardware: programs do not ask for that.
+/// A way to touch memory, with the right that it needs. Registered memory may always be read locally, as with hardware: programs do not ask for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Right {
@@ -38,13 +38,13 @@ pub enum Right {
     RemoteWrite = REMOTE_WRITE,
 }
 
-/// Right to send it. (Rights are bits, with uDAPL's numbers.)
+/// Right to send the memory. (Rights are bits, with uDAPL's numbers.)
 pub const LOCAL_READ: u32 = 0x01;
-/// Right of peers to read it.
+/// Right of peers to read the memory.
 pub const REMOTE_READ: u32 = 0x02;
-/// Right to receive there.
+/// Right to receive into the memory.
 pub const LOCAL_WRITE: u32 = 0x10;
-/// Right of peers to write it.
+/// Right of peers to write the memory.
 pub const REMOTE_WRITE: u32 = 0x20;
 /// All rights.
 pub const ALL_RIGHTS: u32 = LOCAL_READ | REMOTE_READ | LOCAL_WRITE | REMOTE_WRITE;
@@ -52,17 +52,17 @@ pub const ALL_RIGHTS: u32 = LOCAL_READ | REMOTE_READ | LOCAL_WRITE | REMOTE_WRIT
 /// A piece of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The address that names its first byte: its own, or 0.
+    /// The address that names its first byte for RDMA: the real one, or 0.
     pub named: u64,
     /// The address of its first byte.
     pub start: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
     /// Protection zone; never 0.
     pub zone: u32,
     /// Bits: [`LOCAL_READ`] and the others.
     pub rights: u32,
-    /// The key of the memory that this is a part of; 0: it is no part.
+    /// The key of the memory that this is a part of; 0: this is no part.
     pub of: u32,
 }
 
@@ -72,9 +72,9 @@ pub struct Piece {
 pub struct Segment {
     /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// Key of the registered memory that has them.
+    /// Key of the registered memory.
     pub key: u32,
 }
 
@@ -92,16 +92,16 @@ pub enum Refusal {
 pub enum Unregistered {
     /// [`MAX`] pieces are registered.
     Full,
-    /// The memory that it is a part of is gone.
+    /// The memory that the piece is a part of is gone.
     NoWhole,
 }
 
 const INDEX_BITS: u32 = 18;
-/// Pieces that can be registered at a time.
+/// Most pieces that can be registered at a time.
 pub const MAX: usize = 1 << INDEX_BITS;
-/// Keys that a place has, one after another.
+/// Number of keys that a place has, one after another.
 const GENERATIONS: u32 = (1 << (32 - INDEX_BITS)) - 1;
-/// Places that stay free for others: each has few keys, and those of one alone would soon come round.
+/// Places that are kept free: each has few keys, and the keys of a single free place would soon come round.
 const RESTING: usize = 4096;
 
 /// The part of a registration that [`locate`] reads.
@@ -112,7 +112,7 @@ struct Place {
     len: AtomicUsize,
 }
 
-/// Zeros, which take no memory before they are used.
+/// All places. Zeros take no memory before they are used.
 static PLACES: [Place; MAX] = [const {
     Place {
         word: AtomicU64::new(0),
@@ -131,7 +131,7 @@ static TABLE: RwLock<Vec<Entry>> = RwLock::new(Vec::new());
 /// Number of parts.
 static PARTS: AtomicUsize = AtomicUsize::new(0);
 static FREE: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
-/// Where the generations of a place begin: a peer that knows one key does not know the others.
+/// Seed of the first generation of each place: a peer that knows one key does not know the others.
 static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 fn split(key: u32) -> (usize, u32) {
@@ -153,7 +153,7 @@ impl Entry {
         place.len.store(piece.len, Ordering::Relaxed);
         let key = u64::from(self.generation << INDEX_BITS);
         let word = u64::from(piece.zone) << 32 | key | u64::from(piece.rights & ALL_RIGHTS | LOCAL_READ);
-        // SYNC POINT registered: publishes where it lies.
+        // SYNC POINT registered: publishes the place's address and length.
         place.word.store(word, Ordering::Release);
     }
 }
@@ -161,7 +161,7 @@ impl Entry {
 /// Registers a piece, and returns its key.
 ///
 /// # Errors
-/// No place is left, or it is a part of what is gone.
+/// No place is left, or the piece is a part of memory that is gone.
 pub fn add(piece: Piece) -> Result<u32, Unregistered> {
     put(piece, true)
 }
@@ -200,7 +200,7 @@ fn put(piece: Piece, is_open: bool) -> Result<u32, Unregistered> {
     };
     drop(free);
     let entry = &mut table[at];
-    // Never 0; a key that has ended is not given again soon.
+    // Never 0; an ended key does not come back soon.
     entry.generation = entry.generation % GENERATIONS + 1;
     entry.piece = Some(piece);
     entry.publish(at, is_open);
@@ -208,7 +208,7 @@ fn put(piece: Piece, is_open: bool) -> Result<u32, Unregistered> {
     Ok(entry.key(at))
 }
 
-/// Changes zone and rights of what is registered by that key.
+/// Changes zone and rights of the memory with this key.
 pub fn change(key: u32, zone: u32, rights: u32) {
     let mut table = TABLE.write();
     let (at, generation) = split(key);
@@ -220,7 +220,7 @@ pub fn change(key: u32, zone: u32, rights: u32) {
     }
 }
 
-/// A key that has ended. Its place is given to others when this is dropped.
+/// A key that has ended. Dropping it frees its place for others.
 pub struct Ended(u32);
 
 impl Drop for Ended {
@@ -234,7 +234,7 @@ pub fn end(key: u32) -> Option<Ended> {
     end_in(&mut TABLE.write(), key)
 }
 
-/// Ends a key that was only used under the table's lock; nothing, if it has ended.
+/// Ends a key that was only used under the table's lock; does nothing if it has ended.
 pub fn remove(key: u32) {
     drop(end(key));
 }
@@ -276,7 +276,7 @@ pub fn remove_with_parts(key: u32) {
     end_in(&mut table, key);
 }
 
-/// Removes a part of this zone that a peer invalidates. `false`: there is none.
+/// Removes a part of this zone, because a peer invalidates it. `false`: there is no such part.
 pub fn invalidate(key: u32, zone: u32) -> bool {
     let is_part = find(key).is_some_and(|piece| piece.of != 0 && piece.zone == zone);
     if is_part {
@@ -285,7 +285,7 @@ pub fn invalidate(key: u32, zone: u32) -> bool {
     is_part
 }
 
-/// Returns the piece of that key, if it may be touched.
+/// Returns the piece with this key, if it may be touched.
 pub fn find(key: u32) -> Option<Piece> {
     find_in(&TABLE.read(), key)
 }
@@ -296,11 +296,11 @@ fn find_in(table: &[Entry], key: u32) -> Option<Piece> {
     entry.piece.filter(|_| PLACES[at].word.load(Ordering::Relaxed) != 0)
 }
 
-/// Where `len` bytes at `address` lie, if they may be touched so. They stay registered as long as the module says.
+/// Returns the address of `len` bytes at `address`, if they may be touched so. They stay registered as long as the module says.
 #[inline(always)]
 pub fn locate(address: u64, len: u64, key: u32, zone: u32, right: Right) -> Option<NonNull<u8>> {
     let place = &PLACES[key as usize & (MAX - 1)];
-    // SYNC POINT registered: where it lies is of this registration.
+    // SYNC POINT registered: address and length are of this registration.
     let word = place.word.load(Ordering::Acquire);
     let other = word ^ (u64::from(zone) << 32 | u64::from(key));
     if other >> INDEX_BITS != 0 || word & right as u64 == 0 {
@@ -323,7 +323,7 @@ fn locate_segment(segment: Segment, zone: u32, right: Right) -> Option<NonNull<u
 /// Calls `with` with the address of a segment's bytes, if they may be touched so, while the table is locked.
 ///
 /// # Errors
-/// They may not.
+/// The bytes may not be touched so.
 #[inline(always)]
 pub fn access<R>(
     segment: Segment,
@@ -381,7 +381,7 @@ pub fn gather(segments: &[Segment], zone: u32, to: &mut [u8]) -> Result<(), Refu
 /// Copies as [`gather`] does, without a lock.
 ///
 /// # Safety
-/// What is found stays registered until this returns, as for [`locate`].
+/// The memory that is found stays registered until this returns, as for [`locate`].
 ///
 /// # Errors
 /// As [`access`].
@@ -420,7 +420,7 @@ pub fn scatter<'a>(
 /// Copies as [`scatter`] does, without a lock.
 ///
 /// # Safety
-/// What is found stays registered until this returns, as for [`locate`].
+/// The memory that is found stays registered until this returns, as for [`locate`].
 ///
 /// # Errors
 /// As [`access`].
@@ -463,7 +463,7 @@ mod tests {
 
     use super::*;
 
-    /// A piece of the memory, and its key.
+    /// Registers the memory. Returns its address and its key.
     fn register(memory: &mut [u8], zone: u32, rights: u32) -> (u64, u32) {
         let start = memory.as_mut_ptr() as usize;
         let piece = Piece { named: start as u64, start, len: memory.len(), zone, rights, of: 0 };

@@ -1,7 +1,7 @@
-//! Progress of a NIC's end points: who moves them on, and how threads wait.
+//! Progress of a NIC's end points: the threads that move them on, and how threads wait.
 //!
-//! Usually the program's own threads do, by polling. Those that wait sleep together on the NIC's one completion queue below: one of
-//! them, the leader, sleeps there and moves on whatever has news; the others sleep on a bell that it rings. Where nobody polls, the
+//! Usually the program's own threads move them on, by polling. Threads that wait sleep together on the NIC's one completion queue below: one of
+//! them, the leader, sleeps there and moves on the end points that have completions; the others sleep on a bell that it rings. Where nobody polls, the
 //! engine's thread does the same, because peers read and write the program's memory at any time. While the program polls by itself,
 //! that thread keeps out of its way, but for one poll each millisecond.
 
@@ -19,41 +19,41 @@ use crate::Bell;
 
 /// Longest sleep of a leader, a follower or a listener before it looks whether the NIC has closed.
 pub const MAX_WAIT: Duration = Duration::from_millis(100);
-/// How long the engine keeps out of the way of a program that polls, and of a peer that has no room.
+/// Time that the engine keeps out of the way of a program that polls, and of a peer that has no room.
 const ASIDE: Duration = Duration::from_millis(1);
-/// Completions that one poll serves, at most.
+/// Most completions that one poll serves.
 const BOUND: usize = 8;
 
-/// Moves the end point of that number on. (Faces use this file, and not the other way round.)
+/// Moves the end point with this number on. (Faces use this file, and not the other way round.)
 pub type MoveOn = fn(u64);
 
 /// The completion queue of a NIC's end points, the threads that wait at it, and the engine's thread.
 pub struct Progress {
     bell: Arc<Bell>,
     move_on: MoveOn,
-    /// Whether a thread that spins keeps the peer from its processor.
+    /// Whether a spinning thread keeps the peer from its processor.
     is_oversubscribed: AtomicBool,
     cq: Mutex<Cq>,
     cq_handle: CqHandle,
-    /// End points that the engine has to serve.
+    /// Number of end points that the engine has to serve.
     served: AtomicUsize,
-    /// Polls of the program's.
+    /// Number of polls by the program.
     polls: AtomicU64,
     name: &'static str,
     engine: Mutex<Option<JoinHandle<Result<(), String>>>>,
-    /// End points that have found no room, or no receive. Nobody may tell when there is some, so they are polled.
+    /// End points that have found no room, or no receive. No event may come when there is some, so they are polled.
     stalled: Mutex<HashSet<u64>>,
     is_any_stalled: AtomicBool,
     is_closed: AtomicBool,
 }
 
-/// Both ends may be on this host, and there is one processor for them.
+/// Whether both ends of a connection on this host share its one processor.
 fn is_crowded() -> bool {
     std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1)
 }
 
 impl Progress {
-    /// Progress of the end points on `nic`. The engine's thread gets that name.
+    /// Makes the progress of the end points on `nic`. The engine's thread is called `name`.
     ///
     /// # Errors
     /// The NIC has no completion queue left.
@@ -92,7 +92,7 @@ impl Progress {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Says whether a thread that spins keeps others from their processors.
+    /// Sets whether a spinning thread keeps others from their processors.
     pub fn set_oversubscribed(&self, oversubscribed: bool) {
         self.is_oversubscribed.store(oversubscribed, Ordering::Relaxed);
         self.bell.ring_all(); // the leader has the queue locked
@@ -101,7 +101,7 @@ impl Progress {
 
     // ---- waiting ----
 
-    /// Polls until there is something, at most until `deadline`. `poll` is told whether it is the last before a sleep: then it has to
+    /// Polls until `poll` returns something, at most until `deadline`. `poll` gets whether it is the last call before a sleep: then it has to
     /// look under a lock.
     #[inline]
     pub fn wait<T>(&self, deadline: Deadline, mut poll: impl FnMut(bool) -> Option<T>) -> Option<T> {
@@ -172,7 +172,7 @@ impl Progress {
         }
     }
 
-    /// Notes that an end point has found no room or no receive, or that this is over.
+    /// Notes whether an end point is stalled: it has found no room or no receive.
     #[cold]
     pub fn set_stalled(&self, end_point: u64, is_stalled: bool) {
         let mut stalled = self.stalled.lock();
@@ -185,7 +185,7 @@ impl Progress {
         let was_any = self.is_any_stalled.swap(is_any, Ordering::Relaxed);
         drop(stalled);
         if is_any && !was_any {
-            // A sleeper that has found none would poll this one at the end of its sleep, and nothing else may end that.
+            // A sleeper that began without stalled end points would poll this one only at the end of its sleep, and nothing else may end that sleep.
             self.bell.ring_all();
         }
     }
@@ -195,20 +195,20 @@ impl Progress {
         stalled.into_iter().for_each(self.move_on);
     }
 
-    /// Moves on whatever has news, without waiting.
+    /// Moves on the end points that have completions, without waiting.
     #[inline]
     pub fn poll(&self) {
         self.poll_until(|| false);
     }
 
-    /// Polls as [`Progress::poll`], until something is found: the completion queue below is fair, so the next poll begins with others.
+    /// Like [`Progress::poll`], but stops when `is_found`: the completion queue below is fair, so the next poll begins with others.
     #[inline]
     pub fn poll_until(&self, is_found: impl Fn() -> bool) {
         self.count_poll();
         self.serve(is_found);
     }
 
-    /// Counts a poll of the program's at one of its end points.
+    /// Counts a poll by the program.
     #[inline]
     pub fn count_poll(&self) {
         // Not counted exactly: the engine only looks whether it has changed.
@@ -270,7 +270,7 @@ impl Progress {
                 }
                 continue;
             }
-            // Completions of the program's do not concern it.
+            // Completions of the program's do not concern the engine.
             let _sleeper = self.bell.sleeper(false);
             self.sleep_or_poll_stalled(MAX_WAIT, self.bell.rings());
         }

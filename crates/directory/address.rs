@@ -1,6 +1,6 @@
 //! Addresses of hosts, as 16 bytes.
 //!
-//! A host is an IP address (IPv4 as IPv6 has it), or under a launcher the number of the host in the job.
+//! A host is an IP address (IPv4 in its IPv6 form), or under a launcher the number of the host in the job.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ pub type Host = [u8; HOST];
 
 const OF_JOB: &[u8; 12] = b"udeck host: ";
 
-/// A host by its IP address.
+/// Makes the address of a host of its IP address.
 pub fn of_ip(ip: IpAddr) -> Host {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -20,13 +20,13 @@ pub fn of_ip(ip: IpAddr) -> Host {
     }
 }
 
-/// The IP address.
+/// The IP address of a host.
 pub fn ip_of(host: &Host) -> IpAddr {
     let v6 = Ipv6Addr::from(*host);
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
-/// A host of a job, by its number.
+/// Makes the address of a job's host of its number.
 pub fn of_job(nth: u32) -> Host {
     let mut host = [0; HOST];
     host[..12].copy_from_slice(OF_JOB);
@@ -34,13 +34,13 @@ pub fn of_job(nth: u32) -> Host {
     host
 }
 
-/// The number of a job's host; `None`: it is none.
+/// The number of a job's host; `None`: the host is not of a job.
 pub fn job_host(host: &Host) -> Option<u32> {
     let number = host.strip_prefix(OF_JOB)?;
     Some(u32::from_be_bytes(*number.first_chunk()?))
 }
 
-/// Bytes in figures.
+/// Formats bytes as hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -1,5 +1,5 @@
-//! How connections of the interfaces for other programs (`vipl.h`, uDAPL) find each other: hosts by name, and who waits at a host's
-//! discriminators. [`open`] says by which means.
+//! Discovery for the interfaces of other programs (`vipl.h`, uDAPL): addresses of hosts by their names, and listeners by a host's
+//! discriminators. [`open`] chooses the means.
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 

@@ -1,8 +1,8 @@
-//! How connections of the interfaces for other programs (`vipl.h`, uDAPL) find each other: hosts by name, and who waits at a host's
+//! Discovery for the interfaces of other programs (`vipl.h`, uDAPL): addresses of hosts by their names, and listeners by a host's
 //! discriminators.
 //!
-//! Under a launcher the job's name service knows both (`job.rs`). Two processes that were started by hand find the host by the
-//! operating system's resolver, and there a table of who waits (`by_hand.rs`, `table.rs`), which one of that host's processes
+//! Under a launcher the job's name service knows both (`job.rs`). Processes that were started by hand find the host by the
+//! operating system's resolver, and there a table of listeners (`by_hand.rs`, `table.rs`), which one of that host's processes
 //! serves at a well-known port.
 
 mod by_hand;
@@ -20,23 +20,23 @@ use udeck_boot::start;
 
 use crate::address::Host;
 
-/// Finds hosts, and who waits there.
+/// Finds hosts, and listeners there.
 pub trait Names: Send + Sync {
-    /// This host.
+    /// The address of this host.
     fn address(&self) -> Host;
 
-    /// Whether that is this host, by whichever of its addresses.
+    /// Whether `host` is this host, by any of its addresses.
     fn is_own(&self, host: &Host) -> bool {
         *host == self.address()
     }
 
-    /// How to open a NIC that others of these names can connect to.
+    /// Options for a NIC that other processes with these names can connect to.
     fn options(&self) -> NicOptions;
 
     /// Returns the NIC that `VINIC0` names.
     fn default_nic(&self) -> &'static str;
 
-    /// The address number `index` of the host.
+    /// The address number `index` of the host with this name.
     ///
     /// # Errors
     /// In words.
@@ -57,11 +57,11 @@ pub trait Names: Send + Sync {
     /// In words.
     fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String>;
 
-    /// Takes it back.
+    /// Withdraws `key` of this host.
     fn withdraw(&self, key: &str);
 
-    /// What is known by `key` at that host. Waits until something is, at most until then, and as long as it `is_wanted`; `None`:
-    /// nothing was.
+    /// Returns the value of `key` at a host. Waits until there is one, at most until the deadline, and as long as it `is_wanted`; `None`:
+    /// none was published.
     ///
     /// # Errors
     /// In words.
@@ -74,12 +74,12 @@ pub trait Names: Send + Sync {
     ) -> Result<Option<Vec<u8>>, String>;
 }
 
-/// The launcher's, for the life of the process: it gives its connection once.
+/// Names of the launcher's job, for the life of the process: the launcher gives its connection once.
 static OF_JOB: Mutex<Option<Arc<job::Job>>> = Mutex::new(None);
 /// Names of processes started by hand, as long as a NIC is open.
 static BY_HAND: Mutex<Weak<by_hand::ByHand>> = Mutex::new(Weak::new());
 
-/// The names of this process.
+/// Opens the names of this process.
 ///
 /// # Errors
 /// In words.
@@ -103,7 +103,7 @@ pub fn open() -> Result<Arc<dyn Names>, String> {
     Ok(names)
 }
 
-/// The NIC of a transport that the settings ask for.
+/// The NIC of the first transport that the settings name.
 fn asked_for(config: &udeck::Config) -> Option<&'static str> {
     let asked = config.transport.as_deref()?;
     let first = asked.split(',').next()?.trim();

@@ -1,7 +1,7 @@
-//! Names of processes that nobody's launcher started: the resolver has the hosts, and each host has a table of who waits.
+//! Names of processes that no launcher started: the resolver has the hosts, and each host has a table of listeners.
 //!
-//! The first process of a host serves the table, at a port that all know. The others keep a connection to it, by which they put what
-//! they have there. When the process that serves ends, one of the others takes its place, and all put what they have again.
+//! The first process of a host serves the table, at a port that all know. The others keep a connection to it, by which they put their
+//! entries there. When the process that serves ends, one of the others takes its place, and all put their entries again.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,25 +23,25 @@ use crate::address::{self, Host};
 
 const ENV_PORT: &str = "DECK_DIRECTORY_PORT";
 const ENV_INTERFACE: &str = "DECK_IFACE";
-/// Where tables are served. (Of those that IANA has given to nobody.)
+/// Port at which tables are served. (IANA has assigned it to nobody.)
 const PORT: u16 = 7814;
 
-/// How often it is looked whether the table is still served.
+/// Interval at which a process checks that the table is still served.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long a table may take to answer.
+/// Time that a table may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Time between two questions for a process that does not wait yet.
+/// Time between two questions for a process that does not listen yet.
 const AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct ByHand {
     options: NicOptions,
     port: u16,
     own: IpAddr,
-    /// Nobody has given a secret: this host only.
+    /// Whether the secret is this host's own, because none was given: only processes of this host connect.
     of_host: bool,
     nic: &'static str,
     table: Mutex<Mine>,
-    /// Names that this process has asked for, for the way back.
+    /// Names that this process has looked up, by host, for `host_by_address`.
     asked: Mutex<HashMap<Host, String>>,
     keeper: Mutex<Option<Keeper>>,
 }
@@ -51,11 +51,11 @@ struct Keeper {
     running: JoinHandle<Result<(), String>>,
 }
 
-/// This process's part of the table.
+/// Entries of this process.
 #[derive(Default)]
 struct Mine {
     entries: HashMap<String, Vec<u8>>,
-    /// Some of them are not in the table, where it has others of that name.
+    /// Whether some entries are not in the table, because it has others with the same key.
     lacks: bool,
     way: Way,
 }
@@ -112,7 +112,7 @@ impl ByHand {
         SocketAddr::new(Ipv4Addr::LOCALHOST.into(), self.port)
     }
 
-    /// Serves the table, or has a connection to who does, with all that is ours in it.
+    /// Serves the table, or connects to the process that does, with all entries of this process in it.
     fn be_there(&self, mine: &mut Mine) -> Result<(), String> {
         match &mut mine.way {
             Way::Serving(_) => {}
@@ -137,7 +137,7 @@ impl ByHand {
                 }
                 Way::None => false,
             };
-            // A connection of ours that has just broken may have it still.
+            // A connection of this process that has just broken may still own the entry.
             mine.lacks |= !put;
         }
         Ok(())
@@ -175,12 +175,12 @@ impl ByHand {
     }
 }
 
-/// How long to wait for a table until then: at least so long that one which is there can answer.
+/// Time to wait for a table until the deadline: at least long enough for a table that is there to answer.
 fn patience(until: Deadline) -> Duration {
     until.remaining().clamp(Duration::from_millis(100), ANSWER)
 }
 
-/// `None`: nothing is there.
+/// Asks a table over a connection, and returns the value of its answer. `None`: nothing is there.
 fn ask(
     line: &mut Line<Dated>,
     op: u8,
@@ -278,7 +278,7 @@ impl Names for ByHand {
         Ok(host)
     }
 
-    /// The name that it was found by; otherwise the address in figures.
+    /// The name that the host was found by; otherwise its address in digits.
     fn host_by_address(&self, host: &Host) -> Result<String, String> {
         if address::job_host(host).is_some() {
             return Err("an address of a job's host, and this process was started without a launcher".into());
@@ -322,7 +322,7 @@ impl Names for ByHand {
         }
         match &mut mine.way {
             Way::Serving(serving) => serving.table.take(OWN, key),
-            // The table's entry goes with the connection, if that is broken.
+            // If the connection is broken, the table's entry goes with it.
             Way::Asking(line) => drop(ask(line, wire::TAKE, key, &[], ANSWER)),
             Way::None => {}
         }
@@ -349,7 +349,7 @@ impl Names for ByHand {
         let limit = |until| if is_own { ANSWER } else { patience(until) };
         let mut line: Option<Line<Dated>> = None;
         loop {
-            // A thread that has it locked may wait for a table that does not answer.
+            // A thread that has the table locked may wait for one that does not answer.
             let served_here = match self.table.try_lock().as_deref() {
                 Some(Mine { way: Way::Serving(serving), .. }) if is_own => Some(serving.table.get(key)),
                 _ => None,
@@ -372,7 +372,7 @@ impl Names for ByHand {
                         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                             return Err(format!("the table of names at {to}: {error}"));
                         }
-                        // Nobody serves it yet, or who did has ended.
+                        // No process serves the table yet, or the one that did has ended.
                         Err(_) => None,
                     }
                 }
@@ -392,7 +392,7 @@ impl Drop for ByHand {
         }
         if let Some(Keeper { _until_dropped: until_dropped, running }) = self.keeper.lock().take() {
             drop(until_dropped);
-            // The keeper itself may be the last that has these names.
+            // The keeper thread itself may be the last owner of these names.
             if running.thread().id() != std::thread::current().id() {
                 let _ = running.join();
             }

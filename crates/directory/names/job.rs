@@ -12,11 +12,11 @@ use udeck_boot::{BootError, Client, start};
 use super::{Names, asked_for};
 use crate::address::{self, Host};
 
-/// How long an answer of the launcher may take, and its goodbye.
+/// Time that an answer of the launcher may take, and the goodbye to it.
 const ANSWER: Duration = Duration::from_secs(60);
-/// How often it is asked whether a name is still wanted.
+/// Interval at which a wait checks whether the name is still wanted.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long another host may be silent, if `DECK_DETECT` does not say.
+/// Time that another host may be silent, if `DECK_DETECT` does not say.
 const DETECT: Duration = Duration::from_secs(10);
 
 pub(crate) struct Job {
@@ -36,7 +36,7 @@ unsafe extern "C" {
 
 /// Tells the launcher that this rank ends in order. A process that returns from `main` or calls `exit` comes here.
 extern "C" fn say_goodbye() {
-    // Unwinding through the C library's frames is undefined; what is lost is a goodbye.
+    // Unwinding through the C library's frames is undefined. Only a goodbye is lost.
     let _ = std::panic::catch_unwind(|| {
         if let Some(client) = CLIENT.get().filter(|_| !udeck::via::is_forked()) {
             // The launcher sees the end of the process in any case.

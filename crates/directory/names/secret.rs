@@ -1,8 +1,8 @@
 //! The secret that processes started by hand share.
 //!
-//! `DECK_DIRECTORY_SECRET` has it in words, `DECK_DIRECTORY_SECRET_FILE` names a file of it that only its owner may read. Without either there
-//! is one for each user of a host, in a file that the first process makes; with it, processes of this user on this host connect, and
-//! nobody else.
+//! `DECK_DIRECTORY_SECRET` contains it as text, `DECK_DIRECTORY_SECRET_FILE` names a file of it that only its owner may read. Without either,
+//! each user of a host has one, in a file that the first process makes: then processes of this user on this host connect, and
+//! no others.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ pub(crate) const ENV_FILE: &str = "DECK_DIRECTORY_SECRET_FILE";
 
 pub(crate) struct Secret {
     pub key: [u8; 32],
-    /// Nobody has given one: for this host only.
+    /// Whether no secret was given: this one is for this host only.
     pub of_host: bool,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn find() -> Result<Secret, String> {
     }
 }
 
-/// Text counts without the white space around it; anything else counts as it is.
+/// Derives the key. White space around text does not count; other bytes count as they are.
 fn key_of(given: &[u8]) -> Result<[u8; 32], String> {
     let secret = std::str::from_utf8(given).map_or(given, |text| text.trim().as_bytes());
     if secret.len() < 16 {
@@ -51,7 +51,7 @@ fn key_of(given: &[u8]) -> Result<[u8; 32], String> {
 }
 
 fn read_private(path: &Path) -> Result<Vec<u8>, String> {
-    // Does not wait: another user may have put a named pipe there.
+    // Opens without waiting: another user may have put a named pipe there.
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let open = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
     let mut file = open.map_err(|error| error.to_string())?;
@@ -78,11 +78,11 @@ fn of_user() -> Result<[u8; 32], String> {
     bytes.try_into().map_err(|_| why(&"it does not have 32 bytes"))
 }
 
-/// Several processes may do this at a time: one file wins, and is whole.
+/// Makes the file. Several processes may do this at a time: one file wins, and is whole.
 fn make(path: &Path) -> io::Result<()> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    // A name that nobody else has: neither a process of this number in another container, nor one that ended just here.
+    // A unique name: neither a process with this id in another container has it, nor one that ended just here.
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(io::Error::other)?;
     let own = path.with_extension(crate::address::hex(&name));
@@ -113,7 +113,7 @@ mod tests {
         let binary = |last| key_of(&[[0xf0; 31].as_slice(), &[last]].concat()).unwrap();
         assert_ne!(binary(0xf1), binary(0xf2));
         assert_ne!(key_of(&[0x80; 16]).unwrap(), key_of(&[0x81; 16]).unwrap());
-        // An editor's line feed does not.
+        // An editor's line feed does not count.
         assert_eq!(key_of("sixteen letters, é\n".as_bytes()), key_of("sixteen letters, é".as_bytes()));
         assert!(key_of(b"fifteen letters\n\n").is_err() && key_of(&[0xff; 15]).is_err());
     }

@@ -1,4 +1,4 @@
-//! A host's table of who waits: served by one of the host's processes, to all who know the secret.
+//! A host's table of listeners: served by one of the host's processes, to all that know the secret.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,25 +15,25 @@ use udeck_sys::{above_stdio, tcp_connect};
 
 use super::wire::{self, Dated, Line};
 
-/// Longest time between two signs of life of a process that has something in the table.
+/// Longest time between two signs of life of a process with entries in the table.
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long who calls may take to say its name: it has proven nothing yet.
+/// Time that a caller may take for the handshake: it has proven nothing yet.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long it is waited until somebody is accepted again, who could not be.
+/// Time between two attempts to accept a caller, after one failed.
 const AGAIN: Duration = Duration::from_millis(20);
-/// Callers at a time that have proven to know the secret.
+/// Most callers at a time that have proven to know the secret.
 const CALLERS: usize = 1024;
-/// Callers at a time that have proven nothing yet.
+/// Most callers at a time that have proven nothing yet.
 const STRANGERS: usize = 256;
-/// How long each of these keeps its place at least. Then it makes place for another one, if all places are taken.
+/// Time that an unproven caller keeps its place at least. Then it makes way for another one, if all places are taken.
 const PLACE: Duration = Duration::from_millis(20);
-/// How often it is looked meanwhile whether a place is free.
+/// Interval at which the table checks meanwhile for a free place.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Entries, of one caller and in all.
+/// Most entries, of one caller and in all.
 const ENTRIES_EACH: usize = 4096;
 const ENTRIES: usize = 65_536;
 
-/// Entries of the process that serves, which has no connection to itself.
+/// Number of the serving process as an owner of entries; it has no connection to itself.
 pub(crate) const OWN: u64 = 0;
 
 pub(crate) struct Table {
@@ -50,7 +50,7 @@ struct Caller {
     is_proven: bool,
 }
 
-/// A table that is served. Dropped, it is not any more.
+/// A table that is served, until this is dropped.
 pub(crate) struct Serving {
     pub table: Arc<Table>,
     address: SocketAddr,
@@ -114,7 +114,7 @@ impl Table {
             self.callers.lock().insert(number, caller);
             let (serving, leaving) = (self.clone(), self.clone());
             let serve = move || {
-                // The end of the conversation ends what it has put.
+                // The entries of a caller end with its conversation.
                 let _ = serving.serve(number, stream);
                 serving.forget(number);
             };
@@ -128,7 +128,7 @@ impl Table {
         self.callers.lock().values().filter(|caller| !caller.is_proven).count() >= STRANGERS
     }
 
-    /// Hangs up on the caller that has been longest about to prove itself. False: none has had its time.
+    /// Hangs up on the unproven caller that has been here longest. False: none has had its minimum time.
     fn end_first_stranger(&self) -> bool {
         let mut callers = self.callers.lock();
         let strangers = callers.iter().filter(|(_, caller)| !caller.is_proven);
@@ -141,7 +141,7 @@ impl Table {
         true
     }
 
-    /// A caller has proven to know the secret. False: it has been hung up on, or too many have.
+    /// Admits a caller that has proven to know the secret. False: it has been hung up on, or too many are admitted.
     fn admit(&self, of: u64) -> bool {
         let mut callers = self.callers.lock();
         let has_room = callers.values().filter(|caller| caller.is_proven).count() < CALLERS;
@@ -185,7 +185,7 @@ impl Table {
 }
 
 impl Serving {
-    /// Serves at this address, if nobody does.
+    /// Serves the table at this address, if no process does.
     pub fn start(address: SocketAddr, keys: Keys) -> io::Result<Serving> {
         let listener = above_stdio(TcpListener::bind(address))?;
         let table = Arc::new(Table {
@@ -210,7 +210,7 @@ impl Drop for Serving {
         for caller in self.table.callers.lock().values() {
             let _ = caller.stream.shutdown(Shutdown::Both); // it is gone otherwise
         }
-        // Wakes who accepts.
+        // Wakes the thread that accepts.
         let mut to = self.address;
         if to.ip().is_unspecified() {
             to.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn strangers_take_no_place_of_those_who_know_the_secret() {
-        // Both ends of all of them are here.
+        // Both ends of all connections are in this process.
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -247,7 +247,7 @@ mod tests {
         };
         let mut first = call().unwrap();
         assert_eq!(ask(&mut first, wire::PUT).unwrap(), [wire::WELL]);
-        // More than there are places for them; they say nothing, and stay.
+        // More callers than places; they say nothing, and stay.
         let strangers: Vec<_> = (0..STRANGERS + 50).map(|_| TcpStream::connect(free).unwrap()).collect();
         let mut second = call().unwrap();
         assert_eq!(ask(&mut second, wire::GET).unwrap(), [wire::WELL]);

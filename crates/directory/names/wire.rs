@@ -35,7 +35,7 @@ pub(crate) const WELL: u8 = 0x11;
 pub(crate) const TAKEN: u8 = 0x12;
 pub(crate) const NONE: u8 = 0x13;
 
-/// A connection whose reads and writes end at one moment, however many bytes come one by one.
+/// A connection with one deadline for all reads and writes, even if bytes come one by one.
 pub(crate) struct Dated {
     stream: Arc<TcpStream>,
     until: Deadline,
@@ -75,13 +75,13 @@ impl Write for Dated {
     }
 }
 
-/// One end of a conversation between two that both know the secret.
+/// One end of a conversation between two processes that both know the secret.
 pub(crate) struct Line<S> {
     stream: S,
     pair: Pair,
     asker: Nonce,
     table: Nonce,
-    /// Frames sent and received.
+    /// Number of frames sent and received.
     count: u64,
 }
 
@@ -111,7 +111,7 @@ impl<S: Read + Write> Line<S> {
         Ok(Line { stream, pair, asker, table, count: 0 })
     }
 
-    /// The table's end. Who asks has proven nothing before its first frame.
+    /// The table's end. The asker has proven nothing before its first frame.
     pub fn answer(mut stream: S, pair: Pair) -> io::Result<Self> {
         let mut hello = [0; 40];
         stream.read_exact(&mut hello)?;
@@ -165,7 +165,7 @@ pub(crate) fn question(op: u8, key: &str, value: &[u8]) -> Vec<u8> {
     [&[op, key.len() as u8], key.as_bytes(), value].concat()
 }
 
-/// Op, key and value; `None`: that is no question.
+/// Decodes op, key and value; `None`: the bytes are no question.
 pub(crate) fn read_question(body: &[u8]) -> Option<(u8, &str, &[u8])> {
     let (op, rest) = body.split_first()?;
     let (len, rest) = rest.split_first()?;
@@ -238,7 +238,7 @@ mod tests {
             }
         }
 
-        /// A caller that knows no secret may send anything: its conversation ends, and no question is heard.
+        /// A caller without the secret may send any bytes: its conversation ends, and no question is answered.
         #[test]
         fn any_bytes_are_heard_without_harm(head in any::<bool>(), bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
             let (mut one, other) = UnixStream::pair().unwrap();
