@@ -11,12 +11,12 @@ pub(super) const MAX_DISCRIMINATOR: usize = 64;
 /// The contents of a program's `VIP_NET_ADDRESS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NetAddress {
-    /// `None`: not of our length.
+    /// `None`: the address has another length than a [`Host`].
     pub host: Option<Host>,
     pub discriminator: Vec<u8>,
 }
 
-/// Reads it. `None`: no address, or too long a discriminator.
+/// Reads an address. `None`: it is NULL or too long.
 ///
 /// # Safety
 /// NULL, or an address with as many bytes behind its two lengths as these say.
@@ -38,7 +38,7 @@ pub(super) unsafe fn read(from: *const NetAddressHead) -> Option<NetAddress> {
     Some(NetAddress { host: host.try_into().ok(), discriminator: discriminator.to_vec() })
 }
 
-/// Reads its host; what stands behind that may be anything.
+/// Reads the host of an address; bytes behind it may be anything.
 ///
 /// # Safety
 /// NULL, or an address with as many bytes behind its two lengths as the first one says.
@@ -53,10 +53,10 @@ pub(super) unsafe fn read_host(from: *const NetAddressHead) -> Option<Host> {
     (usize::from(len) == HOST).then(|| unsafe { bytes.read_unaligned() })
 }
 
-/// Writes it, if there is a place.
+/// Writes an address, unless `to` is NULL.
 ///
 /// # Safety
-/// NULL, or room for an address with a host and a discriminator of such lengths.
+/// NULL, or room for an address with a host and a discriminator of these lengths.
 pub(super) unsafe fn write(to: *mut NetAddressHead, host: &[u8], discriminator: &[u8]) {
     // SAFETY: as promised.
     unsafe { write_host(to, host) };
@@ -71,7 +71,7 @@ pub(super) unsafe fn write(to: *mut NetAddressHead, host: &[u8], discriminator: 
     }
 }
 
-/// Writes its host, if there is a place. The program's discriminator stays, with its length.
+/// Writes the host of an address, unless `to` is NULL. The program's discriminator stays, with its length.
 ///
 /// # Safety
 /// NULL, or room for an address with a host.

@@ -16,12 +16,12 @@ use super::engine::{NICS, NicState};
 use super::handle::Handle;
 use super::types::VipReturn;
 
-/// The open NICs, for errors that are nobody else's.
+/// The open NICs, which errors without a NIC of their own are reported at.
 static OPEN: Mutex<Vec<Weak<NicState>>> = Mutex::new(Vec::new());
 
 type Outcome = Result<(), VipReturn>;
 
-/// A call's body. A panic in it ends here, as an error of the call and a catastrophic one of the library.
+/// Runs a call's body. A panic in it ends here, as an error of the call and a catastrophic one of the library.
 #[inline]
 fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> VipReturn {
     let code = crate::boundary::call(PANICKED, || match body() {
@@ -31,7 +31,7 @@ fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> VipReturn {
     if code == PANICKED { panicked(name) } else { code }
 }
 
-/// No call returns it.
+/// Marks a panic; no call returns it.
 const PANICKED: VipReturn = VipReturn(u32::MAX);
 
 #[cold]
@@ -53,7 +53,7 @@ fn nic(handle: Handle) -> Result<Arc<NicState>, VipReturn> {
     NICS.get(handle).flatten().ok_or(VipReturn::INVALID_PARAMETER)
 }
 
-/// Writes a result where C wants it.
+/// Writes a result.
 ///
 /// # Safety
 /// NULL, or valid for writing.
@@ -67,7 +67,7 @@ unsafe fn put<T>(to: *mut T, value: T) -> Outcome {
     Ok(())
 }
 
-/// Reads what C gives.
+/// Reads an argument.
 ///
 /// # Safety
 /// NULL, or valid for reading.
@@ -81,7 +81,7 @@ unsafe fn take<T: Copy>(from: *const T) -> Result<T, VipReturn> {
 }
 
 /// # Errors
-/// `INVALID_PARAMETER`: C wants no result.
+/// `INVALID_PARAMETER`: the pointer is NULL.
 #[inline]
 fn some<T>(to: *mut T) -> Outcome {
     if to.is_null() { Err(VipReturn::INVALID_PARAMETER) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Connections: who waits where, who asks, and two that ask each other.
+//! Connections: listeners, requests, and peers that ask each other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +23,13 @@ pub(super) struct Conn {
     pub nic: Arc<NicState>,
     pub request: Request,
     pub theirs: Greeting,
-    /// Where it came to.
+    /// The address that the request came to.
     pub local: NetAddress,
 }
 
-/// How long who asks waits before it asks again.
+/// Time before a request is repeated.
 const AGAIN: Duration = Duration::from_millis(5);
-/// Peers of a host that ask at one discriminator at a time.
+/// Most peers of a host that ask at one discriminator at a time.
 const PEERS: usize = 256;
 
 pub(super) fn deadline(timeout: Ulong) -> Deadline {
@@ -44,7 +44,7 @@ fn peer_key(nic: &NicState, discriminator: &[u8], nth: usize) -> String {
     format!("{}/peer/{}/{nth:03}", nic.transport(), hex(discriminator))
 }
 
-/// A name service that fails, in words.
+/// Reports a failure of the name service.
 #[cold]
 fn names_failed(call: &str, why: &str) -> VipReturn {
     tell(call, &why);
@@ -68,7 +68,7 @@ pub(super) fn wait(nic: &Arc<NicState>, local: &NetAddress, until: Deadline) -> 
             }
             Err(Error::Timeout { .. }) if !until.passed() => {}
             Err(Error::Timeout { .. }) if !last_look => {
-                // A request that came in between is taken: nobody is refused because we gave up.
+                // Takes a request that came in between, so that none is refused because this call gives up.
                 last_look = true;
                 if !listen_no_more(nic, &local.discriminator, &listener) {
                     return Err(VipReturn::TIMEOUT);
@@ -100,10 +100,10 @@ fn listen(nic: &Arc<NicState>, discriminator: &[u8]) -> Result<Arc<Listener>, Vi
     Ok(listener)
 }
 
-/// Unless another thread waits there, too.
+/// Stops listening, unless another thread waits at the discriminator, too.
 fn listen_no_more(nic: &NicState, discriminator: &[u8], listener: &Arc<Listener>) -> bool {
     let mut listeners = nic.listeners.lock();
-    // This thread's and the table's.
+    // References of this thread and of the table.
     let is_last = Arc::strong_count(listener) == 2;
     if is_last && listeners.remove(discriminator).is_some() {
         nic.names.withdraw(&door_key(nic, discriminator));
@@ -111,7 +111,7 @@ fn listen_no_more(nic: &NicState, discriminator: &[u8], listener: &Arc<Listener>
     is_last
 }
 
-/// The NIC closes.
+/// Stops listening everywhere, because the NIC closes.
 pub(super) fn listen_nowhere(nic: &NicState) {
     let gone = std::mem::take(&mut *nic.listeners.lock());
     for discriminator in gone.keys() {
@@ -119,12 +119,12 @@ pub(super) fn listen_nowhere(nic: &NicState) {
     }
 }
 
-/// The discriminator below: no other part of the library listens at such a one.
+/// The discriminator for the interface below. No other part of the library listens at one with this prefix.
 fn door(discriminator: &[u8]) -> Vec<u8> {
     [b"vipl/", discriminator].concat()
 }
 
-/// `VipConnectAccept`, of a VI that could have it a moment ago. If it cannot any more, the request is refused.
+/// `VipConnectAccept`, with a VI that could take the connection a moment ago. If it cannot any more, the request is refused.
 pub(super) fn accept(conn: Conn, vi: Handle) -> Result<(), VipReturn> {
     let Some(mut vi) = VIS.lock(vi) else { return refuse(conn, VipReturn::INVALID_PARAMETER) };
     if !Arc::ptr_eq(vi.nic(), &conn.nic) {
@@ -136,7 +136,7 @@ pub(super) fn accept(conn: Conn, vi: Handle) -> Result<(), VipReturn> {
     };
     let greeting = vi.greeting(&conn.local).encode();
     let cq = conn.nic.progress.cq_handle();
-    // Does not wait: it answers, and the other side has its ring ready.
+    // Does not wait: the accept only answers, and the other side has its ring ready.
     let accepted = conn.request.accept(&mut below, cq, cq, &greeting);
     vi.end_connecting(below, accepted.is_ok());
     accepted.map_err(|why| code(&why))
@@ -148,7 +148,7 @@ fn refuse(conn: Conn, code: VipReturn) -> Result<(), VipReturn> {
     Err(code)
 }
 
-/// `VipConnectRequest`: asks until somebody waits there, at most until then.
+/// `VipConnectRequest`: asks until a listener is there, at most until the deadline.
 pub(super) fn request(
     vi: Handle,
     local: &NetAddress,
@@ -192,7 +192,7 @@ fn ask(
                     return Err(VipReturn::REJECT);
                 }
             },
-            // The peer has stopped to wait, and the table does not know yet; or it waits again soon.
+            // The peer listens no more, and the table does not know yet; or it listens again soon.
             Err(why) if is_passing(&why) && !until.passed() => {
                 std::thread::sleep(AGAIN.min(until.remaining()));
             }
@@ -255,7 +255,7 @@ struct Entry {
 
 static ENTRIES: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Removes it when dropped.
+/// Removes the entry when dropped.
 struct Entered(u64);
 
 impl Entered {
@@ -272,7 +272,7 @@ impl Drop for Entered {
     }
 }
 
-/// Whether nobody waits for this peer request any more.
+/// Whether no call waits for this peer request any more.
 fn is_over(vi: Handle, number: u64, until: Deadline) -> bool {
     until.passed() || VIS.lock(vi).is_none_or(|vi| !vi.is_peering(number))
 }
@@ -308,7 +308,7 @@ impl Peering {
         is_over(self.vi, self.number, self.until)
     }
 
-    /// A number that an earlier request of this process still has, although it is over, is not to keep this one from its peer's.
+    /// Waits until no earlier request of this process has its number: an earlier one that is over would keep this one from its peer's request.
     fn wait_for_earlier(&self) {
         let is_any_left = || {
             ENTRIES.lock().iter().any(|entry| {
@@ -329,7 +329,7 @@ impl Peering {
         }
     }
 
-    /// Several of a host may ask at one discriminator: they are numbered.
+    /// Takes a number: several requests of a host may ask at one discriminator.
     fn take_number(&self) -> Result<usize, VipReturn> {
         let address = &self.nic.nic.attributes().address;
         for nth in 0..PEERS {
@@ -343,7 +343,7 @@ impl Peering {
         Err(VipReturn::ERROR_RESOURCE)
     }
 
-    /// On one host and at one discriminator, neighbours by number are each other's peers; otherwise equal numbers are.
+    /// Finds the peer: on one host and at one discriminator, neighbours by number are each other's peers; otherwise equal numbers are.
     fn find(&self, own: usize) -> Result<Below, VipReturn> {
         let (mine, theirs) = (&self.local.discriminator, &self.discriminator);
         let is_same = self.nic.names.is_own(&self.host) && mine == theirs;

@@ -23,7 +23,7 @@ struct Queue {
     /// The VI, and whether it is its receive queue.
     entries: VecDeque<(Handle, bool)>,
     notify: Option<CqNotify>,
-    /// Work queues of these VIs are on it, one entry for each.
+    /// VIs of work queues on this completion queue, one entry for each queue.
     vis: Vec<Handle>,
 }
 
@@ -32,7 +32,7 @@ impl CqState {
         CqState { nic, queue: Mutex::default(), notifies: AtomicBool::new(false) }
     }
 
-    /// A descriptor of that VI is over.
+    /// Adds an entry: a descriptor of this VI is over.
     #[inline]
     pub fn push(&self, vi: Handle, receives: bool) {
         let mut queue = self.queue.lock();
@@ -50,7 +50,7 @@ impl CqState {
         self.queue.lock().entries.pop_front()
     }
 
-    /// The next entry, after a look at what has arrived if there is none.
+    /// Takes the next entry; polls for arrivals first if there is none.
     pub fn done(&self) -> Option<(Handle, bool)> {
         self.pop().or_else(|| {
             self.nic.progress.poll();
@@ -70,7 +70,7 @@ impl CqState {
         self.queue.lock().vis.push(vi);
     }
 
-    /// A VI goes: what it has completed is not named any more.
+    /// Removes the entries of a VI that goes.
     pub fn detach(&self, vi: Handle) {
         let mut queue = self.queue.lock();
         queue.entries.retain(|(of, _)| *of != vi);
@@ -81,7 +81,7 @@ impl CqState {
         !self.queue.lock().vis.is_empty()
     }
 
-    /// Calls the handler for the next entry. `false`: another one waits for that.
+    /// Has the handler called for the next entry. `false`: another handler waits for that.
     pub fn notify(&self, notify: CqNotify) -> bool {
         let vis = {
             let mut queue = self.queue.lock();

@@ -25,7 +25,7 @@ use udeck_rdma::{MoveOn, Progress};
 pub(super) static NICS: Table<Option<Arc<NicState>>> = Table::new(1);
 pub(super) static PTAGS: Table<OwnPtag> = Table::new(3);
 
-/// `VipCreatePtag`'s.
+/// A protection tag of `VipCreatePtag`.
 #[derive(Clone)]
 pub(super) struct OwnPtag {
     pub nic: Handle,
@@ -59,13 +59,13 @@ pub(super) enum Job {
     Error(Event),
 }
 
-/// Calls of a NIC to its VIs, by their handles. (`vi.rs` uses this file, and not the other way round.)
+/// Calls of a NIC on its VIs, by their handles. (`vi.rs` uses this file, and not the other way round.)
 pub(super) struct Visits {
     /// Takes what has arrived, and sends what waits.
     pub move_on: MoveOn,
-    /// Finds out whether the engine has to serve it.
+    /// Finds out whether the engine has to serve the VI.
     pub look_after: fn(Handle),
-    /// Takes its lock and releases it.
+    /// Takes the VI's lock and releases it.
     pub pass: fn(Handle),
 }
 
@@ -74,12 +74,12 @@ pub(super) struct NicState {
     visits: &'static Visits,
     pub nic: Nic,
     pub names: Arc<dyn Names>,
-    /// `LocalNicAddress` points to it.
+    /// Address of the host; `LocalNicAddress` points to it.
     pub address: [u8; HOST],
     pub progress: Arc<Progress>,
     callbacks: Mutex<Option<(Sender<Job>, Running)>>,
     on_error: Mutex<Option<Callback>>,
-    /// Where `VipConnectWait` has listened, by discriminator.
+    /// Listeners of `VipConnectWait`, by discriminator.
     pub listeners: Mutex<HashMap<Vec<u8>, Arc<Listener>>>,
     pub vis: Mutex<HashSet<Handle>>,
     pub cqs: AtomicUsize,
@@ -127,22 +127,22 @@ impl NicState {
         udeck_rdma::max_transfer(&self.nic)
     }
 
-    /// The tag of this NIC's that the handle names.
+    /// The protection tag of a handle, if it is of this NIC.
     pub fn ptag(&self, handle: Handle) -> Option<Ptag> {
         PTAGS.get(handle).filter(|own| own.nic == self.handle).map(|own| own.ptag)
     }
 
-    /// The transport, as the name tables call it.
+    /// The transport, as the tables of names call it.
     pub fn transport(&self) -> &str {
         &self.nic.attributes().name
     }
 
-    /// A completion queue of that VI is to be notified of.
+    /// Has the engine look after this VI: a notification waits at its completion queue.
     pub fn look_after(&self, vi: Handle) {
         (self.visits.look_after)(vi);
     }
 
-    /// Returns when all that was under way in its VIs is over: who has a VI's lock now releases it first.
+    /// Waits until each thread that has a VI's lock has released it.
     pub fn quiesce(&self) {
         let vis: Vec<Handle> = self.vis.lock().iter().copied().collect();
         for vi in vis {
@@ -150,7 +150,7 @@ impl NicState {
         }
     }
 
-    /// One more VI has to be served by the engine, or one fewer.
+    /// Counts one more VI that the engine has to serve, or one fewer.
     #[cold]
     pub fn need(self: &Arc<Self>, more: bool) {
         if !more {
@@ -167,7 +167,7 @@ impl NicState {
         Event { nic, vi: Handle::NULL, op_code: 0, resource, error, why: why.into() }
     }
 
-    /// A call, or a thread of the library, has panicked. Calls the program's handler here, so nothing of ours is locked.
+    /// Reports a panic of a call or of a thread of the library. Calls the program's handler here, so the library must hold no lock.
     #[cold]
     pub fn failed(&self, why: &str) {
         let callback = *self.on_error.lock();
@@ -185,7 +185,7 @@ impl NicState {
         self.call(Job::Error(event));
     }
 
-    /// Has a handler called.
+    /// Queues a call of a handler.
     #[cold]
     pub fn call(self: &Arc<Self>, job: Job) {
         let mut callbacks = self.callbacks.lock();
@@ -216,7 +216,7 @@ impl NicState {
         }
     }
 
-    /// Ends its threads. What handlers are still to be called for is called before, unless a handler closes the NIC.
+    /// Ends the NIC's threads. Queued handlers are called before, unless a handler closes the NIC.
     pub fn close(&self) {
         self.nic.clear_on_error();
         self.progress.close();

@@ -1,4 +1,4 @@
-//! Errors: the codes of calls, and what no call returns.
+//! Errors: the codes of calls, and errors that no call returns.
 
 use std::ffi::c_void;
 
@@ -23,7 +23,7 @@ pub(super) fn code(error: &Error) -> VipReturn {
     }
 }
 
-/// The words of an error that C has a number for only.
+/// Writes the text of an error, which C gets as a number only.
 pub(super) fn tell(call: &str, error: &dyn std::fmt::Display) {
     udeck::via::say!("{call}: {error}");
 }
@@ -37,7 +37,7 @@ pub(super) fn level(reliability: u16) -> Option<Reliability> {
     }
 }
 
-/// `VipErrorCallback`'s handler.
+/// The handler of `VipErrorCallback`.
 #[derive(Clone, Copy)]
 pub(super) struct Callback {
     pub handler: ErrorHandler,
@@ -59,7 +59,7 @@ pub(super) struct Event {
 }
 
 impl Event {
-    /// Calls the handler; without one, says it.
+    /// Calls the handler; without one, writes the error to standard error.
     pub fn deliver(self, callback: Option<Callback>) {
         let Some(Callback { handler, context }) = callback else {
             let name = name(self.error);

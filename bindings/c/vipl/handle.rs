@@ -1,4 +1,4 @@
-//! Handles: what C holds of our objects. A handle is no address: it is an index and a generation, looked up in a table. So a
+//! Handles, by which C names our objects. A handle is no address: it is an index and a generation, looked up in a table. So a
 //! handle that is NULL, stale, of another kind or made up is found out, and never followed.
 //!
 //! ```text
@@ -81,19 +81,19 @@ impl<T> Table<T> {
 
     #[inline]
     fn chunk(&self, at: usize) -> Option<&Chunk<T>> {
-        // SYNC POINT chunk: what it points to is made.
+        // SYNC POINT chunk: the chunk behind the pointer is made.
         let chunk = self.chunks[at].load(Ordering::Acquire);
         // SAFETY: null, or a chunk that was leaked.
         unsafe { chunk.as_ref() }
     }
 
-    /// Under the lock of `free`, so once.
+    /// Makes a chunk. Called under the lock of `free`, so once for each.
     fn make_chunk(&self, at: usize) {
         if self.chunk(at).is_none() {
             let fresh = |_| Place(Mutex::new(Held { generation: 0, object: None }));
             let places: Box<[Place<T>]> = (0..PER_CHUNK).map(fresh).collect();
             let chunk = Box::into_raw(places).cast::<Chunk<T>>();
-            // SYNC POINT chunk: publishes it.
+            // SYNC POINT chunk: publishes the chunk.
             self.chunks[at].store(chunk, Ordering::Release);
         }
     }
@@ -135,7 +135,7 @@ impl<T> Table<T> {
     /// Takes the object out if `may` allows: the handle is stale from then on.
     ///
     /// # Errors
-    /// `None`: no such object. Otherwise what `may` says.
+    /// `None`: no such object. Otherwise the error of `may`.
     pub fn remove<E>(
         &self,
         handle: Handle,
@@ -157,7 +157,7 @@ impl<T> Table<T> {
 }
 
 impl<T> Table<T> {
-    /// Takes out all that `keep` does not want.
+    /// Takes out all objects that `keep` does not want.
     pub fn retain(&self, keep: impl Fn(&T) -> bool) {
         for chunk_at in 0..CHUNKS {
             let Some(chunk) = self.chunk(chunk_at) else { break };

@@ -1,8 +1,8 @@
 //! Registered memory: VIPL's part, over the table of `udeck-rdma`.
 //!
-//! Who looks memory up has a VI's lock, and may touch what it has found until it releases that. `VipDeregisterMem` first ends the key,
-//! and then takes the lock of each VI of the NIC once: when it returns, nobody is in that memory, and nobody finds it any more. What a
-//! descriptor names is looked up again whenever it is used: a descriptor whose memory was deregistered meanwhile ends by a protection
+//! A caller that looks memory up has a VI's lock, and may touch that memory until it releases the lock. `VipDeregisterMem` first ends the
+//! key, and then takes the lock of each VI of the NIC once: when it returns, nobody is in that memory, and nobody finds it any more. The
+//! memory of a descriptor is looked up again whenever it is used: a descriptor whose memory was deregistered meanwhile ends by a protection
 //! error.
 
 use std::collections::HashMap;
@@ -78,7 +78,7 @@ fn change<R>(
     with(books, wanted)
 }
 
-/// Ends a registration. Before the memory is the program's again, `quiesce` waits for who has found it.
+/// Ends a registration. Before the memory is the program's again, `quiesce` waits for threads that have found it.
 pub(super) fn deregister(
     key: u32,
     address: usize,
@@ -91,7 +91,7 @@ pub(super) fn deregister(
     Ok(())
 }
 
-/// Changes what it is registered as, from now on.
+/// Changes the attributes of registered memory, from now on.
 pub(super) fn set(
     key: u32,
     address: usize,
@@ -110,7 +110,7 @@ pub(super) fn set(
     Ok(())
 }
 
-/// Tells what memory is registered as.
+/// Returns the attributes of registered memory.
 pub(super) fn query(
     key: u32,
     address: usize,
@@ -119,7 +119,7 @@ pub(super) fn query(
     change(key, address, is_ours, |_, wanted| Ok(wanted))
 }
 
-/// Forgets all that carries one of these tags: their NIC closes, and has no VIs any more.
+/// Forgets all memory with one of these tags: their NIC closes, and has no VIs any more.
 pub(super) fn forget(is_of: impl Fn(Handle) -> bool) {
     let mut books = BOOKS.lock();
     books.get_or_insert_default().retain(|key, memory| {

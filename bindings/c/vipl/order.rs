@@ -1,5 +1,5 @@
-//! A descriptor as it was posted: read once from the program's memory, checked, and kept. What the program does to its descriptor
-//! afterwards changes nothing; its status is written there when it is over.
+//! A descriptor as it was posted: read once from the program's memory, checked, and kept. Later changes by the program have no
+//! effect; the status is written into its memory when the descriptor is over.
 
 use smallvec::SmallVec;
 use udeck::via::Ptag;
@@ -7,12 +7,12 @@ use udeck_rdma::memory::{Refusal, Right, Segment, gather_located, locate, scatte
 
 use super::types::{ALIGNMENT, ControlSegment, Descriptor, DescriptorSegment, control, status};
 
-/// Data segments of a descriptor, at most.
+/// Most data segments of a descriptor.
 pub(super) const MAX_SEGMENTS: usize = 252;
 /// Bytes that every descriptor has: its control segment and two more.
 const LEAST: usize = 64;
 
-/// Where a descriptor lies.
+/// Address of a descriptor, and the memory that it lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub descriptor: *mut Descriptor,
@@ -50,16 +50,16 @@ pub(super) enum Queue {
     Receive,
 }
 
-/// A descriptor as most are: a message of one segment, not fenced.
+/// A descriptor of the usual form: a message of one segment, not fenced.
 pub(super) struct Short {
-    /// Where it lies.
+    /// Address of the descriptor.
     at: *mut u8,
     pub immediate: Option<u32>,
     pub segment: DescriptorSegment,
 }
 
 impl Short {
-    /// Reads it. `None`: it is another one, or lies where no descriptor can.
+    /// Reads the descriptor. `None`: it has another form, or lies where no descriptor can.
     #[inline(always)]
     pub fn read(place: Place, ptag: Ptag) -> Option<Short> {
         let address = place.descriptor as usize;
@@ -78,7 +78,7 @@ impl Short {
         is_plain.then_some(Short { at, immediate, segment })
     }
 
-    /// Says in it how it ended. The caller has had his lock since it was read.
+    /// Writes the status. The caller has had its VI's lock since the descriptor was read.
     #[inline(always)]
     pub fn finish(&self, bits: u32) {
         // SAFETY: as in `read`.
@@ -104,7 +104,7 @@ unsafe fn finish(at: *mut u8, bits: u32, length: usize, immediate: Option<u32>) 
         if let Some(immediate) = immediate {
             (&raw mut (*control).immediate).write(immediate);
         }
-        // Last: a program may look at the status of a descriptor that it has not been given back yet.
+        // Written last: a program may look at the status of a descriptor before it is given back.
         let word = &*(&raw const (*control).status).cast::<std::sync::atomic::AtomicU32>();
         word.store(bits | status::DONE, std::sync::atomic::Ordering::Release);
     }
@@ -119,7 +119,7 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// In full.
+    /// The receive as a full [`Order`].
     pub fn order(self) -> Order {
         match self.other {
             Some(order) => *order,
@@ -202,7 +202,7 @@ impl Order {
         };
     }
 
-    /// Its operation, as bits of its status.
+    /// The operation, as bits of the status.
     pub fn kind(&self) -> u32 {
         match self.operation {
             Operation::Send => status::OP_SEND,
@@ -246,7 +246,7 @@ fn read_all(place: Place, ptag: Ptag, count: usize) -> Option<SmallVec<[Segment;
 }
 
 impl Place {
-    /// Says in the descriptor how it ended. Nothing, if its memory is not registered any more.
+    /// Writes the status into the descriptor. Does nothing if its memory is not registered any more.
     #[inline(always)]
     pub fn write(self, ptag: Ptag, bits: u32, length: usize, immediate: Option<u32>) {
         if let Some(at) = locate(self.descriptor as u64, 32, self.handle, ptag.0, Right::LocalWrite) {

@@ -1,11 +1,11 @@
 //! A VI: the program's two work queues, over a virtual interface of the library.
 //!
 //! The interface below takes messages as they come (`Receive::Lent`); work queues, descriptors and RDMA are here, because VIPL's
-//! reach any memory of the program's, in order with its messages (docs/decisions/043-vipl-rdma-in-messages.md). Whoever looks at a
-//! VI moves it on: takes what has arrived, places it, answers it, and sends what had found no room. If nobody looks and somebody
-//! has to, the NIC's engine does (`engine.rs`).
+//! reach any memory of the program's, in order with its messages (docs/decisions/043-vipl-rdma-in-messages.md). A thread that polls a
+//! VI moves it on: it takes what has arrived, places it, answers it, and sends what had found no room. If no thread polls a VI that has
+//! work, the NIC's engine does (`engine.rs`).
 //!
-//! A VI's lock is that of its place in the table of handles. It is never held while anybody waits, nor while the program's
+//! A VI's lock is that of its place in the table of handles. It is never held during a wait, nor while the program's
 //! handlers run.
 
 mod arrivals;
@@ -38,7 +38,7 @@ use sends::Posted;
 
 pub(super) static VIS: Table<ViObject> = Table::new(2);
 
-/// For the NIC.
+/// Calls of the NIC on its VIs.
 pub(super) static VISITS: Visits = Visits {
     move_on: |vi| {
         if let Some(mut vi) = VIS.lock(Handle::of_number(vi)) {
@@ -53,17 +53,17 @@ pub(super) static VISITS: Visits = Visits {
     pass: |vi| drop(VIS.lock(vi)),
 };
 
-/// Descriptors on one queue.
+/// Most descriptors on one queue.
 pub(super) const MAX_DESCRIPTORS: usize = 4096;
 
-/// What `VIP_QOS` asks for: the number of a service level, in place of a pointer. Where the NIC has no levels that is 0, as `VipQueryVi`
-/// then says.
+/// Reads `VIP_QOS`: the number of a service level, in place of a pointer. Where the NIC has no levels the result is 0, and `VipQueryVi`
+/// reports it so.
 fn service_level(nic: &NicState, qos: *mut c_void) -> Result<ServiceLevel, VipReturn> {
     let level = u8::try_from(qos.addr()).ok().and_then(ServiceLevel::new).ok_or(VipReturn::INVALID_QOS)?;
     Ok(if nic.nic.caps().has(Caps::SERVICE_LEVELS) { level } else { ServiceLevel::default() })
 }
 
-/// Returns the level as the program is told it.
+/// Returns the level in the form of `VIP_QOS`.
 pub(super) fn qos_of(level: ServiceLevel) -> *mut c_void {
     std::ptr::without_provenance_mut(level.get().into())
 }
@@ -79,33 +79,33 @@ pub(super) struct ViObject {
     state: ViState,
     send_cq: Option<Arc<CqState>>,
     receive_cq: Option<Arc<CqState>>,
-    /// Posted, oldest first.
+    /// Posted receives, oldest first.
     receives: VecDeque<Receive>,
-    /// Over, and not given back yet.
+    /// Completed receives that were not given back yet, oldest first.
     received: VecDeque<Place>,
     sends: VecDeque<Posted>,
-    /// How many of the oldest can be taken.
+    /// Number of sends, from the oldest, that can be given back.
     sends_over: usize,
-    /// Counts what was over so far, of both queues.
+    /// Number of completed descriptors so far, of both queues.
     completions: u64,
-    /// How many of the youngest have not been sent: they found no room, or are fenced.
+    /// Number of sends, from the youngest, that have not been sent: they found no room, or are fenced.
     unsent: usize,
-    /// RDMA reads that were sent and are not answered.
+    /// Number of RDMA reads in flight.
     reads: usize,
     answers: Answers,
-    /// SENDs and WRITEs that were taken since the peer was told last.
+    /// Number of SENDs and WRITEs that were taken since the last TAKEN to the peer.
     taken: u32,
-    /// The program knows that this peer reaches for what it may not have.
+    /// Whether the program was told that this peer reaches for memory that it may not have.
     told_of_refusal: bool,
     send_notify: Option<Notify>,
     receive_notify: Option<Notify>,
     peer: Option<PeerRequest>,
     early: Early,
-    /// A receive may be taken the short way: no completion queue, handler or beginning of a connection is in it.
+    /// Whether receives may be taken the short way: without a completion queue, a handler, or messages that came early.
     takes_plainly: bool,
-    /// The NIC knows that it has found no room.
+    /// Whether the NIC knows that this VI has found no room.
     is_stuck: bool,
-    /// Counted in the NIC's needs.
+    /// Whether this VI is counted as one that the engine has to serve.
     needs_engine: bool,
 }
 
@@ -186,7 +186,7 @@ impl ViObject {
         }
     }
 
-    /// Whether its queues have neither posted descriptors nor such that were not given back.
+    /// Whether the queue has neither posted descriptors nor completed ones that were not given back.
     pub fn is_empty(&self, queue: Queue) -> bool {
         match queue {
             Queue::Send => self.sends.is_empty(),
@@ -249,7 +249,7 @@ impl ViObject {
         VipReturn::SUCCESS
     }
 
-    /// The next receive that is over.
+    /// Takes the next completed receive.
     #[inline]
     pub fn receive_done(&mut self) -> Option<*mut Descriptor> {
         if self.received.is_empty() {
@@ -258,7 +258,7 @@ impl ViObject {
         self.received.pop_front().map(|place| place.descriptor)
     }
 
-    /// A receive is over.
+    /// Completes a receive.
     #[inline]
     fn receive_over(&mut self, place: Place, bits: u32, length: usize, immediate: Option<u32>) {
         place.write(self.ptag, bits, length, immediate);
@@ -286,7 +286,7 @@ impl ViObject {
         }
     }
 
-    /// Wakes who waits for completions, and calls who asked to be notified.
+    /// Wakes threads that wait for completions, and has handlers called.
     #[inline]
     fn tell_of_completions(&mut self) {
         if self.send_notify.is_some() || self.receive_notify.is_some() {
@@ -328,7 +328,7 @@ impl ViObject {
         VipReturn::SUCCESS
     }
 
-    /// Finds out which way receives take.
+    /// Finds out whether receives may be taken the short way.
     fn find_way(&mut self) {
         self.takes_plainly = self.level != Reliability::Reception
             && self.receive_cq.is_none()
@@ -358,7 +358,7 @@ impl ViObject {
         }
     }
 
-    /// The connection is over: what is posted is flushed, the oldest send under way ends by `first`. `state`: which one it is in
+    /// Ends the connection: posted descriptors are flushed, and the oldest send under way ends by `first`. `state`: the VI's state
     /// from now on.
     #[cold]
     fn end(&mut self, state: ViState, first: u32) {
@@ -375,7 +375,7 @@ impl ViObject {
         self.tell_of_completions();
     }
 
-    /// An error on this side ends a reliable connection. The peer is told; `reason`: what its oldest send ends by.
+    /// Ends a reliable connection by an error on this side, and tells the peer. `reason`: the status of the peer's oldest send.
     #[cold]
     fn break_connection(&mut self, error: ErrorCode, reason: Reason, op_code: u32, why: &str) {
         self.say_broken(reason);
@@ -398,7 +398,7 @@ impl ViObject {
 /// How far to move on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Until {
-    /// A receive is over.
+    /// Until a receive is over.
     OneReceived,
     /// Until one move has taken as much as it may.
     Bound,

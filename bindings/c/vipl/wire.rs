@@ -1,5 +1,5 @@
-//! What the two ends of a connection say to each other while it is made: the connection request and its answer carry [`Greeting`]. The
-//! frames of a connection are `udeck-rdma`'s.
+//! Wire format of the connection handshake: the connection request and its answer carry [`Greeting`]. `udeck-rdma` has the frames of a
+//! connection.
 
 use super::address::{HOST, MAX_DISCRIMINATOR};
 use super::handle::Handle;
@@ -12,7 +12,7 @@ pub(super) struct Greeting {
     pub max_transfer: u64,
     pub rdma_write: bool,
     pub rdma_read: bool,
-    /// Host address and discriminator of its end.
+    /// Host address and discriminator of the sender's end.
     pub host: Vec<u8>,
     pub discriminator: Vec<u8>,
 }
@@ -32,7 +32,7 @@ impl Greeting {
         bytes
     }
 
-    /// `None`: that is no greeting. An address of other lengths than ours is none: it would not fit where the program wants it.
+    /// `None`: the bytes are no greeting. An address with other lengths than this library's is none: it would not fit the program's memory.
     pub fn decode(bytes: &[u8]) -> Option<Greeting> {
         let rest = bytes.strip_prefix(GREETING)?;
         let (reliability, rest) = rest.split_first_chunk::<2>()?;
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(Greeting::decode(&[&bytes[..], b"x"].concat()), None, "more than one");
     }
 
-    /// A greeting as a peer may say it: any lengths, and any bytes behind them.
+    /// A greeting as a peer may send it: any lengths, and any bytes behind them.
     fn said() -> impl Strategy<Value = Vec<u8>> {
         let part = prop::collection::vec(any::<u8>(), 0..=255);
         let usual = prop_oneof![part.clone(), prop::collection::vec(any::<u8>(), HOST..=HOST)];

@@ -11,9 +11,9 @@ use crate::vipl::engine::CqNotify;
 use crate::vipl::handle::Handle;
 use crate::vipl::types::{Boolean, CqHandler, Ulong, VipReturn};
 
-/// Entries of one, at most: what `VipQueryNic` says. (There is no bound: a queue grows.)
+/// Most entries of a queue, as `VipQueryNic` reports. (There is no bound: a queue grows.)
 pub(super) const MAX_ENTRIES: Ulong = 1 << 20;
-/// Completion queues of a NIC.
+/// Most completion queues of a NIC.
 pub(super) const MAX_CQS: usize = 1 << 16;
 
 fn cq(handle: Handle) -> Result<Arc<CqState>, VipReturn> {
@@ -66,7 +66,7 @@ pub extern "C" fn VipResizeCQ(handle: Handle, entries: Ulong) -> VipReturn {
     call("VipResizeCQ", || {
         let cq = cq(handle)?;
         check(entries)?;
-        // Its entries stay.
+        // The entries of the queue stay.
         if cq.len() as Ulong > entries { Err(VipReturn::ERROR_RESOURCE) } else { Ok(()) }
     })
 }

@@ -38,7 +38,7 @@ unsafe extern "C" {
     fn malloc(size: usize) -> *mut c_void;
 }
 
-/// In one piece of memory of the C library's, which the program frees by its beginning.
+/// Makes a list of addresses in one piece of the C library's memory. The program frees it by its beginning.
 fn addresses(hosts: &[address::Host]) -> Result<*mut *mut NetAddressHead, VipReturn> {
     let each = (size_of::<NetAddressHead>() + HOST).next_multiple_of(align_of::<usize>());
     let pointers = size_of::<usize>() * hosts.len();
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn VipNSGetHostByAddr(
     })
 }
 
-/// How long it is, is said in any case.
+/// Writes a name. Its length is written in any case.
 fn write_name(found: &str, name: *mut c_char, room: Ulong, len: *mut Ulong) -> Outcome {
     let needed = found.len() + 1;
     // SAFETY: `take` has read it; valid for writing, as C promises.

@@ -9,11 +9,11 @@ use udeck_rdma::memory::{Right, Segment, locate, scatter_located};
 use super::{Until, ViObject};
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
 
-/// Arrivals that one look takes, at most: a peer that only sends does not keep us here.
+/// Most arrivals that one poll takes, so that a peer that only sends does not keep the thread here.
 const BOUND: usize = 64;
 
 impl ViObject {
-    /// The next receive, of which none is over: takes what has come for it. The shortest way for most messages.
+    /// Takes a message for the next receive, and completes it. The shortest way for most messages.
     #[inline(always)]
     pub(super) fn receive_next(&mut self) -> Option<*mut Descriptor> {
         if self.state == ViState::CONNECTED
@@ -37,7 +37,7 @@ impl ViObject {
         self.received.pop_front().map(|place| place.descriptor)
     }
 
-    /// A short message into the one segment of the oldest receive. `None`: it is not as simple, and nothing was done.
+    /// Takes a short message into the one segment of the oldest receive. `None`: the case is not as simple, and nothing was done.
     #[inline(always)]
     fn take_plain(&mut self, bytes: &Inline) -> Option<*mut Descriptor> {
         let head = Head::read(bytes.bytes(), IMMEDIATE)?;
@@ -110,7 +110,7 @@ impl ViObject {
         }
     }
 
-    /// Takes a frame: its head and what of its body lies behind it, and the rest of the body.
+    /// Takes a frame: its head with the beginning of its body, and the rest of the body.
     /// `false`: a message without a receive, which may be early.
     #[inline]
     fn take_frame(&mut self, first: &[u8], rest: &[&[u8]]) -> bool {
@@ -157,7 +157,7 @@ impl ViObject {
     #[inline]
     fn count_taken(&mut self) {
         if self.level == Reliability::Reception {
-            // A peer that goes on without reading this has sent more than any queue holds: what it is told is wrong then, and no matter.
+            // A peer that goes on without reading TAKEN has sent more than any queue holds: a wrong count does no harm then.
             self.taken = self.taken.saturating_add(1);
         }
     }
@@ -200,7 +200,7 @@ impl ViObject {
         understood || self.nonsense()
     }
 
-    /// The peer writes our memory.
+    /// Takes a write of the peer to memory here.
     fn take_write(&mut self, immediate: Option<u32>, body: &[u8]) -> bool {
         let Some((address, handle, data)) = frame::read_write(body) else { return false };
         let written = self.attributes.rdma_write != 0
@@ -232,14 +232,14 @@ impl ViObject {
         true
     }
 
-    /// Tells of RDMA that was refused: once, a peer could ask for it without end.
+    /// Reports RDMA that was refused, once: a peer could repeat it without end.
     fn raise_refusal(&mut self, error: ErrorCode, op_code: u16, why: &str) {
         if !std::mem::replace(&mut self.told_of_refusal, true) {
             self.raise(error, op_code.into(), why);
         }
     }
 
-    /// The peer reads our memory.
+    /// Takes the peer's request to read memory here.
     fn take_read(&mut self, body: &[u8]) -> bool {
         let Some((address, handle, len)) = frame::read_read(body) else { return false };
         let is_allowed = self.attributes.rdma_read != 0
@@ -256,7 +256,7 @@ impl ViObject {
         self.answers.push(is_allowed.then_some(from), super::MAX_DESCRIPTORS)
     }
 
-    /// Our oldest read is answered.
+    /// Takes the answer to the oldest read.
     fn take_data(&mut self, body: &[u8]) -> bool {
         let Some(answer) = frame::read_data(body) else { return false };
         let Some(read) = self.oldest_read() else { return false };
@@ -287,7 +287,7 @@ impl ViObject {
         true
     }
 
-    /// The peer has met an error, and ends the connection.
+    /// Ends the connection, because the peer has met an error.
     fn peer_broke(&mut self, reason: Reason) {
         let why = "the peer ended the connection by an error: it had no place for a message, or refused an RDMA operation";
         if let Some(below) = &mut self.below {
@@ -302,10 +302,10 @@ impl ViObject {
         self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
     }
 
-    /// The interface below says that the connection is over.
+    /// Ends the connection, because the interface below says that it is over.
     #[cold]
     pub(super) fn ended(&mut self, error: &Error) {
-        // The NIC's own callback tells of a loss.
+        // The NIC's own callback reports a loss.
         let first = match error {
             Error::Closed => status::DESC_FLUSHED_ERROR,
             _ => status::TRANSPORT_ERROR,

@@ -13,7 +13,7 @@ use crate::vipl::wire::Greeting;
 
 /// A peer request that is under way.
 pub(in crate::vipl) struct PeerRequest {
-    /// Tells it from a later one.
+    /// Number of the request, which tells it from a later one.
     pub number: u64,
     pub deadline: Deadline,
     pub stage: Stage,
@@ -25,7 +25,7 @@ pub(in crate::vipl) enum Stage {
     Searching,
     /// The VI below asks it.
     Asking,
-    /// The peer is not to be found.
+    /// The peer was not found.
     Failed(VipReturn),
 }
 
@@ -55,7 +55,7 @@ impl ViObject {
         Ok(below)
     }
 
-    /// Puts it back, connected or not.
+    /// Puts the VI below back, connected or not.
     pub fn end_connecting(&mut self, below: Vi, connected: bool) {
         self.below = Some(below);
         self.state = if connected { ViState::CONNECTED } else { ViState::IDLE };
@@ -85,7 +85,7 @@ impl ViObject {
         self.peer.as_ref().is_some_and(|peer| peer.number == number)
     }
 
-    /// The thread that looked for the peer has found it, or not.
+    /// Ends the search for the peer, with the result of the thread that looked for it.
     pub fn peer_found(
         &mut self,
         number: u64,
@@ -152,7 +152,7 @@ impl ViObject {
         VipReturn::SUCCESS
     }
 
-    /// Whether it may be destroyed.
+    /// Whether the VI may be destroyed.
     pub fn may_go(&self) -> Result<(), VipReturn> {
         if self.state != ViState::IDLE {
             return Err(VipReturn::INVALID_STATE);
@@ -164,7 +164,7 @@ impl ViObject {
         }
     }
 
-    /// Takes the VI from its queues and its NIC: nothing names it any more.
+    /// Takes the VI from its queues and its NIC. Nothing names it any more.
     pub fn detach(&self, nic: &NicState) {
         for cq in self.send_cq.iter().chain(&self.receive_cq) {
             cq.detach(self.handle);

@@ -11,18 +11,18 @@ use udeck::via::Arrival;
 use super::ViObject;
 use crate::vipl::types::ViState;
 
-/// How long the beginning of a connection lasts, if the program does not ask.
+/// Time that the beginning of a connection lasts, if the program does not ask for messages.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time between two looks at a message that waits counts up to this. A process that does not run for longer is not late by that.
+/// Most time between two polls of a waiting message that counts. A process that does not run for longer is not late by that time.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The beginning of a connection.
 #[derive(Default)]
 pub(super) struct Early {
-    /// When it ends; `None`: the VI is not connected, or it is over.
+    /// End of the beginning; `None`: the VI is not connected, or the beginning is over.
     until: Option<Instant>,
     looked: Option<Instant>,
-    /// Boxed, because few ever have one.
+    /// The waiting message; boxed, because few VIs ever have one.
     held: Option<Box<Arrival>>,
 }
 
@@ -57,7 +57,7 @@ impl Early {
 }
 
 impl ViObject {
-    /// The program asks for messages.
+    /// Ends the beginning of the connection, because the program asks for messages.
     #[inline]
     pub(super) fn asked(&mut self) {
         if self.early.until.take().is_some() {
@@ -65,7 +65,7 @@ impl ViObject {
         }
     }
 
-    /// A message waits, and what comes behind it stays where it is.
+    /// Has a message wait. Messages behind it stay where they are.
     #[cold]
     pub(super) fn hold(&mut self, arrival: Arrival) {
         self.early.held = Some(Box::new(arrival));

@@ -22,7 +22,7 @@ enum Stage {
         kind: u32,
         length: usize,
     },
-    /// A read that is not answered.
+    /// A read in flight.
     Reading(Box<Order>),
     Over,
 }
@@ -38,7 +38,7 @@ impl ViObject {
             && self.send_short(place)
         {
             self.sends.push_back(Posted { place, stage: Stage::Over });
-            // Over already, unless one before it is not.
+            // The descriptor is over already, unless one before it is not.
             if self.sends_over + 1 == self.sends.len() {
                 self.sends_over += 1;
                 self.completions += 1;
@@ -52,7 +52,7 @@ impl ViObject {
         self.post_slowly(place)
     }
 
-    /// The shortest way. `false`: it was not sent.
+    /// Sends a short message the shortest way. `false`: it was not sent.
     #[inline(always)]
     fn send_short(&mut self, place: Place) -> bool {
         let Some(short) = Short::read(place, self.ptag) else { return false };
@@ -120,14 +120,14 @@ impl ViObject {
         self.tell_of_completions();
     }
 
-    /// Sends what waits, as far as there is room: answers first.
+    /// Sends what waits, as far as there is room: answers to reads first.
     #[inline(never)]
     pub(super) fn send_waiting(&mut self) {
         loop {
             match self.send_all() {
                 Ok(()) => break,
                 Err(Stop::Busy) => {
-                    // Asks to be named when there may be room, and looks once more.
+                    // Asks for a notification when there may be room, and tries once more.
                     let Some(below) = &mut self.below else { break };
                     below.reclaim();
                     below.request_send_notify();
@@ -138,7 +138,7 @@ impl ViObject {
                     }
                 }
                 Err(Stop::Ended(error)) => return self.ended(&error),
-                // Noted with the descriptor; on an unreliable connection the others go on.
+                // The descriptor has the error; on an unreliable connection the others go on.
                 Err(Stop::Bad) if self.state == ViState::CONNECTED => {}
                 Err(Stop::Bad) => return,
             }
@@ -229,7 +229,7 @@ impl ViObject {
         link::send_filled(&mut self.below, &self.nic.nic, head, prefix, order.total, gather)
     }
 
-    /// Tells the peer that an error ends the connection, if there is room for that.
+    /// Tells the peer that an error ends the connection, if there is room for the frame.
     pub(super) fn say_broken(&mut self, reason: Reason) {
         if self.state == ViState::CONNECTED {
             if self.taken > 0 {
@@ -243,7 +243,7 @@ impl ViObject {
         link::send(&mut self.below, Head::plain(frame::TAKEN), &self.taken.to_le_bytes())
     }
 
-    /// The peer has taken so many more. Whether they were that many.
+    /// Completes as many sends as the peer says it has taken. `false`: fewer were under way.
     pub(super) fn were_taken(&mut self, count: u32) -> bool {
         for _ in 0..count {
             let Some(at) = self.oldest(|stage| matches!(stage, Stage::Untaken { .. })) else { return false };
@@ -253,7 +253,7 @@ impl ViObject {
         true
     }
 
-    /// The oldest message or write that the peer has not taken ends by these bits. (A read before it has met no error.)
+    /// Ends the oldest message or write that the peer has not taken, by these bits. (A read before it has met no error.)
     #[cold]
     pub(super) fn untaken_failed(&mut self, bits: u32) {
         let Some(at) = self.oldest(|stage| matches!(stage, Stage::Untaken { .. })) else { return };
@@ -269,7 +269,7 @@ impl ViObject {
         self.oldest(|stage| matches!(stage, Stage::Reading(_)))
     }
 
-    /// Copies data to the segments of the read at this place. `None`: it asked for another number of bytes.
+    /// Copies data to the segments of the read at this index. `None`: the read asked for another number of bytes.
     pub(super) fn scatter_read(&self, at: usize, data: &[u8]) -> Option<Result<usize, Refusal>> {
         match &self.sends[at].stage {
             Stage::Reading(order) if order.total == data.len() => {
@@ -291,7 +291,7 @@ impl ViObject {
         self.count_over();
     }
 
-    /// Counts those that can be taken, in order; the completion queue names this VI once for each.
+    /// Counts the sends that can be given back, in order; the completion queue names this VI once for each.
     #[inline]
     fn count_over(&mut self) {
         while let Some(Posted { stage: Stage::Over, .. }) = self.sends.get(self.sends_over) {
@@ -317,7 +317,7 @@ impl ViObject {
         self.sends.pop_front().map(|posted| posted.place)
     }
 
-    /// The next send that is over.
+    /// Takes the next completed send.
     #[inline]
     pub fn send_done(&mut self) -> Option<*mut Descriptor> {
         if self.sends_over == 0 && !self.sends.is_empty() {
@@ -326,7 +326,7 @@ impl ViObject {
         self.pop_send().map(|place| place.descriptor)
     }
 
-    /// The connection is over: the oldest that is under way ends by `first`, what is behind it is flushed.
+    /// Ends all sends: the oldest under way ends by `first`, those behind it are flushed.
     pub(super) fn flush_sends(&mut self, first: u32) {
         let mut bits = first;
         for at in 0..self.sends.len() {

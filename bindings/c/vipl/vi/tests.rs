@@ -1,4 +1,4 @@
-//! A peer that says anything, and who is told of what.
+//! A peer that sends anything, and the reports that the program gets.
 
 use std::ptr::NonNull;
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, 
 use udeck_directory::Names;
 use udeck_rdma::frame::{self, Head};
 
-/// Nobody is looked for by name here.
+/// A directory without names.
 struct NoNames;
 
 impl Names for NoNames {
@@ -77,7 +77,7 @@ struct Scene {
     start: NonNull<Memory>,
     open: u32,
     descriptors: u32,
-    /// The peer's.
+    /// The peer's NIC.
     nic: Nic,
     cq: Cq,
 }
@@ -116,7 +116,7 @@ impl Scene {
         self.start.as_ptr() as u64
     }
 
-    /// A VI of the program's, and what the peer has.
+    /// Returns a VI of the program's, and the peer's end.
     fn connected(&self, reliability: u16) -> (Handle, Vi) {
         let attributes = ViAttributes {
             reliability,
@@ -180,7 +180,7 @@ impl Scene {
     }
 }
 
-/// A frame: kind, flags, where it says that it belongs, its length as it says, and bytes.
+/// A frame: kind, flags, address, length as it claims, and bytes.
 #[derive(Clone, Debug)]
 enum Frame {
     Any(Vec<u8>),
@@ -243,7 +243,7 @@ proptest! {
         }
         for frame in &frames {
             let bytes = frame.bytes(&scene);
-            // Refused when the connection has ended.
+            // Refused if the connection has ended.
             let _ = peer.send_inline(Some(7), &bytes, &[]);
         }
         for _ in 0..20 {
@@ -272,7 +272,7 @@ impl Scene {
     }
 }
 
-/// The handler is called whoever moves the VI on: here the engine, when the peer has made room.
+/// The handler is called whichever thread moves the VI on: here the engine, when the peer has made room.
 #[test]
 fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
@@ -314,7 +314,7 @@ fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
             assert!(locked.receive_done().is_none(), "nothing has come");
         }
         peer.send_inline(None, &Head::plain(frame::SEND).bytes(), b"early").unwrap();
-        // Not by a look for messages: as the engine looks, or who sends.
+        // Moved on without asking for messages, as the engine or a send does.
         locked.move_on(Until::Bound);
         let state = if has_asked { ViState::ERROR } else { ViState::CONNECTED };
         assert_eq!(locked.state(), state, "has asked: {has_asked}");
