@@ -36,29 +36,29 @@ use std::{
     time::Duration,
 };
 
-/// What the guests' jobs are to use between ranks that do not share memory.
+/// Transport of the guests' jobs, between ranks that do not share memory.
 const TRANSPORT: &str = "verbs";
-/// Where the scripts of the guests lie, below the root.
+/// Folder of the guests' scripts, below the root.
 const SCRIPTS: &str = "tests/rdma";
-/// Our programs of uDAPL.
+/// Folder of our programs for uDAPL.
 const DAT_SOURCES: &str = "tests/bindings/dat/c";
-/// Stock programs of the packages, by which one can tell the device's faults from ours.
+/// Stock programs of the packages, which tell the device's faults from ours.
 const TOOLS: &[&str] = &["sbin/ip", "sbin/tc", "bin/rdma", "bin/ibv_devinfo", "bin/ibv_rc_pingpong"];
-/// What libibverbs and we load when running. A provider has its place.
+/// Libraries that libibverbs and our programs load at run time. A provider has a folder of its own.
 const PROVIDER: (&str, &str) = ("lib/x86_64-linux-gnu/libibverbs", "librxe-");
 const LOADED: &[&str] = &[
     "lib/x86_64-linux-gnu/libibverbs.so.1",
     "lib/x86_64-linux-gnu/librdmacm.so.1",
     "lib/x86_64-linux-gnu/libgcc_s.so.1",
 ];
-/// Those that are alone run side by side, the pair runs after them: five minutes for all, on two idle processors. These end
-/// what hangs, also where several others want the processors.
+/// Time limits. Single guests run side by side, the pair runs after them: five minutes for all, on two idle processors. The limits
+/// end a guest that hangs, also where several others want the processors.
 const SINGLE_LIMIT: Duration = Duration::from_secs(3000);
 const PAIR_LIMIT: Duration = Duration::from_secs(2400);
-/// `require` here makes a failure of what would be a skip.
+/// Variable that turns a skip into a failure, with the value `require`.
 const VARIABLE: &str = "UDECK_RDMA";
 
-/// Those that are alone: a name, the script, and what that is told besides the words of [`suite::words`] and [`dat::words`].
+/// Single guests: name, script, and settings for the script besides the words of [`suite::words`] and [`dat::words`].
 const SINGLE: [(&str, &str, &str); 9] = [
     ("suite", "conformance", "connections=100"),
     ("long", "conformance", "connections=100"),
@@ -70,11 +70,11 @@ const SINGLE: [(&str, &str, &str); 9] = [
     ("dat", "dat", ""),
     ("dat-long", "dat", "long=yes"),
 ];
-/// Two that are joined.
+/// Two guests that are joined by a cable.
 const PAIR: &str = "pair";
 /// The guests that the step leaves to a night.
 const TAIL: [&str; 4] = ["long", "shared", "jobs-again", "dat-long"];
-/// In no step: how much more uDAPL costs over us than over Debian's own provider.
+/// A guest of no step: measures how much more uDAPL costs over us than over Debian's own provider.
 const COST: (&str, &str, &str) = ("dat-cost", "dat-cost", "");
 
 #[derive(clap::Args)]
@@ -93,7 +93,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     SINGLE.into_iter().chain([COST]).map(|(name, ..)| name).chain([PAIR])
 }
 
-/// The guests that are run, by their names.
+/// Names of the guests to run.
 pub struct Chosen(Vec<String>);
 
 impl Chosen {
@@ -121,7 +121,7 @@ impl Chosen {
 #[derive(Debug, Default)]
 pub struct RdmaReport {
     pub guests: Vec<GuestResult>,
-    /// Checks that are made here, not in a guest.
+    /// Number of passed checks that are made here, not in a guest.
     pub passed: u64,
     pub problems: Vec<String>,
     /// Why there were no guests.
@@ -187,7 +187,7 @@ fn run(workspace: &Workspace, chosen: &Chosen, limit: Duration, report: &mut Rdm
     let late = programs.with_verbs().map(|program| programs::loads_verbs_late(&cache.root, program));
     report.checked(late);
     report.guests = run_guests(&cache, &path, chosen).map_err(Stop::Fail)?;
-    // One that was ended has been told of.
+    // A guest that was ended is reported already.
     let suites = report.guests.iter().filter(|guest| guest.part == "conformance" && guest.problem.is_none());
     let whole: Vec<_> =
         suites.filter_map(|guest| programs.suite.as_ref().map(|suite| suite.is_whole(guest))).collect();
@@ -222,14 +222,14 @@ fn machine_fits() -> Result<(), Stop> {
     Ok(())
 }
 
-/// The user's, or among the build's outputs if there is none.
+/// The user's cache folder, or a folder among the build's outputs if there is none.
 fn cache_folder(workspace: &Workspace) -> PathBuf {
     let given = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = given("XDG_CACHE_HOME").or_else(|| given("HOME").map(|home| home.join(".cache")));
     base.map_or(workspace.target.clone(), |base| base.join("udeck")).join("rdma-guest")
 }
 
-/// The same for all guests: which script each runs, the kernel's command line says.
+/// Makes the files of all guests. The kernel's command line names the script of each guest.
 fn image(cache: &Cache, programs: &Programs, scripts: &Path) -> Result<Image, String> {
     let root = &cache.root;
     let mut image = Image::default();
@@ -272,7 +272,7 @@ fn run_guests(cache: &Cache, image: &Path, chosen: &Chosen) -> Result<Vec<GuestR
     let mut ended =
         side_by_side(single.map(|(name, part, more)| guest(name, part, more, SINGLE_LIMIT)).collect());
     if chosen.has(PAIR) {
-        // Not in the cache: the paths of sockets have to be short.
+        // A folder outside the cache, because the paths of sockets have to be short.
         let folder = env::temp_dir().join(format!("xtask-rdma-{}", std::process::id()));
         let link = Cable::both(&folder).map_err(|error| format!("the guests' link: {error}"))?;
         let [first, second] = link.map(Some);
@@ -280,7 +280,7 @@ fn run_guests(cache: &Cache, image: &Path, chosen: &Chosen) -> Result<Vec<GuestR
             Guest { link: first, ..guest("root", "root", "node=0", PAIR_LIMIT) },
             Guest { link: second, ..guest("node", "node", "node=1", PAIR_LIMIT) },
         ]));
-        // What cannot be removed does no harm.
+        // A folder that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&folder);
     }
     let times =
@@ -292,7 +292,7 @@ fn run_guests(cache: &Cache, image: &Path, chosen: &Chosen) -> Result<Vec<GuestR
 fn side_by_side(guests: Vec<Guest>) -> Vec<GuestResult> {
     thread::scope(|scope| {
         let threads: Vec<_> = guests.into_iter().map(|guest| scope.spawn(|| guest.run())).collect();
-        // One that panicked has said why.
+        // A thread that panicked has said why.
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     })
 }

@@ -87,7 +87,7 @@ pub enum Role {
     Check,
     /// Tests, counted one by one.
     Tests,
-    /// As `Tests`, but an empty run is a failure: a filter that matches nothing proves nothing.
+    /// Like `Tests`, but an empty run is a failure: a filter that matches nothing proves nothing.
     SomeTests,
 }
 

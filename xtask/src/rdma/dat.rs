@@ -1,4 +1,4 @@
-//! What guests have of uDAPL: Debian's registry, its providers and its programs, our provider, and our programs in C.
+//! uDAPL in the guests: Debian's registry, its providers and its programs, our provider, and our programs in C.
 
 use super::{TRANSPORT, image::Image, root::Root};
 use crate::child;
@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-/// `stdbuf` is for the program that runs the others: lines are in its files when they are said.
+/// Stock programs. `stdbuf` is for the program that runs the others: it gets their lines as soon as they are written.
 const PROGRAMS: [&str; 6] = ["dapltest", "dtest", "dtestcm", "dtestsrq", "dtestx", "stdbuf"];
 const STDBUF: &str = "libexec/coreutils/libstdbuf.so";
 /// Debian's providers: by librdmacm, and by verbs alone with sockets for connections.
 const PROVIDERS: [&str; 2] = ["libdaplofa.so.2", "libdaploscm.so.2"];
-/// Where the guests have what is built here.
+/// Places in the guest of the files that are built here.
 const LIBRARY: &str = "usr/lib/x86_64-linux-gnu/libudeck-dat.so.0";
 const OWN: &str = "test/dat-own";
 /// Adapters: ours, and Debian's over the same device. (`dummy0` is the device's interface in a guest that is alone.)
@@ -50,13 +50,13 @@ const LONG: [&str; 23] = [
     "dapltest::L::limit_size_lmr",
     "dapltest::F::queryinfo",
 ];
-/// Those that only repeat more often what others do, in no guest.
+/// Programs in no guest: they only repeat more often what others do.
 const OFTEN: [&str; 2] = ["dapltest::T::many_iterations", "dtestcm::pair::thousand_connections"];
 
-/// For one of our programs, to be compiled.
+/// Time limit for compiling one of our programs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a guest gives the program that runs the others as its command line. `dat-long` has what `dat` leaves out.
+/// Command line of the program that runs the others in a guest. `dat-long` runs the programs that `dat` leaves out.
 pub fn words(guest: &str) -> Vec<String> {
     let full = |name: &str| format!("{name}::{TRANSPORT}");
     match guest {
@@ -91,7 +91,7 @@ pub fn pack(
     Ok(())
 }
 
-/// All there are.
+/// Compiles all programs in C of the folder.
 fn compile(root: &Root, sources: &Path, folder: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let problem = |what: &Path, error| format!("{}: {error}", what.display());
     fs::create_dir_all(folder).map_err(|error| problem(folder, error))?;

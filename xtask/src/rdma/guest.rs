@@ -1,4 +1,4 @@
-//! A guest: QEMU with a kernel, our files, and nothing else; and what its console says.
+//! A guest: QEMU with a kernel and our files only, and its console.
 
 use super::packages::Cache;
 use crate::{child, test_counts::TestCounts};
@@ -11,36 +11,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the guest's scripts tell us, on lines of their own (`tests/rdma/init`).
+/// Lines by which the guest's scripts report and ask (`tests/rdma/init`).
 const DONE: &str = "rdma: done";
 const CUT: &str = "rdma: cut the link";
 const JOIN: &str = "rdma: join the link";
 
-/// A guest's time is what its processor has done: 2^2 ns for each instruction. However slow or busy this machine is, to the
+/// A guest's clock counts its instructions: 2^2 ns for each. However slow or busy this machine is, to the
 /// guest it is the same machine, and no time limit in it is nearer.
 const CLOCK: &str = "shift=2";
 
-/// For the kernel: a quick start, few words, and pages cleared only for programs.
+/// Options for the kernel: a quick start, little output, and pages cleared only for programs.
 const KERNEL_OPTIONS: &str = "console=ttyS0 panic=-1 quiet loglevel=4 apparmor=0 audit=0 nokaslr mitigations=off \
      cryptomgr.notests no_timer_check clocksource=acpi_pm random.trust_cpu=on init_on_alloc=0";
-/// All that QEMU can emulate, but for what makes the kernel and the C library copy by `rep movsb`: emulated, that goes byte by byte.
+/// All features that QEMU emulates, except those that make the kernel and the C library copy by `rep movsb`: emulated, it copies byte by byte.
 const PROCESSOR: &str = "max,-erms,-fsrm";
-/// A guest has this much memory, or more for more files.
+/// Least memory of a guest, in MiB; more files need more.
 const MEMORY_MIB: u64 = 1280;
 
-/// For an answer of QEMU's.
+/// Time limit for an answer of QEMU's.
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 
-/// A guest to be.
+/// A guest to run.
 pub struct Guest<'a> {
     pub cache: &'a Cache,
-    /// Its files.
+    /// Archive of its files.
     pub image: &'a Path,
-    /// Names it in the output.
+    /// Name of the guest in the output.
     pub name: &'static str,
-    /// Which script of `tests/rdma` it runs.
+    /// The script of `tests/rdma` that the guest runs.
     pub part: &'static str,
-    /// More words for that script to find in `/proc/cmdline`: `name=value`.
+    /// More settings for the script, which finds them in `/proc/cmdline`: `name=value`.
     pub settings: String,
     pub link: Option<Cable>,
     pub limit: Duration,
@@ -48,30 +48,30 @@ pub struct Guest<'a> {
 
 /// An end of a cable between two guests.
 pub struct Cable {
-    /// For the sockets that are the cable, and the monitor.
+    /// Folder of the sockets that are the cable, and of the monitor's.
     pub folder: PathBuf,
     /// 0 or 1.
     pub end: u32,
 }
 
-/// What came of it.
+/// Result of a guest.
 #[derive(Debug)]
 pub struct GuestResult {
     pub name: &'static str,
     pub part: &'static str,
     pub tally: TestCounts,
-    /// Why it did not come to its end.
+    /// The reason why the guest did not come to its end.
     pub problem: Option<String>,
     pub took: Duration,
 }
 
 impl Guest<'_> {
-    /// Runs it to its end, or stops it at its limit. Each line of its console is shown, led by its name.
+    /// Runs the guest to its end, or stops it at its limit. Each line of its console is shown after its name.
     pub fn run(self) -> GuestResult {
         let begun = Instant::now();
         let mut console = Console::default();
         let ended = self.qemu().and_then(|command| {
-            // With some seconds more than QEMU has by itself.
+            // Allows some seconds more than `timeout` gives QEMU.
             let run = child::run(command, self.limit + Duration::from_secs(10), |line| {
                 println!("[{}] {}", self.name, line.trim_end());
                 if let (Some(wish), Some(link)) = (console.line(line), &self.link)
@@ -97,9 +97,9 @@ impl Guest<'_> {
     fn qemu(&self) -> Result<Command, String> {
         let root = &self.cache.root;
         let qemu = root.command("bin/qemu-system-x86_64")?;
-        // It ends QEMU even if we have been killed; with the terminal's group, so that Ctrl-C reaches it.
+        // `timeout` ends QEMU even if this process was killed. It runs in the terminal's group, so that Ctrl-C reaches it.
         let mut command = Command::new("nice");
-        // Nothing in a guest depends on how fast it is, and it would take a processor's time from tests that wait for each other.
+        // A guest does not depend on its speed, and would take processor time from tests that wait for each other.
         command.args(["-n", "5", "timeout"]);
         command.args(["--foreground", "--signal=KILL", &self.limit.as_secs().to_string()]);
         command.arg(qemu.get_program()).args(qemu.get_args());
@@ -109,7 +109,7 @@ impl Guest<'_> {
         command.env("QEMU_MODULE_DIR", root.find("lib/x86_64-linux-gnu/qemu")?);
         // Emulated even where KVM could be had: the same everywhere, and one processor is slow enough for any race.
         command.args(["-accel", "tcg", "-cpu", PROCESSOR, "-smp", "1"]);
-        // While all of it waits, time leaps to the next event; but two that are joined have to agree how long a wait is.
+        // While a whole guest waits, its time leaps to the next event. Two joined guests do without that: they have to agree how long a wait is.
         let waiting = if self.link.is_some() { "on" } else { "off" };
         command.args(["-icount", &format!("{CLOCK},sleep={waiting}")]);
         let files =
@@ -128,7 +128,7 @@ impl Guest<'_> {
 }
 
 impl Cable {
-    /// Both ends, in a folder of their own.
+    /// Makes both ends, in a folder of their own.
     pub fn both(folder: &Path) -> io::Result<[Cable; 2]> {
         // A socket of an earlier run would be in the way.
         let _ = fs::remove_dir_all(folder);
@@ -136,7 +136,7 @@ impl Cable {
         Ok([0, 1].map(|end| Cable { folder: folder.into(), end }))
     }
 
-    /// Datagrams over Unix sockets: each is a frame.
+    /// QEMU's options for this end. Frames are datagrams over Unix sockets.
     fn options(&self) -> Vec<String> {
         let socket = |end| self.folder.join(format!("end{end}")).display().to_string();
         let (end, other) = (self.end, 1 - self.end);
@@ -148,7 +148,7 @@ impl Cable {
                 socket(other)
             ),
             "-device".into(),
-            // Without a program of its own to start from.
+            // The card has no boot program.
             format!("virtio-net-pci,netdev=link,mac=52:54:00:99:00:0{end},romfile="),
             "-qmp".into(),
             format!("unix:{},server=on,wait=off", self.monitor(end).display()),
@@ -159,7 +159,7 @@ impl Cable {
         self.folder.join(format!("monitor{end}"))
     }
 
-    /// Pulls the cable at the other end, or puts it in again: here nothing comes any more, without a word. Blocks until
+    /// Pulls the cable at the other end, or puts it in again. This end gets no frames any more, and no notice of that. Blocks until
     /// QEMU says that it is done.
     fn set(&self, wish: Wish) -> io::Result<()> {
         let stream = UnixStream::connect(self.monitor(1 - self.end))?;
@@ -184,14 +184,14 @@ impl Cable {
     }
 }
 
-/// What a guest asks for.
+/// Requests of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
     Cut,
     Join,
 }
 
-/// What has been read of a console.
+/// Results read from a console so far.
 #[derive(Debug, Default)]
 struct Console {
     tally: TestCounts,
@@ -216,7 +216,7 @@ impl Console {
     }
 }
 
-/// Files of so many bytes lie in it twice while they are unpacked, and what unpacks them may take half of what is left beside the
+/// Memory for a guest, in MiB. Its files lie in it twice while they are unpacked, and the unpacked ones may take half of the memory beside the
 /// archive.
 fn memory_mib(files: u64) -> u64 {
     MEMORY_MIB.max((files >> 20) * 7 / 2)

@@ -8,13 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Everything may be executed, for that harms nothing here.
+/// Mode of all files. Everything may be executed, which does no harm here.
 const FILE_MODE: u32 = 0o100_755;
 const FOLDER_MODE: u32 = 0o040_755;
 /// The name of the last record.
 const END: &str = "TRAILER!!!";
 
-/// Where a file lies in the guest, without a slash in front, and where it comes from. Folders make themselves.
+/// Sources of the guest's files, by their paths in the guest without a leading slash. Folders are made as needed.
 #[derive(Debug, Default)]
 pub struct Image(BTreeMap<String, Content>);
 
@@ -48,7 +48,7 @@ impl Image {
         self.0.insert(at.into(), content);
     }
 
-    /// Writes the archive, and says how long it is, in bytes.
+    /// Writes the archive, and returns its length in bytes.
     pub fn write(&self, path: &Path) -> Result<u64, String> {
         let problem = |what: &Path, error| format!("cannot pack {}: {error}", what.display());
         let mut out = File::create(path).map(Archive::new).map_err(|error| problem(path, error))?;
@@ -99,7 +99,7 @@ impl<W: Write> Archive<W> {
         self.padded(&[data])
     }
 
-    /// To a multiple of four bytes.
+    /// Writes parts, padded to a multiple of four bytes.
     fn padded(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         for part in parts {
             self.out.write_all(part)?;
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(names, ["init", "usr", "usr/lib", "usr/lib/x"]);
     }
 
-    /// By the packer that everybody uses.
+    /// The common `cpio` reads the archive.
     #[test]
     fn cpio_reads_what_is_written() {
         let folder = std::env::temp_dir().join(format!("xtask-image-{}", std::process::id()));

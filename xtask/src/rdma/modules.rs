@@ -1,14 +1,14 @@
-//! Which kernel modules a guest needs, and in which order it loads them.
+//! Kernel modules of a guest, and the order in which it loads them.
 
 use std::collections::BTreeMap;
 
-/// The names of those that are loaded for themselves: the RDMA device, what makes it usable by programs, the network
-/// card under it, and what makes that lose packets. A guest alone has no card, and uses `dummy`.
+/// Modules that are loaded for their own sake: the RDMA device, the modules that make it usable by programs, the network
+/// card under it, and the one that makes the card lose packets. A single guest has no card, and uses `dummy`.
 pub const WANTED: &[&str] =
     &["virtio_pci", "virtio_net", "dummy", "crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe", "sch_netem"];
 
-/// The files of these modules and of all that they depend on, each behind what it depends on, from what depmod writes:
-/// lines `kernel/a.ko: kernel/b.ko kernel/c.ko`, paths below the folder of the kernel's modules. What is built into the
+/// The files of these modules and of their dependencies, each behind its own dependencies, from depmod's output:
+/// lines `kernel/a.ko: kernel/b.ko kernel/c.ko`, paths below the folder of the kernel's modules. A module that is built into the
 /// kernel has no line, and is left out.
 pub fn order<'a>(modules_dep: &'a str, wanted: &[&str]) -> Vec<&'a str> {
     let lines = modules_dep.lines().filter_map(|line| line.split_once(':'));
@@ -16,7 +16,7 @@ pub fn order<'a>(modules_dep: &'a str, wanted: &[&str]) -> Vec<&'a str> {
         lines.map(|(file, needs)| (name(file), (file, needs))).collect();
     let mut order = Vec::new();
     for (file, needs) in wanted.iter().filter_map(|name| needs.get(*name)) {
-        // depmod names all of them, directly needed or not, the first to load last.
+        // depmod names all dependencies, direct or not, the first to load last.
         let needed = needs.split_whitespace().rev();
         for file in needed.chain([*file]) {
             if !order.contains(&file) {

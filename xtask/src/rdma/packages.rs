@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The plain kernel: the one for clouds has no `rdma_rxe`.
+/// Packages of a guest. The kernel is the plain one: the one for clouds has no `rdma_rxe`.
 const PACKAGES: &[&str] = &[
     "qemu-system-x86",
     "linux-image-amd64",
@@ -31,18 +31,18 @@ const PACKAGES: &[&str] = &[
     "dapl2-utils",
     "coreutils",
 ];
-/// How lines of apt's begin that show progress, or trouble.
+/// Prefixes of apt's lines that show progress or trouble.
 const APT_SAYS: &[&str] = &["Get:", "Ign:", "Err:", "Fetched ", "W:", "E:"];
-/// To be raised when what is done with the packages changes.
+/// Version of the recipe by which packages are unpacked; raise it when the recipe changes.
 const RECIPE: u32 = 2;
-/// For the download of 120 MB over a slow line, or for somebody else's.
+/// Time limit for the download of 120 MB over a slow line, or for that of another run.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// What guests are made of, and the lock on it: one run at a time.
+/// Folder of the unpacked packages, and the lock on it: one run at a time.
 #[derive(Debug)]
 pub struct Cache {
     pub folder: PathBuf,
-    /// Unpacked, but for the kernel's modules.
+    /// The unpacked files, without the kernel's modules.
     pub root: Root,
     _lock: File,
 }
@@ -83,12 +83,12 @@ impl Cache {
     }
 }
 
-/// Of this system, or nothing.
+/// A field of this system's `os-release`; empty if there is none.
 pub fn os_release(field: &str) -> String {
     value_of(&fs::read_to_string("/etc/os-release").unwrap_or_default(), field)
 }
 
-/// Lines `NAME=value` or `NAME="value"`.
+/// Finds a field in lines `NAME=value` or `NAME="value"`.
 fn value_of(text: &str, field: &str) -> String {
     let mut values = text.lines().filter_map(|line| line.split_once('='));
     let value = values.find(|(name, _)| *name == field).map(|(_, value)| value.trim_matches('"'));
@@ -113,13 +113,13 @@ fn lock(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// What was complete or begun in an earlier attempt is not fetched again; apt checks everything.
+/// Downloads the packages. Files of an earlier attempt, complete or begun, are not fetched again; apt checks everything.
 fn download(apt: &Path) -> Result<(), Stop> {
     let problem = |error| Stop::Fail(format!("cannot make {}: {error}", apt.display()));
     for folder in ["state/lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(apt.join(folder)).map_err(problem)?;
     }
-    // Nothing is installed.
+    // An empty list of installed packages.
     fs::write(apt.join("state/status"), "").map_err(problem)?;
     let apt_get = |words: &[&str]| {
         let mut command = Command::new("apt-get");
@@ -131,11 +131,11 @@ fn download(apt: &Path) -> Result<(), Stop> {
             &option("Dir::State::status", "state/status"),
         ]);
         command.args(["-o", &option("Dir::Cache", "cache"), "-o", "Acquire::Retries=3"]);
-        // An index that does not come is to be told as that, not as packages that do not exist.
+        // A missing index is reported as that, and not as packages that do not exist.
         command.args(["-o", "APT::Update::Error-Mode=any"]);
-        // The user that apt otherwise fetches as has no access to ours.
+        // Fetches as root: apt's usual user has no access to this folder.
         command.args(["-o", "APT::Sandbox::User=root", "-q", "-y"]).args(words);
-        // Without the network there is no step, and that is nobody's failure here.
+        // Without the network the step is skipped, which is no failure.
         child::run_quoted(command, LIMIT, |line| APT_SAYS.iter().any(|word| line.starts_with(word)))
             .map_err(|why| Stop::Skip(format!("the packages cannot be downloaded: {why}")))
     };
@@ -143,7 +143,7 @@ fn download(apt: &Path) -> Result<(), Stop> {
     apt_get(&[&["install", "--download-only", "--no-install-recommends"], PACKAGES].concat())
 }
 
-/// From `apt` to `root`, `kernel` and `modules`.
+/// Unpacks from `apt` to `root`, `kernel` and `modules`.
 fn unpack(folder: &Path) -> Result<(), String> {
     let problem = |error| format!("cannot unpack to {}: {error}", folder.display());
     let root = Root(folder.join("root"));
@@ -167,14 +167,14 @@ fn unpack(folder: &Path) -> Result<(), String> {
     pick_modules(&root, &folder.join("modules"))
 }
 
-/// Copies what a guest loads to `00-name.ko`, `01-other.ko`, and removes the other 390 MB.
+/// Copies the modules that a guest loads to `00-name.ko`, `01-other.ko`, and removes the other 390 MB.
 fn pick_modules(root: &Root, to: &Path) -> Result<(), String> {
     let kernel = root.find_beginning("lib/modules", "")?;
     let all = kernel.parent().unwrap_or(&kernel);
     let problem = |error| format!("cannot pick modules of {}: {error}", kernel.display());
     let base = all.ancestors().nth(2).unwrap_or(all);
     let version = kernel.file_name().unwrap_or_default();
-    // kmod is depmod when it is called so.
+    // kmod behaves as depmod when it is called by this name.
     let mut depmod = root.command_named("depmod", "bin/kmod")?;
     depmod.arg("-b").arg(base).arg(version);
     child::run_quoted(depmod, LIMIT, |_| true)?;

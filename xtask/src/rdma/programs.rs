@@ -18,24 +18,24 @@ use std::{
     time::Duration,
 };
 
-/// What must be loaded when it is first used: programs run where there is none.
+/// Libraries that must be loaded only when they are first used: programs also run where there is none.
 const LATE: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
 
-/// For one program.
+/// Time limit for stripping one program.
 const STRIP_LIMIT: Duration = Duration::from_secs(60);
 
-/// What is to be built.
+/// The set of programs to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     All,
-    /// What guests run that do uDAPL only.
+    /// Programs of guests that do uDAPL only.
     Dat,
 }
 
-/// Where they lie.
+/// Paths of the built programs.
 #[derive(Debug)]
 pub struct Programs {
-    /// Those that jobs are made of, by name.
+    /// Programs of jobs, by name.
     jobs: BTreeMap<&'static str, PathBuf>,
     pub suite: Option<Suite>,
     /// uDAPL's provider, and the program that runs other people's programs over it.
@@ -44,7 +44,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Blocks for the builds, each at most `limit`.
+    /// Builds the programs. Blocks for the builds, each at most `limit`.
     pub fn build(workspace: &Workspace, wanted: Wanted, limit: Duration) -> Result<Programs, String> {
         let release = workspace.target.join("release");
         let (mut jobs, mut suites) = (BTreeMap::new(), "");
@@ -71,8 +71,8 @@ impl Programs {
         Ok(Programs { jobs, suite, dat: release.join("libudeck_dat.so"), dat_tests: test("dat")? })
     }
 
-    /// Copies without debugging information, in this folder. A guest unpacks all files before it does anything else, and four fifths of
-    /// them would be that.
+    /// Makes copies without debugging information, in this folder. A guest unpacks all files before it does anything else, and four fifths of
+    /// them would be debugging information.
     pub fn stripped(self, folder: &Path) -> Result<Programs, String> {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let strip = |name: &str, path: &Path| {
@@ -94,14 +94,14 @@ impl Programs {
         })
     }
 
-    /// With the names that they have in the guests.
+    /// The programs, with their names in the guests.
     pub fn packed(&self) -> impl Iterator<Item = (&str, &Path)> {
         let jobs = self.jobs.iter().map(|(name, path)| (*name, path.as_path()));
         let suite = self.suite.iter().map(|suite| ("conformance", suite.path.as_path()));
         jobs.chain(suite).chain([("dat", self.dat_tests.as_path())])
     }
 
-    /// Those that have the transport in them.
+    /// Programs that contain the transport.
     pub fn with_verbs(&self) -> impl Iterator<Item = &Path> {
         let programs = self.packed().filter(|(name, _)| !["deckrun", "dat"].contains(name));
         programs.map(|(_, path)| path).chain([self.dat.as_path()])
@@ -122,7 +122,7 @@ fn run(
     }
 }
 
-/// `  Executable tests/tcp.rs (target/release/deps/tcp-0123)`: the name and where it lies.
+/// Reads `  Executable tests/tcp.rs (target/release/deps/tcp-0123)`: the name and the path.
 fn executable(line: &str) -> Option<(String, PathBuf)> {
     let (source, path) =
         line.trim_start().strip_prefix("Executable ")?.strip_suffix(')')?.split_once(" (")?;
@@ -130,7 +130,7 @@ fn executable(line: &str) -> Option<(String, PathBuf)> {
     Some((name.to_owned(), path.into()))
 }
 
-/// Checks that a program has the transport in it, and is not linked with the libraries that it uses.
+/// Checks that a program contains the transport, and is not linked with the libraries of the transport.
 pub fn loads_verbs_late(root: &Root, program: &Path) -> Result<(), String> {
     let libraries = root.libraries(program)?;
     let bytes = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;

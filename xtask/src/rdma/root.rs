@@ -6,23 +6,23 @@ use std::{
     process::Command,
 };
 
-/// Where a guest has its libraries: its linker looks there without being told.
+/// Folder of a guest's libraries, where its linker looks by default.
 pub const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 pub const LINKER: &str = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
 
-/// The folder.
+/// The folder of unpacked packages.
 #[derive(Debug)]
 pub struct Root(pub PathBuf);
 
 impl Root {
-    /// Where a file lies, named without `usr/`: one release of Debian has it below that, and another not.
+    /// The path of a file, named without `usr/`: one release of Debian has it below `usr/`, and another not.
     pub fn find(&self, path: &str) -> Result<PathBuf, String> {
         let places = [self.0.join("usr").join(path), self.0.join(path)];
         let found = places.into_iter().find(|place| place.exists());
         found.ok_or_else(|| format!("none of the unpacked packages has {path}"))
     }
 
-    /// The only file of this folder, named as in [`find`](Root::find), that begins like that.
+    /// The only file of a folder, named as in [`find`](Root::find), whose name has this beginning.
     pub fn find_beginning(&self, folder: &str, beginning: &str) -> Result<PathBuf, String> {
         let files = self.find(folder)?.read_dir().map_err(|error| format!("{folder}: {error}"))?;
         let mut fits = files.flatten().map(|entry| entry.path()).filter(|path| {
@@ -35,21 +35,21 @@ impl Root {
         }
     }
 
-    /// A command of one of its programs, to be completed by arguments.
+    /// Makes a command that runs a program of the folder, to be completed by arguments.
     pub fn command(&self, program: &str) -> Result<Command, String> {
         let mut command = self.linker()?;
         command.arg(self.find(program)?);
         Ok(command)
     }
 
-    /// As [`command`](Root::command), of a program that goes by its name.
+    /// Like [`command`](Root::command), for a program that behaves by the name it is called by.
     pub fn command_named(&self, name: &str, program: &str) -> Result<Command, String> {
         let mut command = self.linker()?;
         command.args(["--argv0", name]).arg(self.find(program)?);
         Ok(command)
     }
 
-    /// The shared libraries that a program is linked with, and theirs: those from here where they exist. The program may
+    /// The shared libraries that a program needs, directly or not: those of this folder where they exist. The program may
     /// lie elsewhere.
     pub fn libraries(&self, program: &Path) -> Result<Vec<PathBuf>, String> {
         let mut command = self.linker()?;
@@ -65,7 +65,7 @@ impl Root {
     fn linker(&self) -> Result<Command, String> {
         let folders = ["usr/", ""].map(|usr| self.0.join(format!("{usr}lib/x86_64-linux-gnu")));
         let folders = folders.map(|folder| folder.display().to_string()).join(":");
-        // The usual path of it is a link to the linker of this machine.
+        // Found by `LINKER`, because its usual path is a link to the linker of this machine.
         let mut command = Command::new(self.find(LINKER)?);
         command.args(["--library-path", &folders]);
         Ok(command)
@@ -84,12 +84,12 @@ impl super::image::Image {
     }
 }
 
-/// Reads lines `libc.so.6 => /lib/libc.so.6 (0x1234)`; those without an arrow are the kernel's and the linker itself.
+/// Reads lines `libc.so.6 => /lib/libc.so.6 (0x1234)`; lines without an arrow are the kernel's library and the linker itself.
 fn listed(text: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for (name, path) in text.lines().filter_map(|line| line.trim().split_once(" => ")) {
         match path.rsplit_once(" (") {
-            // The program names it by an absolute path.
+            // The program names the library by an absolute path.
             _ if name.starts_with('/') => {}
             Some((path, _)) => found.push(PathBuf::from(path)),
             None => return Err(format!("{name} is {path}")),

@@ -1,4 +1,4 @@
-//! The conformance suite in the guests: which of its cases each runs, and whether it has run them all.
+//! The conformance suite in the guests: the cases that each guest runs, and whether it has run them all.
 
 use super::guest::GuestResult;
 use crate::test_counts::Counts;
@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// The test program of the transport, and the one by which cases are counted here: it runs where there is no RDMA device.
+/// The test program of the transport, and the one that counts cases here: it runs where there is no RDMA device.
 pub const PROGRAM: &str = "verbs";
 pub const COUNTED: &str = "tcp";
 
@@ -15,7 +15,7 @@ pub const COUNTED: &str = "tcp";
 const LONG: [&str; 3] =
     ["many::a_flood_is_served_fairly", "read::revoke_waits_for_readers", "transfer::messages_stay_in_order"];
 
-/// What a guest gives the suite as its command line. `long` has what `suite` leaves out.
+/// Command line of the suite in a guest. `long` runs the cases that `suite` leaves out.
 pub fn words(guest: &str) -> Vec<String> {
     match guest {
         "suite" => {
@@ -36,7 +36,7 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Whether the guest has gone through as many cases as it was told to, with those that it skipped.
+    /// Checks that the guest has gone through as many cases as it was told to; skipped ones count.
     pub fn is_whole(&self, guest: &GuestResult) -> Result<(), String> {
         let Counts { passed, failed, skipped } = guest.tally.total();
         let (seen, wanted) = (passed + failed + skipped, count(&self.counted, &words(guest.name))?);
@@ -47,7 +47,7 @@ impl Suite {
     }
 }
 
-/// How many cases these words choose.
+/// Counts the cases that these words choose.
 fn count(program: &Path, words: &[String]) -> Result<u64, String> {
     let output =
         Command::new(program).arg("--list").args(words.iter().map(|word| over_counted(word))).output();
@@ -62,7 +62,7 @@ fn count(program: &Path, words: &[String]) -> Result<u64, String> {
     }
 }
 
-/// `verbs-shared-memory::read::` is `tcp::read::`.
+/// Translates a case's name for the counted transport: `verbs-shared-memory::read::` is `tcp::read::`.
 fn over_counted(word: &str) -> String {
     match word.split_once("::") {
         Some((fabric, case)) if fabric.starts_with(PROGRAM) => format!("{COUNTED}::{case}"),
