@@ -13,7 +13,8 @@
 //!     BROKEN         0..4 reason: the sender has met an error, and the connection ends
 //! ```
 //!
-//! Numbers are little-endian. Anything else breaks the connection.
+//! Numbers are little-endian. A body that is too short, another kind or another flag breaks the connection; bytes behind the named ones
+//! are not read.
 
 /// A message of the program's.
 pub const SEND: u8 = 1;

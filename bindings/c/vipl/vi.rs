@@ -341,7 +341,7 @@ impl ViObject {
     fn count_needs(&mut self) {
         let is_reached = self.attributes.rdma_write != 0 || self.attributes.rdma_read != 0;
         let is_stuck = self.state == ViState::CONNECTED
-            && (self.unsent + self.answers.len() > 0 || self.early.is_held());
+            && (self.unsent + self.answers.len() > 0 || self.taken > 0 || self.early.is_held());
         let waits = is_stuck || self.reads > 0;
         let has_cq = self.send_cq.iter().chain(&self.receive_cq).any(|cq| cq.is_to_notify());
         let needs = (self.state == ViState::CONNECTED

@@ -17,7 +17,7 @@ pub(super) struct Greeting {
     pub discriminator: Vec<u8>,
 }
 
-const GREETING: &[u8; 8] = b"VIPL  1\n";
+const GREETING: &[u8; 8] = b"VIPL  2\n";
 
 impl Greeting {
     pub fn encode(&self) -> Vec<u8> {

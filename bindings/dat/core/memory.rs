@@ -18,10 +18,11 @@ pub struct Pz {
     pub handle: usize,
 }
 
-/// Returns the number of a new zone.
+/// Returns the number of a new zone. The highest bit is set: protection tags of VIPL, which the table of registered memory knows, too, in a
+/// process with both, count from 1.
 pub fn next_zone() -> u32 {
     static NUMBER: AtomicU32 = AtomicU32::new(1);
-    NUMBER.fetch_add(1, Ordering::Relaxed)
+    NUMBER.fetch_add(1, Ordering::Relaxed) | 1 << 31
 }
 
 impl From<Unregistered> for Code {

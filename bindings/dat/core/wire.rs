@@ -20,7 +20,7 @@ pub struct Greeting {
     pub private_data: Vec<u8>,
 }
 
-const GREETING: &[u8; 8] = b"uDAPL 1\n";
+const GREETING: &[u8; 8] = b"uDAPL 2\n";
 
 /// A process, identified by its own word. Two processes that give the same wait for each other's events a little longer than they need
 /// to, and nothing else follows from it.

@@ -4,7 +4,8 @@ use udeck::via::transport::{Body, Found, Inline};
 use udeck::via::{Arrival, Error, Reliability};
 use udeck_rdma::frame::{self, Head, IMMEDIATE, Reason};
 use udeck_rdma::link;
-use udeck_rdma::memory::{Right, Segment, locate, scatter_located};
+use udeck_rdma::memory::{Right, Segment, locate};
+use udeck_sys::copy_out;
 
 use super::{Until, ViObject};
 use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
@@ -49,7 +50,7 @@ impl ViObject {
         }
         let to = locate(segment.data, body.len() as u64, segment.handle, self.ptag.0, Right::LocalWrite)?;
         // SAFETY: registered for so many bytes, and we have the VI's lock; `body` is memory of ours.
-        unsafe { std::ptr::copy_nonoverlapping(body.as_ptr(), to.as_ptr(), body.len()) };
+        unsafe { copy_out(to, body) };
         let immediate = head.immediate();
         let bits = status::OP_RECEIVE | if immediate.is_some() { status::IMMEDIATE } else { 0 };
         place.write(self.ptag, bits, body.len(), immediate);
@@ -203,13 +204,16 @@ impl ViObject {
     /// Takes a write of the peer to memory here.
     fn take_write(&mut self, immediate: Option<u32>, body: &[u8]) -> bool {
         let Some((address, handle, data)) = frame::read_write(body) else { return false };
-        let written = self.attributes.rdma_write != 0
-            && u32::try_from(data.len()).is_ok_and(|len| {
-                let to = [Segment { address, len, key: handle }];
-                // SAFETY: the caller keeps its VI's lock.
-                unsafe { scatter_located(&to, self.ptag.0, Right::RemoteWrite, std::iter::once(data)) }
-                    .is_ok()
-            });
+        // A write of no bytes names memory, too.
+        let to = locate(address, data.len() as u64, handle, self.ptag.0, Right::RemoteWrite);
+        let written = match to.filter(|_| self.attributes.rdma_write != 0) {
+            // SAFETY: the memory is registered for so many bytes, and stays so while this VI's lock is held.
+            Some(to) => unsafe {
+                copy_out(to, data);
+                true
+            },
+            None => false,
+        };
         if !written {
             let why = "the peer's RDMA write names memory that it may not write";
             if self.level == Reliability::Unreliable {

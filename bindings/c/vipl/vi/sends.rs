@@ -4,6 +4,7 @@ use udeck::via::Reliability;
 use udeck_rdma::frame::{self, Head, Reason};
 use udeck_rdma::link::{self, INLINE, Stop};
 use udeck_rdma::memory::{Refusal, Right, gather_located, locate};
+use udeck_sys::copy_in;
 
 use super::{MAX_DESCRIPTORS, ViObject};
 use crate::vipl::order::{Operation, Order, Place, Queue, Short};
@@ -62,8 +63,10 @@ impl ViObject {
         }
         let found = locate(segment.data, len as u64, segment.handle, self.ptag.0, Right::LocalRead);
         let (Some(at), Some(below)) = (found, &mut self.below) else { return false };
-        // SAFETY: registered for so many bytes, which are copied before this VI's lock is released.
-        let body = unsafe { std::slice::from_raw_parts(at.as_ptr(), len) };
+        let mut body = [0; INLINE];
+        let body = &mut body[..len];
+        // SAFETY: the memory is registered for so many bytes, and stays so while this VI's lock is held. Others may write it meanwhile.
+        unsafe { copy_in(body, at) };
         let head = Head::with_immediate(frame::SEND, short.immediate);
         let sent = below.send_short(0, head.bytes(), body);
         if sent {
@@ -232,11 +235,19 @@ impl ViObject {
     /// Tells the peer that an error ends the connection, if there is room for the frame.
     pub(super) fn say_broken(&mut self, reason: Reason) {
         if self.state == ViState::CONNECTED {
-            if self.taken > 0 {
-                let _ = self.say_taken();
-            }
+            // Without TAKEN the peer would blame an operation that was taken.
+            let reason = if self.taken == 0 || self.say_taken_somehow() { reason } else { Reason::Own };
             link::say_broken(&mut self.below, reason);
         }
+    }
+
+    /// Sends TAKEN, if need be with room that is reclaimed first.
+    fn say_taken_somehow(&mut self) -> bool {
+        let sent = self.say_taken().or_else(|_| {
+            self.below.iter_mut().for_each(|below| below.reclaim());
+            self.say_taken()
+        });
+        sent.is_ok()
     }
 
     fn say_taken(&mut self) -> Result<(), Stop> {

@@ -194,9 +194,11 @@ fn frame() -> impl Strategy<Value = Frame> {
     let offset = prop_oneof![0..64_i64, -16..1_i64, (end - 16)..(end + 2), any::<i64>()];
     let handle = prop_oneof![9 => Just(0_u32), 1 => any::<u32>()];
     let len = prop_oneof![0..100_u64, any::<u64>()];
+    // Other flags end the connection before any memory is looked up.
+    let flags = prop_oneof![6 => Just(0_u8), 3 => Just(frame::IMMEDIATE), 1 => any::<u8>()];
     prop_oneof![
         1 => bytes(Inline::CAPACITY + 1).prop_map(Frame::Any),
-        4 => (frame::WRITE..=frame::READ, any::<u8>(), offset, handle, len, bytes(16))
+        4 => (frame::WRITE..=frame::READ, flags, offset, handle, len, bytes(16))
             .prop_map(|(kind, flags, offset, handle, len, bytes)| Frame::Rdma { kind, flags, offset, handle, len, bytes }),
         4 => (0..8_u8, prop_oneof![0..3_u32, any::<u32>()], bytes(24))
             .prop_map(|(kind, word, bytes)| Frame::Word(kind, word, bytes)),
