@@ -16,7 +16,7 @@ use super::engine::{NICS, NicState};
 use super::handle::Handle;
 use super::types::VipReturn;
 
-/// The open NICs, which errors without a NIC of their own are reported at.
+/// The open NICs. A panic that belongs to no NIC is reported at each of them.
 static OPEN: Mutex<Vec<Weak<NicState>>> = Mutex::new(Vec::new());
 
 type Outcome = Result<(), VipReturn>;

@@ -308,7 +308,8 @@ impl Peering {
         is_over(self.vi, self.number, self.until)
     }
 
-    /// Waits until no earlier request of this process has its number: an earlier one that is over would keep this one from its peer's request.
+    /// Waits until earlier requests of this process that are over have given their numbers back: such a number would keep this request from
+    /// its peer's.
     fn wait_for_earlier(&self) {
         let is_any_left = || {
             ENTRIES.lock().iter().any(|entry| {

@@ -20,7 +20,7 @@ pub(super) struct CqState {
 
 #[derive(Default)]
 struct Queue {
-    /// The VI, and whether it is its receive queue.
+    /// VI of each entry, and whether the entry is of its receive queue.
     entries: VecDeque<(Handle, bool)>,
     notify: Option<CqNotify>,
     /// VIs of work queues on this completion queue, one entry for each queue.

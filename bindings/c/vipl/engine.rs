@@ -137,7 +137,7 @@ impl NicState {
         &self.nic.attributes().name
     }
 
-    /// Has the engine look after this VI: a notification waits at its completion queue.
+    /// Finds out again whether the engine has to serve this VI, because a handler waits at its completion queue.
     pub fn look_after(&self, vi: Handle) {
         (self.visits.look_after)(vi);
     }
@@ -212,7 +212,7 @@ impl NicState {
             }
         }
         if let Some((sender, _)) = &*callbacks {
-            let _ = sender.send(job); // its thread has panicked, which was told
+            let _ = sender.send(job); // fails if the thread has panicked, which was reported
         }
     }
 

@@ -101,7 +101,7 @@ pub(super) struct ViObject {
     receive_notify: Option<Notify>,
     peer: Option<PeerRequest>,
     early: Early,
-    /// Whether receives may be taken the short way: without a completion queue, a handler, or messages that came early.
+    /// Whether receives may be taken the short way: no reliable reception, completion queue or handler, and the connection's beginning is over.
     takes_plainly: bool,
     /// Whether the NIC knows that this VI has found no room.
     is_stuck: bool,
@@ -375,7 +375,7 @@ impl ViObject {
         self.tell_of_completions();
     }
 
-    /// Ends a reliable connection by an error on this side, and tells the peer. `reason`: the status of the peer's oldest send.
+    /// Ends a reliable connection by an error on this side, and tells the peer. `reason` decides the status of the peer's oldest send.
     #[cold]
     fn break_connection(&mut self, error: ErrorCode, reason: Reason, op_code: u32, why: &str) {
         self.say_broken(reason);

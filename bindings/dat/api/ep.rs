@@ -394,7 +394,7 @@ fn check_private(call: &'static str, private_data: &[u8]) -> Result {
 impl Drop for Ep {
     fn drop(&mut self) {
         if !is_forked() {
-            let _ = service::free_ep(self.slot, true); // nobody else frees it
+            let _ = service::free_ep(self.slot, true); // cannot fail: nobody else frees it
         }
     }
 }

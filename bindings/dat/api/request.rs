@@ -63,7 +63,7 @@ impl ConnectionRequest {
         let (len, room) = (private_data.len(), MAX_PRIVATE_DATA);
         let fits = len <= room;
         if let Some(slot) = self.slot.take() {
-            let _ = service::reject(slot, if fits { private_data } else { &[] }); // it has gone
+            let _ = service::reject(slot, if fits { private_data } else { &[] }); // fails only if the request has gone
         }
         if fits { Ok(()) } else { Err(Error::Length { call: "dat_cr_reject", len, room }) }
     }
@@ -82,7 +82,7 @@ impl ConnectionRequest {
 impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let _ = service::reject(slot, &[]); // it has gone
+            let _ = service::reject(slot, &[]); // fails only if the request has gone
         }
     }
 }

@@ -52,7 +52,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        table::remove(self.remote.context); // or it has ended before
+        table::remove(self.remote.context); // no effect if it has ended before
     }
 }
 

@@ -118,7 +118,7 @@ impl Rsp {
         match point.listen(number as usize, 0) {
             Ok(()) => Ok(Rsp { id: ServiceId(number), point, evd: evd.clone(), ep: ep.id() }),
             Err(code) => {
-                let _ = ep.reserve(CALL, EpEvent::Unreserved); // as it was
+                let _ = ep.reserve(CALL, EpEvent::Unreserved); // undoes the reservation
                 Err(refused(CALL, qualifier, code))
             }
         }

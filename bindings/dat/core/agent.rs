@@ -112,7 +112,7 @@ impl Shared {
                         state.calling = Some(std::thread::current().id());
                         break evd;
                     }
-                    self.changed.wait(&mut state); // until it is told, or over
+                    self.changed.wait(&mut state); // until an event dispatcher notifies, or the agent ends
                 }
             };
             let _ = calls.call(|| agent(evd));

@@ -118,7 +118,7 @@ impl Cno {
     /// Ends the object: its agent is called no more, and its waits end.
     pub fn end(&self) {
         self.dead.store(true, Ordering::Relaxed);
-        *self.agent.lock() = None; // its end was waited for
+        *self.agent.lock() = None; // no call of the agent begins any more
         self.bell.ring_all();
     }
 }

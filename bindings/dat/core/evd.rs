@@ -371,7 +371,7 @@ mod tests {
         evd.accepting(5, one);
         evd.push_from(event(number::DISCONNECTED, 2), || Some(one));
         evd.push_from(event(number::DISCONNECTED, 3), || Some(other));
-        evd.push(event(number::DISCONNECTED, 4)); // nobody's
+        evd.push(event(number::DISCONNECTED, 4)); // from no peer
         evd.push_from(event(number::DISCONNECTED, 5), || Some(one));
         assert_eq!((evd.len(), evd.len_for_sure()), (3, 3));
         assert_eq!(taken(&evd), [1, 3, 4]);

@@ -115,7 +115,7 @@ impl Drop for Pending {
 /// Returns a reserved end point, whose request was refused, to its service point; frees it if the service point is closed.
 fn refused_at(reserved: Reserved, is_closed: bool) {
     reserved.with(|ep| {
-        let _ = ep.reserve(EpEvent::Refused); // it has gone its way
+        let _ = ep.reserve(EpEvent::Refused); // fails if the end point has moved on
         if is_closed {
             let _ = ep.reserve(EpEvent::Unreserved);
         }
@@ -189,7 +189,7 @@ impl ServicePoint {
                 cr.request.reject_for_now("the program's event dispatcher for connection requests is full");
                 if let Some(ep) = ep {
                     refused_at(ep, *is_closed);
-                    reserved = Some(ep); // it is still to have its request
+                    reserved = Some(ep); // the service point still waits for its request
                 }
             }
         };
@@ -220,7 +220,7 @@ impl ServicePoint {
             self.ia.names.withdraw(&key(&self.ia, self.qualifier));
         }
         if let Some(reserved) = self.reserved {
-            let _ = reserved.with(|ep| ep.reserve(EpEvent::Unreserved)); // it has gone its way
+            let _ = reserved.with(|ep| ep.reserve(EpEvent::Unreserved)); // fails if the end point has moved on
         }
     }
 }
@@ -322,7 +322,7 @@ pub fn connect(
     drop(held);
     let failed = move |_: &str| {
         if let Some(ep) = slot.lock().as_mut().filter(|ep| ep.is_connecting(attempt)) {
-            let _ = ep.disconnect(false); // over already
+            let _ = ep.disconnect(false); // fails if it is over already
         }
     };
     thread::spawn("dat-connect", move || asking.run(vi), failed).map(drop).map_err(|why| {
@@ -428,7 +428,7 @@ pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
         if !at_any_rate {
             ep.state().check(EpCall::Free)?;
         }
-        ep.retire(); // by its number, which is soon another's
+        ep.retire(); // uses its number, which is soon another's
         ep.ia.forget(slot.handle());
         Ok(())
     });

@@ -83,7 +83,7 @@ impl Server {
                 self.work_all()?;
             }
         }
-        self.work_all() // what was under way when the last one went
+        self.work_all() // work that was under way when the last client went
     }
 
     fn work_all(&mut self) -> Outcome {

@@ -183,7 +183,7 @@ pub unsafe extern "C" fn rsp_create(
         if listening.is_err()
             && let Some(ep) = &mut *slot.lock()
         {
-            let _ = ep.reserve(EpEvent::Unreserved); // as it was
+            let _ = ep.reserve(EpEvent::Unreserved); // undoes the reservation
         }
         // SAFETY: not NULL, so valid.
         unsafe { put(out, listening?) };

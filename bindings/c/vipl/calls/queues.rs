@@ -119,7 +119,7 @@ fn notify(vi: Handle, context: *mut c_void, handler: Option<NotifyHandler>, queu
     let handler = handler.ok_or(VipReturn::INVALID_PARAMETER)?;
     let mut vi = VIS.lock(vi).ok_or(VipReturn::INVALID_PARAMETER)?;
     if vi.has_cq(queue) {
-        return Err(VipReturn::ERROR_RESOURCE); // its completions are the completion queue's
+        return Err(VipReturn::ERROR_RESOURCE); // completions go to the completion queue
     }
     match vi.set_notify(queue, Notify { handler, context }) {
         VipReturn::SUCCESS => Ok(()),

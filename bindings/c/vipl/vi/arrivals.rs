@@ -14,7 +14,7 @@ use crate::vipl::types::{Descriptor, ErrorCode, ViState, control, status};
 const BOUND: usize = 64;
 
 impl ViObject {
-    /// Takes a message for the next receive, and completes it. The shortest way for most messages.
+    /// Takes the message for the next receive, and completes it, when no completed receive waits. The shortest way for most messages.
     #[inline(always)]
     pub(super) fn receive_next(&mut self) -> Option<*mut Descriptor> {
         if self.state == ViState::CONNECTED

@@ -1,8 +1,8 @@
 //! A message that comes before the program has posted a receive for it, at the beginning of a connection.
 //!
-//! The peer may send as soon as it is connected, and this program hears of the connection later: one that posts its receives behind the
-//! connecting call, as programs of the literature do, has not been slow. So a message waits for its receive, and what comes behind it with
-//! it, until the program asks for messages. From then on a message without a receive is an error.
+//! The peer may send as soon as it is connected, and this program hears of the connection later. A program that posts its receives behind
+//! the connecting call, as programs of the literature do, has not been slow. So a message waits for its receive, and later messages wait
+//! behind it, until the program asks for messages. From then on a message without a receive is an error.
 
 use std::time::{Duration, Instant};
 

@@ -157,7 +157,7 @@ impl Ep {
                     vi.request_send_notify();
                 }
                 Err(Stop::Busy) => return,
-                Err(Stop::Bad) => return, // it has ended the connection
+                Err(Stop::Bad) => return, // `send_all` has ended the connection
                 Err(Stop::Ended(error)) => return self.ended(&error),
             }
         }
