@@ -81,7 +81,7 @@ pub struct Segment {
 /// Why memory may not be touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No such bytes are registered with this key and zone.
+    /// No bytes at this address are registered with this key and zone.
     Protection,
     /// The bytes are registered without this right.
     Privileges,

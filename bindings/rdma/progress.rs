@@ -3,7 +3,7 @@
 //! Usually the program's own threads move them on, by polling. Threads that wait sleep together on the NIC's one completion queue below: one of
 //! them, the leader, sleeps there and moves on the end points that have completions; the others sleep on a bell that it rings. Where nobody polls, the
 //! engine's thread does the same, because peers read and write the program's memory at any time. While the program polls by itself,
-//! that thread keeps out of its way, but for one poll each millisecond.
+//! that thread keeps out of the program's way, but for one poll each millisecond.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,7 +17,7 @@ use udeck_via::{Cq, CqHandle, Deadline, Nic, Pause, Spinner, thread};
 
 use crate::Bell;
 
-/// Longest sleep of a leader, a follower or a listener before it looks whether the NIC has closed.
+/// Longest sleep of a leader, a follower or a listener before it checks whether the NIC has closed.
 pub const MAX_WAIT: Duration = Duration::from_millis(100);
 /// Time that the engine keeps out of the way of a program that polls, and of a peer that has no room.
 const ASIDE: Duration = Duration::from_millis(1);
@@ -211,7 +211,7 @@ impl Progress {
     /// Counts a poll by the program.
     #[inline]
     pub fn count_poll(&self) {
-        // Not counted exactly: the engine only looks whether it has changed.
+        // Not counted exactly: the engine only checks whether the number has changed.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -319,7 +319,7 @@ mod tests {
         is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
     }
 
-    /// A sleeper polls the first end point that finds no room within a millisecond, and not at the end of its sleep.
+    /// The first end point that finds no room is polled by a sleeper within a millisecond, and not at the end of the sleep.
     #[test]
     fn the_first_end_point_that_stalls_wakes_sleepers() {
         let progress = progress();

@@ -12,7 +12,7 @@ pub type Host = [u8; HOST];
 
 const OF_JOB: &[u8; 12] = b"udeck host: ";
 
-/// Makes the address of a host of its IP address.
+/// Converts an IP address to the address of a host.
 pub fn of_ip(ip: IpAddr) -> Host {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -26,7 +26,7 @@ pub fn ip_of(host: &Host) -> IpAddr {
     v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
-/// Makes the address of a job's host of its number.
+/// Converts the number of a job's host to its address.
 pub fn of_job(nth: u32) -> Host {
     let mut host = [0; HOST];
     host[..12].copy_from_slice(OF_JOB);

@@ -162,7 +162,7 @@ pub(super) fn request(
         (below, vi.greeting(local), vi.nic().clone())
     };
     let outcome = ask(&nic, &mut below, &greeting.encode(), host, discriminator, until);
-    let Some(mut vi) = VIS.lock(vi) else { return Err(VipReturn::INVALID_PARAMETER) }; // destroyed meanwhile
+    let Some(mut vi) = VIS.lock(vi) else { return Err(VipReturn::INVALID_PARAMETER) }; // the VI was destroyed meanwhile
     vi.end_connecting(below, outcome.is_ok());
     Ok(outcome?.attributes())
 }
@@ -211,7 +211,7 @@ fn is_passing(why: &Error) -> bool {
     matches!(why, Error::NoMatch(_)) || why.is_no_place()
 }
 
-/// `VipConnectPeerRequest`: looks for the peer on a thread of its own, and has the VI below ask it.
+/// `VipConnectPeerRequest`: a thread of its own looks for the peer, and the VI below then asks the peer.
 pub(super) fn peer_request(
     vi: Handle,
     local: NetAddress,

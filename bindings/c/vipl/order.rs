@@ -25,7 +25,7 @@ unsafe impl Send for Place {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Send,
-    /// To or from this address of the peer's, by this handle of its.
+    /// The peer's address, and its memory handle there.
     Write(u64, u32),
     Read(u64, u32),
 }

@@ -201,7 +201,7 @@ impl ViObject {
         let mut wanted = Self::below_for(&self.nic, &attributes)?;
         let below = self.below.as_mut().ok_or(VipReturn::INVALID_STATE)?;
         if !(self.sends.is_empty() && self.receives.is_empty() && self.received.is_empty()) {
-            return Err(VipReturn::ERROR_RESOURCE); // they were checked against the old ones
+            return Err(VipReturn::ERROR_RESOURCE); // descriptors were checked against the old attributes
         }
         wanted.context = self.handle.number();
         if attributes.max_transfer == 0 {

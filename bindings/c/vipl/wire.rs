@@ -26,7 +26,7 @@ impl Greeting {
         bytes.push(u8::from(self.rdma_write) | u8::from(self.rdma_read) << 1);
         bytes.extend_from_slice(&self.max_transfer.to_le_bytes());
         for part in [&self.host, &self.discriminator] {
-            bytes.push(part.len() as u8); // of `address.rs`, which bounds them
+            bytes.push(part.len() as u8); // `address.rs` bounds the lengths
             bytes.extend_from_slice(part);
         }
         bytes

@@ -285,7 +285,7 @@ impl Ep {
     ///
     /// # Errors
     /// [`Error::InvalidState`] unless unconnected; [`Error::Length`]; [`Error::InvalidParameter`]: a host's qualifier, and the adapter
-    /// has no directory; [`Error::Unavailable`]: no thread or virtual interface to be had. The end point is as before.
+    /// has no directory; [`Error::Unavailable`]: the system has no thread left, or the NIC no virtual interface. The end point is as before.
     pub fn connect(&self, to: &ServiceAddress, limit: Duration, private_data: &[u8]) -> Result {
         const CALL: &str = "dat_ep_connect";
         check_private(CALL, private_data)?;
@@ -337,7 +337,7 @@ impl Ep {
     /// # Errors
     /// The request comes back with [`Error::InvalidState`] unless unconnected, with [`Error::Length`], with
     /// [`Error::InvalidParameter`] if it came to a reserved service point for another end point, and with [`Error::Unavailable`] if
-    /// there is no virtual interface to be had.
+    /// the NIC has no virtual interface left.
     #[allow(clippy::result_large_err, reason = "a request that was not answered comes back")]
     pub fn accept(
         &self,

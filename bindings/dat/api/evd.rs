@@ -103,7 +103,7 @@ impl Evd {
     /// Waits until there are `threshold` events, and takes the oldest (`dat_evd_wait`).
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::InUse`]: another thread waits here, or `threshold` is above 1 and a [`Cno`] is told of each event;
+    /// [`Error::Timeout`]; [`Error::InUse`]: another thread waits here, or `threshold` is above 1 and a [`Cno`] is notified of each event;
     /// [`Error::Aborted`]; [`Error::InvalidParameter`]: `threshold` is 0, or more than there is room for.
     pub fn wait_for(&self, threshold: usize, deadline: Deadline) -> Result<Event> {
         const CALL: &str = "dat_evd_wait";

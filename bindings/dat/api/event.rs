@@ -20,7 +20,7 @@ pub enum Event {
         /// How the bind ended.
         status: Status,
     },
-    /// Somebody asks for a connection (`DAT_CONNECTION_REQUEST_EVENT`).
+    /// A peer asks for a connection (`DAT_CONNECTION_REQUEST_EVENT`).
     Request(ConnectionRequest),
     /// A connection was made, refused, or ended. [`Ep::peer`](super::Ep::peer) has the data that the peer sent along.
     Connection {
@@ -109,7 +109,7 @@ pub enum Operation {
     RdmaRead,
     /// A receive.
     Receive,
-    /// A receive whose message has ended this RMR context of ours (`DAT_DTO_RECEIVE_WITH_INVALIDATE`).
+    /// A receive whose message has ended this RMR context, which was this process's (`DAT_DTO_RECEIVE_WITH_INVALIDATE`).
     ReceiveWithInvalidate(u32),
 }
 

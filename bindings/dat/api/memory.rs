@@ -1,6 +1,6 @@
 //! Registered memory: a program's own, which posting moves, and memory that peers reach.
 //!
-//! The library touches registered memory for whoever posted it, and for peers, on any thread. So safe code has slices of memory only
+//! The library touches registered memory for the thread that posted it, and for peers, on any thread. So safe code has slices of memory only
 //! while nothing is posted with it and no peer reaches it: an [`Lmr`] is one or the other as a whole, and a [`SharedLmr`] gives
 //! copies only.
 
@@ -29,7 +29,7 @@ struct Bytes {
     len: usize,
 }
 
-// SAFETY: owned memory; who touches it when, its owners say.
+// SAFETY: owned memory; its owners say which thread touches it, and when.
 unsafe impl Send for Bytes {}
 // SAFETY: as above: nothing is touched by a `&Bytes` alone.
 unsafe impl Sync for Bytes {}
@@ -44,7 +44,7 @@ impl Bytes {
 
     fn into_box(self) -> Box<[u8]> {
         let bytes = std::mem::ManuallyDrop::new(self);
-        // SAFETY: made of such a box, once, and nobody else has a part of it any more: the callers are its only owners.
+        // SAFETY: made of a box, once, and nobody else has a part of it any more: the callers are its only owners.
         unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(bytes.at.as_ptr(), bytes.len)) }
     }
 
@@ -488,7 +488,7 @@ impl SharedLmr {
     /// The memory comes back if there are other clones of it, or an [`Rmr`](super::Rmr) is bound to it.
     pub fn into_bytes(self) -> Result<Box<[u8]>, SharedLmr> {
         let Shared { registered, bytes, .. } = Arc::try_unwrap(self.0).map_err(SharedLmr)?;
-        drop(registered); // whoever is inside has the table locked, which this waits for
+        drop(registered); // waits for accesses under way: they have the table locked
         Ok(bytes.into_box())
     }
 }

@@ -75,7 +75,7 @@ impl Srq {
                 take_posted(posted).0,
             ));
         }
-        self.0.pz.ia().core().progress.bell().ring(); // a message may wait for it
+        self.0.pz.ia().core().progress.bell().ring(); // a message may wait for this receive
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A queue in a ring of places that grows: as `VecDeque`, whose `push_back` is a call that costs as much again as the rest of a post.
+//! A queue in a growing ring: like `VecDeque`, whose `push_back` is a call that costs as much again as the rest of a post.
 
 /// A queue, first in first out. An empty place holds `T::default()`.
 pub struct Ring<T> {

@@ -1,8 +1,8 @@
 //! One server, and several clients that share its receives.
 //!
 //! Without a shared receive queue a server posts receives for each client that may send: a thousand clients of sixteen messages are sixteen
-//! thousand buffers. Here sixteen serve all, because each message takes the oldest one, whoever sent it. And the server waits for
-//! two event dispatchers at once, by a CNO: for work, and for who comes and goes.
+//! thousand buffers. Here sixteen serve all, because each message takes the oldest one, from whichever client it comes. And the server waits
+//! for two event dispatchers at once, by a CNO: one for work, and one for clients that come and go.
 //!
 //! ```text
 //! srq_server [TRANSPORT [CLIENTS [QUESTIONS]]]        # shm 4 1000

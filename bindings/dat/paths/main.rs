@@ -159,7 +159,7 @@ fn connect(here: &End, there: &End) -> Result {
     Ok(())
 }
 
-/// One message at a time, and a look at the empty queue after each.
+/// Sends one message at a time, and polls the empty queue after each.
 fn messages(here: &End, there: &End, rounds: usize) -> Result {
     // Never freed, so the library may touch them as long as it is there.
     let [from, into] = [(); 2].map(|()| Box::into_raw(Box::new([0; SMALL as usize])));

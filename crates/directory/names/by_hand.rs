@@ -299,7 +299,7 @@ impl Names for ByHand {
         debug_assert!(key.len() <= wire::MAX_KEY && value.len() <= wire::MAX_VALUE);
         let mut mine = self.table.lock();
         if mine.entries.contains_key(key) {
-            return Ok(false); // another NIC or VI of this process
+            return Ok(false); // another NIC or VI of this process has published it
         }
         self.be_there(&mut mine)?;
         let put = match &mut mine.way {

@@ -208,7 +208,7 @@ impl Drop for Serving {
         }
         self.table.closed.store(true, Ordering::SeqCst);
         for caller in self.table.callers.lock().values() {
-            let _ = caller.stream.shutdown(Shutdown::Both); // it is gone otherwise
+            let _ = caller.stream.shutdown(Shutdown::Both); // fails if the caller is gone
         }
         // Wakes the thread that accepts.
         let mut to = self.address;

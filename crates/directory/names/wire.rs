@@ -9,8 +9,8 @@
 //!   answer     op (1)  value                                    WELL, TAKEN, NONE
 //! ```
 //!
-//! Nothing is encrypted: what a table says is who waits where. Nobody without the secret can ask it, answer in its place, or change
-//! what is said.
+//! Nothing is encrypted: the table says which process listens where. Nobody without the secret can ask it, answer in its place, or change
+//! its words.
 
 use std::io::{self, Read, Write};
 

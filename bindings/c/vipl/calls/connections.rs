@@ -52,7 +52,7 @@ fn conn(handle: Handle) -> Result<Conn, VipReturn> {
     CONNS.remove(handle, |_| Ok(())).ok_or(VipReturn::INVALID_PARAMETER)?
 }
 
-/// Connects who asked to a VI.
+/// Accepts a connection request with a VI.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipConnectAccept(handle: Handle, vi: Handle) -> VipReturn {
     call("VipConnectAccept", || {
@@ -69,7 +69,7 @@ pub extern "C" fn VipConnectAccept(handle: Handle, vi: Handle) -> VipReturn {
     })
 }
 
-/// Refuses who asked.
+/// Rejects a connection request.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipConnectReject(handle: Handle) -> VipReturn {
     call("VipConnectReject", || {
@@ -78,7 +78,7 @@ pub extern "C" fn VipConnectReject(handle: Handle) -> VipReturn {
     })
 }
 
-/// Asks who waits at a host's discriminator for a connection.
+/// Asks the listener at a host's discriminator for a connection.
 ///
 /// # Safety
 /// The addresses are NULL or have what they say; `attributes` is NULL or valid for writing.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn VipConnectRequest(
 
 fn give(to: *mut ViAttributes, theirs: ViAttributes) -> Outcome {
     if to.is_null() {
-        return Ok(()); // a program that does not ask
+        return Ok(()); // the program does not want the attributes
     }
     // SAFETY: not NULL, so valid for writing, as C promises.
     unsafe { put(to, theirs) }
@@ -116,7 +116,7 @@ pub extern "C" fn VipDisconnect(vi: Handle) -> VipReturn {
     })
 }
 
-/// Asks a peer that asks, too.
+/// Asks a peer for a connection while the peer asks for the same.
 ///
 /// # Safety
 /// The addresses are NULL or have what they say.

@@ -81,7 +81,7 @@ unsafe fn give(vi: *mut Handle, receives: *mut Boolean, found: (Handle, bool)) -
     }
 }
 
-/// The next completion: whose it is, and of which queue.
+/// Takes the next completion: the VI, and which of its queues.
 ///
 /// # Safety
 /// `vi` and `receives` are NULL or valid for writing.

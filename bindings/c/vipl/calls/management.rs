@@ -10,7 +10,7 @@ use crate::vipl::types::{
     AutodiscoveryList, ErrorHandler, NetAddressHead, SMI_AUTODISCOVERY, Ulong, VipReturn,
 };
 
-/// Tells of the hosts that can be reached.
+/// Lists the hosts that can be reached.
 ///
 /// # Safety
 /// `info` is NULL or valid for a `VIP_AUTODISCOVERY_LIST`.
@@ -58,7 +58,7 @@ fn addresses(hosts: &[address::Host]) -> Result<*mut *mut NetAddressHead, VipRet
     Ok(start.cast())
 }
 
-/// Sets who is told of errors that no call returns; NULL: they are said on standard error.
+/// Sets the handler of errors that no call returns; NULL: the errors are written to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipErrorCallback(
     of: Handle,
@@ -71,13 +71,13 @@ pub extern "C" fn VipErrorCallback(
     })
 }
 
-/// The name service is there from the start.
+/// Does nothing: the name service is there from the start.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipNSInit(of: Handle, _info: *mut c_void) -> VipReturn {
     call("VipNSInit", || nic(of).map(drop))
 }
 
-/// And stays until the NIC is closed.
+/// Does nothing: the name service stays until the NIC is closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipNSShutdown(of: Handle) -> VipReturn {
     call("VipNSShutdown", || nic(of).map(drop))

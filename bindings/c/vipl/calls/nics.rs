@@ -57,7 +57,7 @@ pub unsafe extern "C" fn VipOpenNic(name: *const c_char, handle: *mut Handle) ->
     })
 }
 
-/// Closes a NIC, and ends all that is of it.
+/// Closes a NIC, and ends all objects on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn VipCloseNic(handle: Handle) -> VipReturn {
     call("VipCloseNic", || {

@@ -54,7 +54,7 @@ fn done(
     unsafe { put(to, descriptor) }
 }
 
-/// The oldest send, if it is over.
+/// Takes the oldest send, if it is over.
 ///
 /// # Safety
 /// `descriptor` is NULL or valid for writing.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn VipSendDone(vi: Handle, descriptor: *mut *mut Descripto
     call("VipSendDone", || done(vi, descriptor, ViObject::send_done))
 }
 
-/// The oldest receive, if it is over.
+/// Takes the oldest receive, if it is over.
 ///
 /// # Safety
 /// `descriptor` is NULL or valid for writing.

@@ -115,7 +115,7 @@ pub unsafe extern "C" fn VipQueryVi(
         some(send_empty)?;
         some(receive_empty)?;
         let found = vi(handle, |vi| {
-            vi.move_on(crate::vipl::vi::Until::Bound); // it may have ended
+            vi.move_on(crate::vipl::vi::Until::Bound); // the connection may have ended
             let empty = [Queue::Send, Queue::Receive].map(|queue| Boolean::from(vi.is_empty(queue)));
             Ok((vi.state(), *vi.attributes(), empty))
         })?;

@@ -189,7 +189,7 @@ impl ViObject {
         let flat = link::flat(body, rest, &mut whole);
         let understood = match head.kind {
             frame::WRITE if immediate.is_some() && self.receives.is_empty() && self.early.may_wait() => {
-                return false; // its data come with it
+                return false; // early: its data are written when a receive takes it
             }
             frame::WRITE => self.take_write(immediate, flat),
             frame::READ => self.take_read(flat),
@@ -219,7 +219,7 @@ impl ViObject {
             if self.level == Reliability::Unreliable {
                 self.raise_refusal(ErrorCode::RDMAW_PROT, control::OP_RDMAWRITE, why);
             }
-            self.arrival_failed(ErrorCode::RDMAW_PROT, Reason::BadKey, why); // tells, on a reliable connection
+            self.arrival_failed(ErrorCode::RDMAW_PROT, Reason::BadKey, why); // reports the error on a reliable connection
             return true;
         }
         if immediate.is_none() {

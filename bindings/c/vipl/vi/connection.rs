@@ -69,7 +69,7 @@ impl ViObject {
         self.early = Early::connected();
         self.find_way();
         self.count_needs();
-        self.move_on(Until::Bound); // what came with the answer
+        self.move_on(Until::Bound); // takes messages that came with the answer
     }
 
     pub fn begin_peering(&mut self, number: u64, deadline: Deadline) -> Result<(), VipReturn> {
@@ -93,7 +93,7 @@ impl ViObject {
         local: &NetAddress,
     ) {
         if !self.is_peering(number) {
-            return; // withdrawn
+            return; // the request was withdrawn
         }
         let greeting = self.greeting(local).encode();
         let nic = self.nic.clone();

@@ -134,7 +134,7 @@ fn an_agent_that_is_replaced_in_a_call_leaves_its_news_to_the_next() {
         began.send(of).unwrap();
         let _ = released.recv_timeout(LIMIT);
     };
-    // The agent is told of events that came before it was set, too.
+    // The agent is also called for events that came before it was set.
     one.work.post_software(1).unwrap();
     cno.set_agent(Some(Box::new(slow))).unwrap();
     assert_eq!(begins.recv_timeout(LIMIT), Ok(one.work.id()));

@@ -90,7 +90,7 @@ fn a_request_for_an_end_point_that_has_gone_reaches_no_other() {
     assert_eq!(second.state(), EpState::Unconnected);
 }
 
-/// A service point whose request was accepted may be kept for long. Its end does not touch what another one has reserved meanwhile.
+/// A service point whose request was accepted may be kept for long. Its end does not touch a later reservation by another service point.
 #[test]
 fn the_end_of_an_old_service_point_leaves_the_next_one_its_end_point() {
     let (serves, old) = reserved("shm", 28);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::memory as table;
 
-/// A side that serves two askers, and those.
+/// A side that serves two askers, and the askers.
 struct Served {
     zone: Pz,
     work: Evd,
@@ -60,7 +60,7 @@ fn messages_of_several_connections_take_receives_of_one_queue() {
             assert_eq!((came.ep, came.operation), (server.eps[nth].id(), Operation::Receive), "{transport}");
             assert_eq!(&came.done().unwrap()[..], text);
         }
-        // A message without a receive waits for the next one, whoever posts it.
+        // A message without a receive waits for the next one, from whichever thread.
         server.askers[0].ep.post_send(server.askers[0].lmr(b"late"), 1).unwrap();
         assert!(matches!(
             server.work.wait(Deadline::after(Duration::from_millis(20))),
@@ -92,7 +92,7 @@ fn the_end_of_a_connection_leaves_the_receives_to_the_others() {
         server.askers[1].ep.post_send(server.askers[1].lmr(b"next"), 1).unwrap();
         assert_eq!(server.completion().ep, server.eps[1].id());
 
-        // The low watermark is told once, and again when it was set again: at once where fewer are posted.
+        // The low-watermark event comes once, and again after the watermark was set again: at once where fewer receives are posted.
         let told = || {
             asynchronous.dequeue().is_some_and(|event| {
                 matches!(event, Event::Asynchronous(Asynchronous::LowWatermark(srq)) if srq == server.srq.id())
@@ -141,7 +141,7 @@ fn what_a_shared_queue_refuses_comes_back() {
     assert!(Ep::with_srq(&other.pz, work, work, work, &server.srq, attributes).is_err());
 }
 
-/// The queue stays while one of its end points does, and what is posted goes with the last.
+/// The queue lives as long as one of its end points. Posted receives go with the last one.
 #[test]
 fn memory_of_a_shared_queue_goes_with_its_last_end_point() {
     let (server, _) = served("shm", None);
