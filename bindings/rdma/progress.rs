@@ -319,7 +319,7 @@ mod tests {
         is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
     }
 
-    /// The first end point that finds no room is polled by a sleeper within a millisecond, and not at the end of the sleep.
+    /// The first end point that stalls wakes sleepers: one polls it within a millisecond, and not at the end of its sleep.
     #[test]
     fn the_first_end_point_that_stalls_wakes_sleepers() {
         let progress = progress();

@@ -16,7 +16,7 @@ pub(super) struct NetAddress {
     pub discriminator: Vec<u8>,
 }
 
-/// Reads an address. `None`: it is NULL or too long.
+/// Reads an address. `None`: it is NULL, or its discriminator is too long.
 ///
 /// # Safety
 /// NULL, or an address with as many bytes behind its two lengths as these say.

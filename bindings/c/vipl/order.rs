@@ -25,7 +25,7 @@ unsafe impl Send for Place {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Send,
-    /// The peer's address, and its memory handle there.
+    /// A write or a read: address at the peer, and the peer's memory handle.
     Write(u64, u32),
     Read(u64, u32),
 }

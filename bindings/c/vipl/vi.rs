@@ -2,8 +2,8 @@
 //!
 //! The interface below takes messages as they come (`Receive::Lent`); work queues, descriptors and RDMA are here, because VIPL's
 //! reach any memory of the program's, in order with its messages (docs/decisions/043-vipl-rdma-in-messages.md). A thread that polls a
-//! VI moves it on: it takes what has arrived, places it, answers it, and sends what had found no room. If no thread polls a VI that has
-//! work, the NIC's engine does (`engine.rs`).
+//! VI moves it on: it takes what has arrived, places it, answers it, and sends what had found no room. If no thread polls a VI that
+//! needs it, the NIC's engine does (`engine.rs`).
 //!
 //! A VI's lock is that of its place in the table of handles. It is never held during a wait, nor while the program's
 //! handlers run.

@@ -80,7 +80,8 @@ impl Cno {
     /// An agent that panics ends that call only. The first panic of an agent is reported on stderr. The agent is called again at the next
     /// notification: events that it has not taken stay in their dispatcher.
     ///
-    /// Values that the function owns stay until the agent is replaced or the CNO is dropped. So it must not own this CNO; give it clones of dispatchers.
+    /// Values that the function owns stay until the agent is replaced or the CNO is dropped. So it must not own this CNO. Give it clones of
+    /// dispatchers.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: the system has no thread left; the agent is as before. [`Error::InUse`]: a call of the previous agent has not

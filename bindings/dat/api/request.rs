@@ -11,7 +11,8 @@ use super::id::ServiceId;
 use crate::core::service::{self, Cr};
 use crate::core::slot::Slot;
 
-/// A peer's request for a connection (`DAT_CR`). [`Ep::accept`](super::Ep::accept) answers it, or [`ConnectionRequest::reject`]. A dropped request is rejected.
+/// A peer's request for a connection (`DAT_CR`). [`Ep::accept`](super::Ep::accept) answers it, or [`ConnectionRequest::reject`].
+/// A dropped request is rejected.
 pub struct ConnectionRequest {
     /// `None` only while it is answered.
     slot: Option<&'static Slot<Cr>>,

@@ -11,7 +11,7 @@ use crate::vipl::order::Queue;
 use crate::vipl::types::{Boolean, ViAttributes, ViState, VipReturn};
 use crate::vipl::vi::{VIS, ViObject, qos_of};
 
-/// Most VIs of a NIC, which its completion queue below can watch.
+/// Most VIs of a NIC: as many as its completion queue below can watch.
 pub(super) fn most(nic: &NicState) -> usize {
     (nic.nic.attributes().max_cq_entries / 2).min(1 << 16)
 }

@@ -69,7 +69,7 @@ impl Ep {
         })
     }
 
-    /// Says once that the NIC has no service levels: a program may make thousands of connections.
+    /// Reports that the NIC has no service levels; once, because a program may make thousands of connections.
     #[cold]
     fn say_levels_lack(&self) {
         static SAID: Once = Once::new();
@@ -186,7 +186,8 @@ impl Ep {
         }
     }
 
-    /// Makes the interface that is needed to [accept](Ep::accept) a request. If that fails, the request is still there. The caller has checked the state.
+    /// Makes the interface that is needed to [accept](Ep::accept) a request. If this fails, the request is still there. The caller has
+    /// checked the state.
     ///
     /// # Errors
     /// The NIC has no interface left.
