@@ -72,7 +72,7 @@ const SINGLE: [(&str, &str, &str); 9] = [
 ];
 /// Two guests that are joined by a cable.
 const PAIR: &str = "pair";
-/// The guests that the step leaves to a night.
+/// Guests that the step leaves to a nightly run.
 const TAIL: [&str; 4] = ["long", "shared", "jobs-again", "dat-long"];
 /// A guest of no step: measures how much more uDAPL costs over us than over Debian's own provider.
 const COST: (&str, &str, &str) = ("dat-cost", "dat-cost", "");

@@ -12,7 +12,7 @@ use super::id::{self, EvdId};
 use crate::core::agent::Agent;
 use crate::core::cno;
 
-/// Notifies of the event dispatchers that have events, out of several (`DAT_CNO`). A clone is the same object.
+/// Reports which of several event dispatchers have events (`DAT_CNO`). A clone is the same object.
 ///
 /// A dispatcher that has [been given](super::Evd::set_cno) a CNO notifies it once each time that events have come, not for each event.
 /// So a thread that is notified of a dispatcher takes all its events ([`Evd::dequeue`](super::Evd::dequeue)). Several threads may wait;

@@ -1,4 +1,4 @@
-//! A peer that has connected properly, and says what it likes.
+//! A hostile peer: it has connected properly, and then sends anything.
 //!
 //! The peer is a bare virtual interface. Whatever it sends, in whatever order: nothing crashes or hangs, each request of the honest side
 //! completes once, and no memory changes but what was opened to it.
@@ -106,7 +106,7 @@ impl Memory {
 enum Frame {
     Write(Target, i64, usize),
     Read(Target, i64, u64),
-    /// An answer, with its word.
+    /// An answer to a read, with its word.
     Data(u32, usize),
     Broken(u32),
     Send {
@@ -225,7 +225,7 @@ impl Peer {
         }
     }
 
-    /// `false`: the connection is over.
+    /// Sends bytes as one message. `false`: the connection is over.
     pub(super) fn say(&mut self, bytes: &[u8]) -> bool {
         let until = Deadline::after(LIMIT);
         while self.drain() && !until.passed() {
@@ -419,7 +419,7 @@ fn a_peer_reaches_what_is_open() {
     }
 }
 
-/// A greeting that is none is refused, and the program hears nothing of it.
+/// A peer without a valid greeting is refused, and the program gets no event of it.
 #[test]
 fn who_does_not_greet_is_refused() {
     let (here, there) = (nic("shm"), nic("shm"));

@@ -66,7 +66,7 @@ pub struct GuestResult {
 }
 
 impl Guest<'_> {
-    /// Runs the guest to its end, or stops it at its limit. Each line of its console is shown after its name.
+    /// Runs the guest to its end, or stops it at its limit. Each line of its console is shown behind the guest's name.
     pub fn run(self) -> GuestResult {
         let begun = Instant::now();
         let mut console = Console::default();
@@ -166,7 +166,7 @@ impl Cable {
         stream.set_read_timeout(Some(MONITOR_LIMIT))?;
         let up = wish == Wish::Join;
         let command = r#"{"execute": "set_link", "arguments": {"name": "link", "up": UP}}"#;
-        // The first makes the monitor listen.
+        // The first command makes the monitor listen.
         let commands = [r#"{"execute": "qmp_capabilities"}"#.into(), command.replace("UP", &up.to_string())];
         (&stream).write_all(commands.join("\n").as_bytes())?;
         let mut answers = 0;

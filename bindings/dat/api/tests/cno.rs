@@ -46,7 +46,7 @@ fn each_dispatcher_is_told_once_and_only_while_it_is_enabled() {
     assert_eq!((cno.poll(), cno.poll()), (Some(one.work.id()), None), "what was there is told, too");
     other.set_enabled(true);
     assert_eq!((cno.poll(), cno.poll()), (Some(other.id()), None));
-    // No threshold beside it.
+    // A threshold and a CNO exclude each other.
     let refused = one.work.wait_for(2, Deadline::after(LIMIT));
     assert!(matches!(refused, Err(Error::InUse { call: "dat_evd_wait", .. })), "{refused:?}");
     one.work.set_cno(None).unwrap();

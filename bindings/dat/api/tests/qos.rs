@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::service;
 
-/// Over tcp there are levels where they have shares.
+/// Opens a NIC with service levels: tcp has them where they have shares.
 fn nic_with_levels() -> Nic {
     let mut options = NicOptions::new(Keys::from([3; 32]));
     options.levels = Some("8:30@2,2:20@4,1:30,0:15,4:5".parse().unwrap());
@@ -14,7 +14,7 @@ fn level_below(ep: &Ep) -> Option<u8> {
     ep.slot().lock().as_ref().and_then(|ep| ep.level_below()).map(|level| level.get())
 }
 
-/// An end point that asks for a quality, and one that answers with another.
+/// Connects an end point that asks for a quality with one of another quality. Returns each end's quality and level.
 fn qualities(nic: impl Fn() -> Nic, asked: Option<Qos>) -> [(Qos, Option<u8>); 2] {
     let (here, there) = (end(&nic()), end(&nic()));
     here.ep.modify(EpAttributes::default().qos(Qos::Premium)).unwrap();

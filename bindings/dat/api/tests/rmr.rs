@@ -80,7 +80,7 @@ fn a_peer_ends_a_window_by_its_message() {
         let came = there.completion();
         assert_eq!(came.operation, Operation::ReceiveWithInvalidate(window.context), "{transport}");
         assert_eq!(rmr.remote(), None, "{transport}");
-        // And it can be bound again.
+        // The region can be bound again.
         let again = there.ep.post_bind(rmr, &memory, 8..64, Rights::READ, 4, Flags::NONE).unwrap();
         let (rmr, ..) = bound(&there);
         assert_eq!((rmr.remote(), again.len), (Some(again), 56));

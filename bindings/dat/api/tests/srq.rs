@@ -60,7 +60,7 @@ fn messages_of_several_connections_take_receives_of_one_queue() {
             assert_eq!((came.ep, came.operation), (server.eps[nth].id(), Operation::Receive), "{transport}");
             assert_eq!(&came.done().unwrap()[..], text);
         }
-        // A message without a receive waits for the next one, from whichever thread.
+        // A message without a receive waits for the next receive, whichever thread posts it.
         server.askers[0].ep.post_send(server.askers[0].lmr(b"late"), 1).unwrap();
         assert!(matches!(
             server.work.wait(Deadline::after(Duration::from_millis(20))),
