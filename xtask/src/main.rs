@@ -16,6 +16,7 @@ mod oracle;
 mod ordering_mutants;
 mod packaging;
 mod peers;
+mod prose;
 mod rdma;
 mod report;
 mod rust_text;

@@ -163,7 +163,7 @@ fn static_checks() -> Vec<Step> {
         ),
         step(
             "arrows",
-            "packages depend along the arrows, and files in no circles; `unsafe` and transports' names keep their places",
+            "packages depend along the arrows, files in no circles; `unsafe` and names keep their places; comments name their subjects",
             Work::Arrows,
         ),
         step(

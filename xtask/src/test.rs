@@ -5,7 +5,7 @@ use crate::{
     child::Cargo,
     circles,
     console::{self, say},
-    counts, packaging, rdma, report,
+    counts, packaging, prose, rdma, report,
     report::{Outcome, Verdict},
     steps,
     steps::{Extent, Lane, Role, Step, Work},
@@ -258,7 +258,7 @@ fn check_arrows(workspace: &Workspace, outcome: &mut Outcome) {
     say!("{} arrows between {} packages", arrows::count(workspace), workspace.packages.len());
     let places = unsafe_policy::violations(&sources);
     say!("{} source files", sources.len());
-    for problems in [arrows, places, circles::violations(workspace)] {
+    for problems in [arrows, places, circles::violations(workspace), prose::violations(&sources)] {
         outcome.counts.passed += u64::from(problems.is_empty());
         outcome.counts.failed += u64::from(!problems.is_empty());
         for problem in problems {
