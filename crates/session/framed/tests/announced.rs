@@ -130,7 +130,6 @@ fn one_for_which_there_is_no_memory_ends_its_connection() {
     connection.gather(0, usize::MAX, &mut pieces);
     let mut sent = vec![0; pieces.bytes()];
     pieces.copy_to(&mut sent);
-    drop(pieces);
     let sent = String::from_utf8_lossy(&sent).into_owned();
     assert!(sent.contains("no memory for a message of") && !sent.contains("protocol"), "{sent}");
     connection.lost("the test");
