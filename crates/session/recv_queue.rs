@@ -178,7 +178,7 @@ pub enum TakenBody {
 impl TakenMessage {
     /// Copies the message to the place that a program has posted for it, if it is short, or came without a header and fits.
     /// Returns the payload bytes that were copied, without those of short messages. `None`: the program gets it
-    /// [otherwise](Taken::into_arrival).
+    /// [otherwise](TakenMessage::into_arrival).
     pub fn land(&self, to: &mut [u8]) -> Option<(Landed, usize)> {
         let immediate = self.immediate;
         match &self.body {
