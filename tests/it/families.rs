@@ -24,6 +24,8 @@ fn each_rank_has_a_mailbox_of_the_name_and_is_found_by_its_number() {
                 for neighbour in [right, left] {
                     assert_eq!(*halo.retrieve_from(neighbour)?, [neighbour as f64, rank as f64]);
                 }
+                // Order holds within a postbox only: the messages of these come when the first ones were taken.
+                world.barrier()?;
                 let all: Vec<Postbox<f64>> = world.postboxes("halo")?;
                 for (to, out) in all.iter().enumerate() {
                     out.post_tagged(&[to as f64], 7)?;

@@ -108,7 +108,11 @@ fn a_mailbox_that_is_gone_is_named() {
             assert!(matches!(Error::from(failed), Error::MailboxGone { rank: 0, .. }));
         }
         world.barrier()?;
-        world.finish()
+        match world.finish() {
+            // The connection ended during the last call: messages waited, and no later post reported their loss.
+            Err(Error::Undelivered { .. }) => Ok(()),
+            ended => ended,
+        }
     });
 }
 

@@ -281,7 +281,7 @@ mod tests {
         };
         let name = format!("udeck-test-namespace-{}", std::process::id());
         let _listener = listen_at(name.as_bytes()).unwrap();
-        let test = "socket::tests::a_peer_of_another_pid_namespace_has_a_user_and_no_process";
+        let test = "os::socket::tests::a_peer_of_another_pid_namespace_has_a_user_and_no_process";
         let mut there = Command::new("unshare");
         there.args(*way).arg(std::env::current_exe().unwrap()).args([test, "--exact", "--nocapture"]);
         let ran = there.env(LISTENS_AT, &name).output().unwrap();

@@ -241,7 +241,7 @@ mod tests {
     /// Starts this test again, as a process in which [`CHILD`] is set.
     fn child(name: &str) -> Command {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args([&format!("thread::tests::{name}"), "--exact", "--nocapture"]);
+        child.args([&format!("os::thread::tests::{name}"), "--exact", "--nocapture"]);
         child.env(CHILD, "1").env_remove("RUST_BACKTRACE").stdout(Stdio::piped());
         child
     }
