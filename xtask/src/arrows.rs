@@ -137,7 +137,7 @@ const RULES: &[Rule] = &[
         ],
         tests_may: &[],
     },
-    // Parts that `deckqos` and `deckfabric` share: files, problems, exit codes.
+    // Parts that our programs share: files, problems, exit codes, progress, the machine of a report.
     Rule { folder: "bench-apps/cli-common", may: &["crates/manual"], tests_may: &[] },
     Rule {
         folder: "bench-apps/deckqos",
