@@ -1,8 +1,12 @@
 //! Runs one command, passes its output on line by line, and stops it at its time limit.
 
 use crate::{console::say, workspace::cargo};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid},
+};
 use std::{
+    cell::Cell,
     collections::HashMap,
     fmt, fs, io,
     io::{BufRead, BufReader},
@@ -25,6 +29,16 @@ pub const DRIVER: &str = "udeck-soak";
 
 /// Prefixes of the variables that cargo sets for a program that it runs.
 const CARGO_VARIABLES: [&str; 4] = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME"];
+
+thread_local! {
+    /// Processor time of the commands that this thread ran.
+    static PROCESSOR_TIME: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Processor time of the commands that this thread ran to their end, with the descendants that they waited for.
+pub fn processor_time() -> Duration {
+    PROCESSOR_TIME.get()
+}
 
 /// Prefix of the test name that the soak gives a run, followed by its seed.
 const SEED: &str = "soak::seed_";
@@ -127,6 +141,7 @@ pub fn run(
     if !ended {
         kill_tree(child.id());
     }
+    PROCESSOR_TIME.set(PROCESSOR_TIME.get() + time_of_ended(child.id()));
     let status = child.wait()?;
     Ok(match (ended, status.success()) {
         (false, _) => Some(format!("killed: it ran longer than {}", shown(limit))),
@@ -206,6 +221,19 @@ fn pass_on(lines: &Receiver<String>, deadline: Instant, each_line: &mut impl FnM
     }
 }
 
+/// Waits for the end of a child, and returns its processor time and that of the descendants that it waited for. The child
+/// remains to be waited for. Zero if `/proc` does not tell.
+fn time_of_ended(child: u32) -> Duration {
+    let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return Duration::ZERO };
+    if waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_err() {
+        return Duration::ZERO;
+    }
+    let Some(fields) = stat_fields(child) else { return Duration::ZERO };
+    // proc_pid_stat(5): utime, stime, cutime, cstime are the 14th to the 17th field, the state is the third.
+    let ticks: u64 = fields.iter().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_secs(ticks) / u32::try_from(clock_ticks_per_second()).unwrap_or(100)
+}
+
 /// Kills a process and all its descendants, but not by process group: the child stays in the terminal's group,
 /// so that Ctrl-C reaches it.
 fn kill_tree(root: u32) {
@@ -232,12 +260,18 @@ fn processes() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(|pid: u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name stands in parentheses and may itself contain blanks and parentheses.
-        let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        let parent = stat_fields(pid)?.get(1)?.parse().ok()?;
         Some((pid, parent))
     })
     .collect()
+}
+
+/// Fields of `/proc/PID/stat` from the third on, the state. `None`: there is no such process.
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name stands in parentheses and may itself contain blanks and parentheses.
+    let fields = stat.rsplit_once(')')?.1;
+    Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -271,6 +305,15 @@ mod tests {
         assert!(good.is_none() && seen.starts_with("cargo "), "{seen}");
         let bad = Cargo::new("no-such-command").run(here, limit, |_| {}).unwrap();
         assert!(bad.is_some());
+    }
+
+    #[test]
+    fn the_processor_time_of_a_command_and_its_descendants_is_added_up() {
+        let before = processor_time();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sh -c 'n=0; while [ $n -lt 200000 ]; do n=$((n+1)); done'"]);
+        assert!(run(command, Duration::from_secs(60), |_| {}).unwrap().is_none());
+        assert!(processor_time() > before);
     }
 
     #[test]

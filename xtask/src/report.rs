@@ -22,6 +22,8 @@ pub struct Outcome {
     /// Reasons for parts that were left out.
     pub skips: Vec<String>,
     pub took: Duration,
+    /// Processor time of its commands.
+    pub processor_time: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,7 @@ impl Outcome {
             flaky: Vec::new(),
             skips: Vec::new(),
             took: Duration::ZERO,
+            processor_time: Duration::ZERO,
         }
     }
 
@@ -116,19 +119,29 @@ pub fn summary(outcomes: &[Outcome], took: Duration, left_out: &str) -> bool {
 
 fn summary_text(outcomes: &[Outcome], took: Duration, left_out: &str) -> String {
     let mut text = format!(
-        "{:12} {:8} {:>7} {:>7} {:>7} {:>8}\n",
-        "step", "result", "passed", "failed", "skipped", "seconds"
+        "{:12} {:8} {:>7} {:>7} {:>7} {:>8} {:>8}\n",
+        "step", "result", "passed", "failed", "skipped", "seconds", "cpu s"
     );
     let mut total = Counts::default();
-    for Outcome { name, verdict, counts, took, .. } in outcomes {
+    for Outcome { name, verdict, counts, took, processor_time, .. } in outcomes {
         total += *counts;
         let Counts { passed, failed, skipped } = counts;
-        let seconds = took.as_secs_f64();
+        let (seconds, cpu) = (took.as_secs_f64(), processor_time.as_secs_f64());
         // Writing to a `String` cannot fail.
-        let _ =
-            writeln!(text, "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1}", verdict.word());
+        let _ = writeln!(
+            text,
+            "{name:12} {:8} {passed:7} {failed:7} {skipped:7} {seconds:8.1} {cpu:8.1}",
+            verdict.word()
+        );
     }
-    let _ = writeln!(text, "{} steps in {}", outcomes.len(), minutes(took));
+    let cpu: Duration = outcomes.iter().map(|outcome| outcome.processor_time).sum();
+    let _ = writeln!(
+        text,
+        "{} steps in {}, {:.0} s of a processor",
+        outcomes.len(),
+        minutes(took),
+        cpu.as_secs_f64()
+    );
     for outcome in outcomes {
         for reason in &outcome.skips {
             let _ = writeln!(text, "skipped: {}: {reason}", outcome.name);
@@ -178,7 +191,7 @@ mod tests {
         let skipped = Outcome { skips: vec!["no valgrind".into()], ..Outcome::not_run("counts") };
         let text = summary_text(&[good, bad, skipped], Duration::from_secs(61), "the rest: `--all`");
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines.contains(&"3 steps in 1 min 1 s"), "{text}");
+        assert!(lines.contains(&"3 steps in 1 min 1 s, 0 s of a processor"), "{text}");
         assert_eq!(lines.last(), Some(&"9 passed, 1 failed, 2 skipped. Not run: the rest: `--all`"));
         assert!(lines.contains(&"    thread 'fills' panicked: 3 is not 4"), "{text}");
         assert!(lines.contains(&"failed: loom: udeck_sys: ring::wraps"), "{text}");

@@ -21,7 +21,7 @@ pub struct Step {
     /// Whether the counts of each test program are shown, because each program tests something distinct: a
     /// transport.
     pub by_program: bool,
-    pub lane: Lane,
+    pub beside: Beside,
 }
 
 /// Extent of a run.
@@ -48,19 +48,15 @@ pub fn of(extent: Extent, workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     }
 }
 
-/// Steps that may run beside each other. A step that waits more than it computes, or uses one processor, runs
-/// beside others.
+/// Other steps that may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
-    /// No other step: runs before all lanes, and keeps the processors busy by itself.
-    Alone,
-    /// Tests in one process or a few.
-    First,
-    /// The release build, and then jobs, one after another: they check for files that jobs leave behind.
-    Second,
-    /// Steps that a busy machine does not disturb: the guests, whose clocks stop while they have no processor, random jobs,
-    /// and compilations or counts on one processor.
-    Third,
+pub enum Beside {
+    /// None. Such steps run first.
+    Nothing,
+    /// Any step whose `beside` is not `Nothing`.
+    Others,
+    /// Those, once the step [`RELEASE_BUILD`] has ended, if it is in the run.
+    AfterRelease,
 }
 
 pub enum Work {
@@ -93,6 +89,8 @@ pub enum Role {
 
 /// Name of the step without which no test can run.
 pub const BUILD: &str = "build";
+/// Name of the step that builds the programs that users get.
+pub const RELEASE_BUILD: &str = "release";
 
 /// Packages whose test programs are steps of their own.
 const OWN_STEPS: [&str; 3] = ["udeck-bindings-tests", "udeck-conformance", "udeck-jobs"];
@@ -103,25 +101,27 @@ fn tests(fail_fast: bool) -> Cargo {
     Cargo::new(test).args(TEST_PACKAGES).args(FEATURES)
 }
 
-/// All steps that a change needs.
+/// All steps that a change needs. Those that take long come before the short ones, which fill what is left at the end.
 fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let tests = || tests(fail_fast);
     let mut steps = static_checks();
     steps.extend(builds(workspace));
     steps.extend(in_process_tests(&tests, workspace, fail_fast));
-    steps.extend(whole_jobs(&tests, workspace));
-    steps.push(c_programs(tests(), workspace));
-    steps.push(dat_programs(tests(), workspace));
-    steps.push(python(beside_jobs(tests(), workspace)));
+    let [jobs, hosts, kill, engines, soak] = whole_jobs(&tests, workspace);
     let about = "the page of `deckperf report` in a headless Chromium; skipped without one";
-    let page = over_release(tests().args("--test page"), workspace);
-    steps.push(step("page", about, Work::Commands(page)).on(Lane::Second));
+    let page = over_release(beside_jobs(tests().args("--test page"), workspace), workspace);
+    let page = step("page", about, Work::Commands(page)).beside(Beside::AfterRelease);
     let about = "orderings, shares and deadlines of the literature hold on the simulated fabric";
-    steps.push(step("fabric", about, papers("papers --quick", workspace)).on(Lane::Third));
+    let fabric = step("fabric", about, papers("papers --quick", workspace)).beside(Beside::AfterRelease);
     let about = "verbs over a real RDMA device, in guests of QEMU's; skipped without Debian's packages";
-    steps.push(step("rdma", about, Work::Rdma(rdma::Chosen::step())).on(Lane::Third).by_program());
+    let rdma =
+        step("rdma", about, Work::Rdma(rdma::Chosen::step())).beside(Beside::AfterRelease).by_program();
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
-    steps.push(step("counts", about, Work::Counts).on(Lane::Third));
+    let counts = step("counts", about, Work::Counts).beside(Beside::AfterRelease);
+    let c = c_programs(tests(), workspace);
+    let dat = dat_programs(tests(), workspace);
+    let python = python(beside_jobs(tests(), workspace));
+    steps.extend([rdma, jobs, hosts, python, kill, engines, c, counts, dat, fabric, soak, page]);
     steps
 }
 
@@ -147,8 +147,8 @@ fn builds(workspace: &Workspace) -> [Step; 2] {
         |commands: Vec<Cargo>| Work::Commands(commands.into_iter().map(|one| (Role::Check, one)).collect());
     [
         step(BUILD, "all test programs, and what they start", work(vec![debug, soak::build()])),
-        step("release", "all that users get, as they build it", work(vec![Cargo::new(RELEASE)]))
-            .on(Lane::Second),
+        step(RELEASE_BUILD, "all that users get, as they build it", work(vec![Cargo::new(RELEASE)]))
+            .beside(Beside::Others),
     ]
 }
 
@@ -203,36 +203,37 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
     let one = |role, command| Work::Commands(vec![(role, command)]);
     vec![
         step("unit", "tests of one package each, and the umbrella's", one(Role::SomeTests, unit))
-            .on(Lane::First),
-        step(
-            "doc",
-            "examples in the documentation run, and its links lead somewhere",
-            Work::Commands(vec![(Role::Tests, doc_tests), (Role::Check, doc)]),
-        )
-        .on(Lane::Third),
-        step(
-            "proptest",
-            "properties over random inputs; a failure prints what replays it",
-            one(Role::SomeTests, properties),
-        )
-        .on(Lane::Third),
+            .beside(Beside::Others),
+        step("conformance", "the one suite that every transport passes", one(Role::SomeTests, conformance))
+            .beside(Beside::Others)
+            .by_program(),
         step(
             "ui",
             "misuse of memory in flight does not compile; a twin that differs in one line does",
             one(Role::SomeTests, ui),
         )
-        .on(Lane::Third),
-        step("conformance", "the one suite that every transport passes", one(Role::SomeTests, conformance))
-            .on(Lane::First)
-            .by_program(),
+        .beside(Beside::Others),
+        step(
+            "doc",
+            "examples in the documentation run, and its links lead somewhere",
+            Work::Commands(vec![(Role::Tests, doc_tests), (Role::Check, doc)]),
+        )
+        .beside(Beside::Others),
+        step(
+            "proptest",
+            "properties over random inputs; a failure prints what replays it",
+            one(Role::SomeTests, properties),
+        )
+        .beside(Beside::Others),
         step("loom", "rings and wake-ups under every interleaving", one(Role::SomeTests, loom))
-            .on(Lane::Third),
+            .beside(Beside::Others),
         step("lines", "a short message costs one shared cache line", one(Role::SomeTests, lines))
-            .on(Lane::Second),
+            .beside(Beside::Others),
     ]
 }
 
-/// Moves temporary files elsewhere: jobs regard new files in `/tmp` as their own, and wait until they are gone.
+/// Moves temporary files elsewhere: a job regards a new file in `/tmp` that has a name like ours as its own leftover, if it stays
+/// for long.
 fn beside_jobs(tests: Cargo, workspace: &Workspace) -> Cargo {
     tests.env("TMPDIR", workspace.target.join("tmp").display().to_string())
 }
@@ -258,41 +259,41 @@ fn soak_of(minutes: u64, workspace: &Workspace) -> Work {
     Work::Commands(vec![(Role::Prepare, soak::build()), (Role::SomeTests, random)])
 }
 
-fn whole_jobs(tests: &dyn Fn() -> Cargo, workspace: &Workspace) -> Vec<Step> {
+fn whole_jobs(tests: &dyn Fn() -> Cargo, workspace: &Workspace) -> [Step; 5] {
     let jobs = |words| over_release(tests().args(words), workspace);
     // These tests wait more than they compute: six threads shorten them from 287 s to 118 s.
     let kill = jobs("--test kill -- --test-threads 6");
     let mut hosts = jobs("--test hosts");
     // Without namespaces all of these tests are skipped, which is no failure.
     hosts[1].0 = Role::Tests;
-    vec![
+    [
         step(
             "jobs",
             "whole jobs: the examples and bench-apps, alone and through deckrun",
             Work::Commands(jobs("--test jobs")),
         )
-        .on(Lane::Second),
-        step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
-            .on(Lane::Second),
-        step(
-            "soak",
-            "a minute of random jobs under random faults; a failure prints the command that replays it",
-            soak_of(1, workspace),
-        )
-        .on(Lane::Third),
+        .beside(Beside::AfterRelease),
         step(
             "hosts",
             "jobs over several hosts, which are network namespaces; needs root",
             Work::Commands(hosts),
         )
-        .on(Lane::Second)
+        .beside(Beside::AfterRelease)
         .by_program(),
+        step("kill", "processes killed at every named point leave nothing behind", Work::Commands(kill))
+            .beside(Beside::AfterRelease),
         step(
             "engines",
             "jobs under Slurm, Hydra, Open MPI and PRRTE; each is skipped where it is not installed",
             Work::Commands(jobs("--test engines")),
         )
-        .on(Lane::Second),
+        .beside(Beside::AfterRelease),
+        step(
+            "soak",
+            "a minute of random jobs under random faults; a failure prints the command that replays it",
+            soak_of(1, workspace),
+        )
+        .beside(Beside::Others),
     ]
 }
 
@@ -301,8 +302,8 @@ fn c_programs(tests: Cargo, workspace: &Workspace) -> Step {
     let about =
         "programs in C, C++ and Fortran over both interfaces; each compiler that is missing is skipped";
     let mut commands = vec![(Role::Prepare, Cargo::new(RELEASE))];
-    commands.extend(installed(tests.args("--test capi"), "release", workspace));
-    step("c", about, Work::Commands(commands)).on(Lane::Second)
+    commands.extend(installed(beside_jobs(tests.args("--test capi"), workspace), "release", workspace));
+    step("c", about, Work::Commands(commands)).beside(Beside::AfterRelease)
 }
 
 /// Installs the build in this folder below `target`, and runs `tests` with it.
@@ -318,13 +319,12 @@ fn installed(tests: Cargo, built: &str, workspace: &Workspace) -> [(Role, Cargo)
 fn dat_programs(tests: Cargo, workspace: &Workspace) -> Step {
     let programs = workspace.target.join("release");
     let library = programs.join("libudeck_dat.so").display().to_string();
-    let run = tests
-        .args("--test dat")
+    let run = beside_jobs(tests.args("--test dat"), workspace)
         .env("DECK_BIN_DIR", programs.display().to_string())
         .env("UDECK_DAT_LIBRARY", &library);
     let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
     let commands = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)];
-    step("dat", about, Work::Commands(commands)).on(Lane::Second)
+    step("dat", about, Work::Commands(commands)).beside(Beside::AfterRelease)
 }
 
 /// Tests of the Python package, by its wheel.
@@ -332,16 +332,16 @@ fn python(tests: Cargo) -> Step {
     let run = tests.args("--test python");
     let about =
         "the wheel for Python in a fresh environment, tested by pytest; skipped without Python and maturin";
-    step("python", about, Work::Commands(vec![(Role::Tests, run)])).on(Lane::First)
+    step("python", about, Work::Commands(vec![(Role::Tests, run)])).beside(Beside::AfterRelease)
 }
 
 fn step(name: &'static str, about: &'static str, work: Work) -> Step {
-    Step { name, about, work, by_program: false, lane: Lane::Alone }
+    Step { name, about, work, by_program: false, beside: Beside::Nothing }
 }
 
 impl Step {
-    fn on(self, lane: Lane) -> Self {
-        Step { lane, ..self }
+    fn beside(self, beside: Beside) -> Self {
+        Step { beside, ..self }
     }
 
     fn by_program(self) -> Self {

@@ -2,20 +2,20 @@
 
 use crate::{
     arrows, book,
-    child::Cargo,
+    child::{self, Cargo},
     circles,
     console::{self, say},
     counts, packaging, prose, rdma, report,
     report::{Outcome, Verdict},
     steps,
-    steps::{Extent, Lane, Role, Step, Work},
+    steps::{BUILD, Beside, Extent, RELEASE_BUILD, Role, Step, Work},
     test_counts::{Counts, TestCounts},
     unsafe_policy,
     workspace::{METADATA_ARGS, Workspace},
 };
 use clap::Args;
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -51,6 +51,9 @@ pub struct TestOptions {
     limit: u64,
 }
 
+/// Number of steps that run at the same time. Tests wait often: three keep two processors busy.
+const SIDE_BY_SIDE: usize = 3;
+
 /// Runs the steps that the options select. `Ok(false)`: something failed.
 pub fn run(options: &TestOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
@@ -84,29 +87,37 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the steps that run alone, then the lanes side by side. If the first failure ends the run, all steps run one after
-    /// another.
+    /// Runs the steps that run alone, and then the others, [`SIDE_BY_SIDE`] at a time. If the first failure ends the run, all steps
+    /// run one after another.
     fn all(&self) -> Vec<Outcome> {
-        let lanes = |step: &Step| if self.fail_fast { Lane::Alone } else { step.lane };
+        let alone = |step: &Step| self.fail_fast || step.beside == Beside::Nothing;
         let mut outcomes = Vec::new();
-        self.in_order(|step| lanes(step) == Lane::Alone, None, &mut outcomes);
+        for (index, step) in self.steps.iter().enumerate().filter(|(_, step)| alone(step)) {
+            if self.fail_fast && outcomes.iter().any(Outcome::is_bad) {
+                outcomes.push(Outcome::not_run(step.name));
+            } else {
+                outcomes.push(self.one(index, step, false));
+            }
+        }
+        let others: Vec<_> = (0..self.steps.len()).filter(|&index| !alone(&self.steps[index])).collect();
         // All other steps would only repeat the compiler's errors.
-        if !self.fail_fast && outcomes.iter().any(|one| one.name == steps::BUILD && one.is_bad()) {
-            let rest = self.steps.iter().filter(|step| lanes(step) != Lane::Alone);
-            outcomes.extend(rest.map(|step| Outcome::not_run(step.name)));
+        if outcomes.iter().any(|one| one.name == BUILD && one.is_bad()) {
+            outcomes.extend(others.into_iter().map(|index| Outcome::not_run(self.steps[index].name)));
             return outcomes;
         }
-        let beside = [Lane::First, Lane::Second, Lane::Third];
-        let used = beside.iter().filter(|lane| self.steps.iter().any(|step| lanes(step) == **lane)).count();
+        let several = others.len() > 1;
+        let queue = Queue::new(self.steps, others);
+        let worker = || {
+            let mut outcomes = Vec::new();
+            while let Some(index) = queue.next() {
+                // A step that panics must not let others wait for it.
+                let _ended = Ended { queue: &queue, index };
+                outcomes.push(self.one(index, &self.steps[index], several));
+            }
+            outcomes
+        };
         thread::scope(|scope| {
-            let threads = beside.map(|lane| {
-                scope.spawn(move || {
-                    let mut outcomes = Vec::new();
-                    self.in_order(|step| lanes(step) == lane, (used > 1).then_some(lane), &mut outcomes);
-                    outcomes
-                })
-            });
-            for thread in threads {
+            for thread in (0..SIDE_BY_SIDE).map(|_| scope.spawn(worker)).collect::<Vec<_>>() {
                 // A step that panics has printed the reason, and must not yield a result.
                 outcomes.extend(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
@@ -116,25 +127,78 @@ impl Run<'_> {
         outcomes
     }
 
-    /// Runs the steps that `chosen` accepts. In a lane beside others, their lines begin with the name of their
-    /// step.
-    fn in_order(&self, chosen: impl Fn(&Step) -> bool, lane: Option<Lane>, outcomes: &mut Vec<Outcome>) {
-        for (index, step) in self.steps.iter().enumerate().filter(|(_, step)| chosen(step)) {
-            if self.fail_fast && outcomes.iter().any(Outcome::is_bad) {
-                outcomes.push(Outcome::not_run(step.name));
-                continue;
+    /// Runs one step. Beside others, its lines begin with its name.
+    fn one(&self, index: usize, step: &Step, beside_others: bool) -> Outcome {
+        self.progress.begins(step.name);
+        console::beside(beside_others.then_some(step.name), || {
+            say!("");
+            say!("=== {}/{} {}: {}", index + 1, self.steps.len(), step.name, step.about);
+            let outcome = run_step(step, self.workspace, self.limit);
+            report::step(&outcome, step.by_program);
+            say!("=== {}", self.progress.ended(step.name));
+            outcome
+        })
+    }
+}
+
+/// Steps that wait for a worker.
+struct Queue<'a> {
+    steps: &'a [Step],
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+struct QueueState {
+    /// Indices, in the order of the list.
+    waiting: Vec<usize>,
+    /// Whether no step waits for the release build any more.
+    released: bool,
+}
+
+impl<'a> Queue<'a> {
+    fn new(steps: &'a [Step], waiting: Vec<usize>) -> Self {
+        let released = !waiting.iter().any(|&index| steps[index].name == RELEASE_BUILD);
+        Self { steps, state: Mutex::new(QueueState { waiting, released }), changed: Condvar::new() }
+    }
+
+    /// The first step that may begin. Waits for the release build if it has to. `None`: no step is left.
+    fn next(&self) -> Option<usize> {
+        let mut state = self.state();
+        loop {
+            let may_begin =
+                |&index: &usize| state.released || self.steps[index].beside != Beside::AfterRelease;
+            if let Some(place) = state.waiting.iter().position(may_begin) {
+                return Some(state.waiting.remove(place));
             }
-            self.progress.begins(step.name);
-            let outcome = console::beside(lane.map(|_| step.name), || {
-                say!("");
-                say!("=== {}/{} {}: {}", index + 1, self.steps.len(), step.name, step.about);
-                let outcome = run_step(step, self.workspace, self.limit);
-                report::step(&outcome, step.by_program);
-                say!("=== {}", self.progress.ended(step.name));
-                outcome
-            });
-            outcomes.push(outcome);
+            if state.waiting.is_empty() {
+                return None;
+            }
+            // The release build has a time limit, as all steps have.
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn ended(&self, index: usize) {
+        if self.steps[index].name == RELEASE_BUILD {
+            self.state().released = true;
+            self.changed.notify_all();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the queue, when dropped, that the step has ended.
+struct Ended<'a> {
+    queue: &'a Queue<'a>,
+    index: usize,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.queue.ended(self.index);
     }
 }
 
@@ -181,7 +245,7 @@ fn chosen(mut steps: Vec<Step>, only: &[String]) -> Result<Vec<Step>, String> {
 }
 
 fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
-    let start = Instant::now();
+    let (start, time_before) = (Instant::now(), child::processor_time());
     let mut outcome = Outcome::new(step.name);
     match &step.work {
         Work::Arrows => check_arrows(workspace, &mut outcome),
@@ -200,6 +264,7 @@ fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
     }
     outcome.verdict = if outcome.counts.failed == 0 { Verdict::Ok } else { Verdict::Failed };
     outcome.took = start.elapsed();
+    outcome.processor_time += child::processor_time() - time_before;
     outcome
 }
 
@@ -305,6 +370,7 @@ impl Outcome {
     /// Adds the guests. Each case of a guest is a check.
     fn guests(&mut self, report: rdma::RdmaReport) {
         for guest in report.guests {
+            self.processor_time += guest.processor_time;
             let problem = guest.problem.map(|problem| format!("{}: {problem}", guest.name));
             self.book(Role::SomeTests, problem, guest.tally);
         }
@@ -386,7 +452,7 @@ mod tests {
             about: "",
             work: Work::Arrows,
             by_program: false,
-            lane: Lane::Alone,
+            beside: Beside::Nothing,
         });
         let progress = Progress::new(Instant::now(), &steps);
         ["a", "b", "c"].into_iter().for_each(|name| progress.begins(name));
@@ -396,9 +462,36 @@ mod tests {
     }
 
     #[test]
+    fn a_step_over_the_release_build_begins_when_that_has_ended() {
+        let step = |name, beside| Step { name, about: "", work: Work::Arrows, by_program: false, beside };
+        let steps = [
+            step("jobs", Beside::AfterRelease),
+            step(RELEASE_BUILD, Beside::Others),
+            step("unit", Beside::Others),
+        ];
+        let queue = Queue::new(&steps, vec![0, 1, 2]);
+        assert_eq!((queue.next(), queue.next()), (Some(1), Some(2)));
+        let worker = thread::scope(|scope| {
+            let worker = scope.spawn(|| queue.next());
+            drop(Ended { queue: &queue, index: 1 });
+            worker.join()
+        });
+        assert_eq!(worker.unwrap(), Some(0));
+        assert_eq!(queue.next(), None);
+        // Without that build in the run, the step builds what it needs.
+        assert_eq!(Queue::new(&steps, vec![0]).next(), Some(0));
+    }
+
+    #[test]
     fn an_unknown_step_is_refused_with_the_names_that_exist() {
         let steps = || {
-            vec![Step { name: "arrows", about: "", work: Work::Arrows, by_program: false, lane: Lane::Alone }]
+            vec![Step {
+                name: "arrows",
+                about: "",
+                work: Work::Arrows,
+                by_program: false,
+                beside: Beside::Nothing,
+            }]
         };
         let problem = chosen(steps(), &["arows".into()]).err().expect("refused");
         assert!(problem.contains("`arows`") && problem.ends_with("arrows"), "{problem}");

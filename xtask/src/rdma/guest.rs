@@ -63,12 +63,13 @@ pub struct GuestResult {
     /// The reason why the guest did not come to its end.
     pub problem: Option<String>,
     pub took: Duration,
+    pub processor_time: Duration,
 }
 
 impl Guest<'_> {
     /// Runs the guest to its end, or stops it at its limit. Each line of its console is shown behind the guest's name.
     pub fn run(self) -> GuestResult {
-        let begun = Instant::now();
+        let (begun, time_before) = (Instant::now(), child::processor_time());
         let mut console = Console::default();
         let ended = self.qemu().and_then(|command| {
             // Allows some seconds more than `timeout` gives QEMU.
@@ -91,7 +92,8 @@ impl Guest<'_> {
             Ok(Some(how)) => about(format!("QEMU: {how}; the script had not ended")),
             Err(problem) => Some(problem),
         };
-        GuestResult { name: self.name, part: self.part, tally: console.tally, problem, took }
+        let processor_time = child::processor_time() - time_before;
+        GuestResult { name: self.name, part: self.part, tally: console.tally, problem, took, processor_time }
     }
 
     fn qemu(&self) -> Result<Command, String> {

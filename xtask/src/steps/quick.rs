@@ -3,7 +3,7 @@
 //! All of it uses the profile of tests, programs included, so that there is one build. The other steps have the checks that are
 //! left out here: see [`super::checks`].
 
-use super::{BUILD, Lane, Role, Step, Work, beside_jobs, installed, step};
+use super::{BUILD, Beside, Role, Step, Work, beside_jobs, installed, step};
 use crate::{builds::FEATURES, child::Cargo, workspace::Workspace};
 
 /// The packages whose tests run: the library, the transports that any machine has, the launcher, and programs of the other steps.
@@ -54,22 +54,22 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     vec![
         step(BUILD, "test programs, and what they start", Work::Commands(build)),
         step("unit", "the library's parts, and all of it in one process", one(Role::SomeTests, units))
-            .on(Lane::Third),
+            .beside(Beside::Others),
         step("doc", "the examples of the documents", one(Role::SomeTests, of("test", "--doc")))
-            .on(Lane::Third),
+            .beside(Beside::Others),
         step(
             "conformance",
             "the one suite that every transport passes, over shm, sim, tcp and udp",
             one(Role::SomeTests, test(SUITE).args(FABRICS)),
         )
-        .on(Lane::First)
+        .beside(Beside::Others)
         .by_program(),
         step(
             "jobs",
             "whole jobs under deckrun, over shm and tcp, and with a killed rank",
             one(Role::SomeTests, test("--test jobs").args(JOBS).env("DECK_BIN_DIR", debug)),
         )
-        .on(Lane::Second),
-        step("c", "programs in C by `cc`", Work::Commands(c.into())).on(Lane::Second),
+        .beside(Beside::Others),
+        step("c", "programs in C by `cc`", Work::Commands(c.into())).beside(Beside::Others),
     ]
 }

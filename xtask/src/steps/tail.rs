@@ -2,7 +2,7 @@
 //!
 //! Each step here repeats one of [`super::checks`] at another scale. The smaller check nearly always finds the same defects.
 
-use super::{Lane, Role, Step, Work, over_release, papers, programs_of, soak_of, step, tests};
+use super::{Beside, Role, Step, Work, over_release, papers, programs_of, soak_of, step, tests};
 use crate::{rdma, workspace::Workspace};
 
 /// Variants of a transport's set-up that differ from another one in one setting, by the fabric's name in the conformance
@@ -42,28 +42,28 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
         over_release(tests().args("--test kill -- --test-threads 6").env(PASSAGES.0, PASSAGES.1), workspace);
     vec![
         step("variants", "the suite over each transport's other settings", one(Role::SomeTests, variants))
-            .on(Lane::First)
+            .beside(Beside::Others)
             .by_program(),
         step(
             "random",
             "10,000 random sequences on the simulated fabric, and what they met",
             one(Role::SomeTests, random),
         )
-        .on(Lane::Second),
+        .beside(Beside::Others),
         step("histories", "100,000 histories of the arbitration tables", one(Role::SomeTests, histories))
-            .on(Lane::Third),
+            .beside(Beside::Others),
         step("passages", "processes killed at seven passages of every point", Work::Commands(kill))
-            .on(Lane::Second),
+            .beside(Beside::AfterRelease),
         step("papers", "the published figures on the simulated fabric, whole", papers("papers", workspace))
-            .on(Lane::Third),
+            .beside(Beside::AfterRelease),
         step(
             "guests",
             "over an RDMA device: what the step `rdma` leaves out, and the suite with the memory of another NIC",
             Work::Rdma(rdma::Chosen::tail()),
         )
-        .on(Lane::Third)
+        .beside(Beside::AfterRelease)
         .by_program(),
         step("soak-hour", "an hour of random jobs under random faults", soak_of(60, workspace))
-            .on(Lane::Second),
+            .beside(Beside::Others),
     ]
 }
