@@ -1,4 +1,4 @@
-//! A post takes the memory; if it is refused, the error has it.
+// A post takes the memory; if it is refused, the error has it.
 
 use udeck_dat::{Ep, Lmr};
 

@@ -1,4 +1,4 @@
-//! Posting to a shared receive queue takes the memory, too.
+// Posting to a shared receive queue takes the memory, too.
 
 use udeck_dat::{Lmr, Srq};
 

@@ -1,4 +1,4 @@
-//! A slice of the memory must have gone before it is posted.
+// A slice of the memory must have gone before it is posted.
 
 use udeck_dat::{Ep, Lmr};
 

@@ -1,4 +1,4 @@
-//! A connection request is answered once.
+// A connection request is answered once.
 
 use udeck_dat::{ConnectionRequest, Ep};
 

@@ -1,4 +1,4 @@
-//! A bind takes the region, and its event gives it back: nobody asks for what it is bound to meanwhile.
+// A bind takes the region, and its event gives it back: nobody asks for what it is bound to meanwhile.
 
 use udeck_dat::{Ep, Flags, Rmr};
 

@@ -1,4 +1,4 @@
-//! Memory that peers reach has no slices: a peer may write it at any moment.
+// Memory that peers reach has no slices: a peer may write it at any moment.
 
 use udeck_dat::{Result, SharedLmr};
 

@@ -1,4 +1,4 @@
-//! A posted message belongs to its receiver: the poster cannot use it any more.
+// A posted message belongs to its receiver: the poster cannot use it any more.
 
 use udeck_deck::{Buf, Postbox};
 

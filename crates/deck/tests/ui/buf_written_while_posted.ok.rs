@@ -1,4 +1,4 @@
-//! A slice of a message cannot outlive its posting: the receiver reads the same memory.
+// A slice of a message cannot outlive its posting: the receiver reads the same memory.
 
 use udeck_deck::{Buf, Postbox};
 

@@ -1,4 +1,4 @@
-//! A posted buffer cannot be used until it comes back: a NIC may be reading it.
+// A posted buffer cannot be used until it comes back: a NIC may be reading it.
 
 use udeck_deck::{ExternalBuf, Postbox};
 

@@ -1,4 +1,4 @@
-//! A mailbox may move to another thread, but threads cannot share it.
+// A mailbox may move to another thread, but threads cannot share it.
 
 use udeck_deck::Mailbox;
 

@@ -1,4 +1,4 @@
-//! Unpacked items of a nested message lie in the outer message, so they cannot outlive it.
+// Unpacked items of a nested message lie in the outer message, so they cannot outlive it.
 
 use udeck_deck::{Packed, Received, Result};
 

@@ -1,4 +1,4 @@
-//! A postbox may move to another thread, but threads cannot share it: each thread has its own.
+// A postbox may move to another thread, but threads cannot share it: each thread has its own.
 
 use udeck_deck::Postbox;
 

@@ -1,4 +1,4 @@
-//! A received message is read-only: it may lie in the sender's own memory.
+// A received message is read-only: it may lie in the sender's own memory.
 
 use udeck_deck::Received;
 

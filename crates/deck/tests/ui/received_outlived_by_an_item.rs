@@ -1,4 +1,4 @@
-//! Unpacked items lie in the message, so they cannot outlive it.
+// Unpacked items lie in the message, so they cannot outlive it.
 
 use udeck_deck::{Packed, Received};
 

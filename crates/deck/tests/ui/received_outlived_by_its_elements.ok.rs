@@ -1,4 +1,4 @@
-//! Elements of a received message cannot outlive it: dropping it gives its memory back to the sender.
+// Elements of a received message cannot outlive it: dropping it gives its memory back to the sender.
 
 use udeck_deck::Received;
 

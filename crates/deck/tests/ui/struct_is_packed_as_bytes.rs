@@ -1,4 +1,4 @@
-//! Messages pack DECK's types only. A struct of plain data is packed as its bytes.
+// Messages pack DECK's types only. A struct of plain data is packed as its bytes.
 
 use udeck_deck::{Message, Result, bytemuck};
 

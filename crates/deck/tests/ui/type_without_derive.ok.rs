@@ -1,8 +1,7 @@
-//! A mailbox carries plain data. The compiler says what to derive.
-
-#![allow(unused_imports)]
+// A mailbox carries plain data. The compiler says what to derive.
 
 use udeck_deck::World;
+#[allow(unused_imports)]
 use udeck_deck::bytemuck::{Pod, Zeroable};
 
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! A single value is posted as a slice of one element.
+// A single value is posted as a slice of one element.
 
 use udeck_deck::Postbox;
 

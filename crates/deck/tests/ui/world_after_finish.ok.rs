@@ -1,4 +1,4 @@
-//! A rank that has finished its world cannot use it any more.
+// A rank that has finished its world cannot use it any more.
 
 use udeck_deck::{Result, World};
 

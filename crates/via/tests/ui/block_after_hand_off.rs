@@ -1,4 +1,4 @@
-//! A block that was handed off is the peer's; only a refused one comes back.
+// A block that was handed off is the peer's; only a refused one comes back.
 
 use udeck_via::{Block, Vi};
 

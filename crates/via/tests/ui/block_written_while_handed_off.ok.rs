@@ -1,4 +1,4 @@
-//! No slice of a block outlasts its hand-off: the peer reads that very memory.
+// No slice of a block outlasts its hand-off: the peer reads that very memory.
 
 use udeck_via::{Block, Vi};
 

@@ -1,4 +1,4 @@
-//! The bytes of a received message can be read as long as the completion that gave it back exists.
+// The bytes of a received message can be read as long as the completion that gave it back exists.
 
 use udeck_via::Completion;
 

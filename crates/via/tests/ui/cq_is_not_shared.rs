@@ -1,4 +1,4 @@
-//! A completion queue may move to another thread, and is not shared.
+// A completion queue may move to another thread, and is not shared.
 
 use udeck_via::Cq;
 

@@ -1,4 +1,4 @@
-//! A completion queue is polled by one thread; other threads have handles, to wake it.
+// A completion queue is polled by one thread; other threads have handles, to wake it.
 
 use std::thread;
 use udeck_via::{Cq, Deadline};

@@ -1,4 +1,4 @@
-//! A posted descriptor is the NIC's; its completion gives it back.
+// A posted descriptor is the NIC's; its completion gives it back.
 
 use udeck_via::{Descriptor, Vi};
 

@@ -1,4 +1,4 @@
-//! A device in front of another one makes the VI layer's promises itself: safe code cannot.
+// A device in front of another one makes the VI layer's promises itself: safe code cannot.
 
 use udeck_via::{Nic, NicAttributes};
 

@@ -1,4 +1,4 @@
-//! Only the VI layer tells a device which memory peers may write: it knows whether there is a slice of that memory.
+// Only the VI layer tells a device which memory peers may write: it knows whether there is a slice of that memory.
 
 use udeck_via::{MemHandle, Nic, Ptag};
 

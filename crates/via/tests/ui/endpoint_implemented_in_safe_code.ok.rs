@@ -1,4 +1,4 @@
-//! The VI layer gives memory back when an endpoint says so: the implementer promises that it is true.
+// The VI layer gives memory back when an endpoint says so: the implementer promises that it is true.
 
 use udeck_via::mem::{Block, RemoteBuffer};
 use udeck_via::transport::{Arrival, TransferStatus, PostedBuffer, Owner, ViEndpoint, Refused};

@@ -1,4 +1,4 @@
-//! A listener's handler runs on the transport's thread: it holds nothing that is bound to ours.
+// A listener's handler runs on the transport's thread: it holds nothing that is bound to ours.
 
 use udeck_via::{Listener, Nic, Result};
 

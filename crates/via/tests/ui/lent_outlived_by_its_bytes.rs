@@ -1,4 +1,4 @@
-//! Lent bytes can be read until the loan is dropped, which gives the memory back.
+// Lent bytes can be read until the loan is dropped, which gives the memory back.
 
 use udeck_via::Lent;
 

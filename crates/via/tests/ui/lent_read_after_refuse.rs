@@ -1,4 +1,4 @@
-//! A refused loan is over.
+// A refused loan is over.
 
 use udeck_via::Lent;
 

@@ -1,4 +1,4 @@
-//! No slice of a region outlasts its posting.
+// No slice of a region outlasts its posting.
 
 use udeck_via::{Descriptor, Region, Vi};
 

@@ -1,4 +1,4 @@
-//! No slice of a region outlasts its posting: nobody writes what is being sent.
+// No slice of a region outlasts its posting: nobody writes what is being sent.
 
 use udeck_via::{Descriptor, Region, Vi};
 

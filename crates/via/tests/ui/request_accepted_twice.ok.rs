@@ -1,4 +1,4 @@
-//! A request is answered once.
+// A request is answered once.
 
 use udeck_via::{CqHandle, Request, Vi};
 

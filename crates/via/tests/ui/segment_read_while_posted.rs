@@ -1,4 +1,4 @@
-//! No slice of a descriptor's segment outlasts its posting.
+// No slice of a descriptor's segment outlasts its posting.
 
 use udeck_via::{Descriptor, Vi};
 

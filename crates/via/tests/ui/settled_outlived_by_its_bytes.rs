@@ -1,4 +1,4 @@
-//! Bytes that peers have written can be read as long as their owner exists.
+// Bytes that peers have written can be read as long as their owner exists.
 
 use udeck_via::Settled;
 

@@ -1,4 +1,4 @@
-//! A VI may move to another thread, and is not shared.
+// A VI may move to another thread, and is not shared.
 
 use udeck_via::Vi;
 

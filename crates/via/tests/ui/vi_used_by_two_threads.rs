@@ -1,4 +1,4 @@
-//! A VI belongs to one thread at a time.
+// A VI belongs to one thread at a time.
 
 use std::thread;
 use udeck_via::Vi;

@@ -1,4 +1,4 @@
-//! A revoked window is no window any more.
+// A revoked window is no window any more.
 
 use udeck_via::{Deadline, Window};
 

@@ -1,4 +1,4 @@
-//! Peers may be writing a window at any moment: it is copied out of, never referred to.
+// Peers may be writing a window at any moment: it is copied out of, never referred to.
 
 use udeck_via::Window;
 
