@@ -7,12 +7,16 @@ use rustix::{
 };
 use std::{
     cell::Cell,
-    collections::HashMap,
+    collections::VecDeque,
     fmt, fs, io,
     io::{BufRead, BufReader},
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    process::{self, Command, Stdio},
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -116,7 +120,7 @@ impl Cargo {
 }
 
 /// Runs until the command ends or the limit is reached; `each_line` gets its standard output and error. `Ok(None)` is
-/// success, `Ok(Some(reason))` says how it failed.
+/// success, `Ok(Some(reason))` says how it failed. If somebody kills the command, or at the limit, its descendants are killed.
 pub fn run(
     mut command: Command,
     limit: Duration,
@@ -133,38 +137,76 @@ pub fn run(
     // written.
     let (reader, writer) = io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mark = Mark::new();
+    command.env(&mark.0, "1");
     let mut child = command.spawn()?;
     // The command holds the pipe's writing end: while it does, the reader never sees the end of the pipe.
     drop(command);
 
-    let ended = pass_on(&lines_of(reader), deadline, &mut each_line);
-    if !ended {
-        kill_tree(child.id());
+    let mut quote = Quote::default();
+    let in_time = pass_on(&lines_of(reader), child.id(), deadline, &mut |line| {
+        quote.push(line);
+        each_line(line);
+    });
+    if !in_time {
+        mark.kill();
     }
     PROCESSOR_TIME.set(PROCESSOR_TIME.get() + time_of_ended(child.id()));
     let status = child.wait()?;
-    Ok(match (ended, status.success()) {
+    if status.signal().is_some() {
+        mark.kill();
+    }
+    Ok(match (in_time, status.success()) {
         (false, _) => Some(format!("killed: it ran longer than {}", shown(limit))),
-        (true, false) => Some(status.to_string()),
+        (true, false) => Some(format!("{status}{quote}")),
         (true, true) => None,
     })
 }
 
-/// Runs a command. Shows an output line, indented, if `worth` accepts it; the last lines are in the error.
+/// Lines of a command's output that tell why it failed: the first error, and the last lines.
+#[derive(Default)]
+struct Quote {
+    error: Option<String>,
+    last: VecDeque<String>,
+}
+
+impl Quote {
+    /// Number of last lines.
+    const LAST: usize = 3;
+
+    fn push(&mut self, line: &str) {
+        if line.trim().is_empty() {
+            return;
+        }
+        self.last.push_back(line.trim_end().to_owned());
+        if self.last.len() > Self::LAST
+            && let Some(line) = self.last.pop_front()
+            && line.starts_with("error")
+        {
+            self.error.get_or_insert(line);
+        }
+    }
+}
+
+/// Formats the lines to stand after the way in which the command ended.
+impl fmt::Display for Quote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<&str> = self.error.iter().chain(&self.last).map(String::as_str).collect();
+        if lines.is_empty() { Ok(()) } else { write!(f, ": {}", lines.join(" / ")) }
+    }
+}
+
+/// Runs a command. Shows an output line, indented, if `worth` accepts it.
 pub fn run_quoted(command: Command, limit: Duration, worth: impl Fn(&str) -> bool) -> Result<(), String> {
     let shown = command.get_program().to_string_lossy().into_owned();
-    let mut lines = Vec::new();
     let ended = run(command, limit, |line| {
         if worth(line) {
             say!("    {line}");
         }
-        lines.push(line.to_owned());
     });
     match ended {
         Ok(None) => Ok(()),
-        Ok(Some(how)) => {
-            Err(format!("{shown}: {how}: {}", lines[lines.len().saturating_sub(3)..].join(" / ")))
-        }
+        Ok(Some(how)) => Err(format!("{shown}: {how}")),
         Err(error) => Err(format!("{shown}: {error}")),
     }
 }
@@ -210,68 +252,92 @@ fn lines_of(pipe: io::PipeReader) -> Receiver<String> {
     receiver
 }
 
-/// Passes lines on until the last one. `false`: the deadline came first.
-fn pass_on(lines: &Receiver<String>, deadline: Instant, each_line: &mut impl FnMut(&str)) -> bool {
+/// Interval at which [`pass_on`] looks whether the command was killed, while no line comes.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// Passes lines on until the last one, or until a signal has killed the command: its descendants may hold the pipe for long.
+/// `false`: the deadline came first.
+fn pass_on(
+    lines: &Receiver<String>,
+    command: u32,
+    deadline: Instant,
+    each_line: &mut impl FnMut(&str),
+) -> bool {
     loop {
-        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now()).min(WATCH)) {
             Ok(line) => each_line(&line),
             Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) => return false,
+            Err(RecvTimeoutError::Timeout) if was_killed(command) => return true,
+            Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return false,
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
+}
+
+/// Whether a signal has ended this child, which remains to be waited for.
+fn was_killed(child: u32) -> bool {
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    let status = pid_of(child).and_then(|pid| waitid(WaitId::Pid(pid), how).ok().flatten());
+    status.is_some_and(|status| status.killed() || status.dumped())
+}
+
+fn pid_of(process: u32) -> Option<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw)
 }
 
 /// Waits for the end of a child, and returns its processor time and that of the descendants that it waited for. The child
 /// remains to be waited for. Zero if `/proc` does not tell.
 fn time_of_ended(child: u32) -> Duration {
-    let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) else { return Duration::ZERO };
-    if waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_err() {
+    let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    if pid_of(child).and_then(|pid| waitid(WaitId::Pid(pid), how).ok()).is_none() {
         return Duration::ZERO;
     }
-    let Some(fields) = stat_fields(child) else { return Duration::ZERO };
-    // proc_pid_stat(5): utime, stime, cutime, cstime are the 14th to the 17th field, the state is the third.
-    let ticks: u64 = fields.iter().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_secs(ticks) / u32::try_from(clock_ticks_per_second()).unwrap_or(100)
+    let Ok(stat) = fs::read_to_string(format!("/proc/{child}/stat")) else { return Duration::ZERO };
+    // proc_pid_stat(5): utime, stime, cutime and cstime are the 12th to the 15th field after the name. The name stands in
+    // parentheses and may itself contain blanks and parentheses.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let ticks: f64 = fields.skip(11).take(4).filter_map(|field| field.parse::<f64>().ok()).sum();
+    Duration::from_secs_f64(ticks / clock_ticks_per_second() as f64)
 }
 
-/// Kills a process and all its descendants, but not by process group: the child stays in the terminal's group,
-/// so that Ctrl-C reaches it.
-fn kill_tree(root: u32) {
-    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
-    for (pid, parent) in processes() {
-        children.entry(parent).or_default().push(pid);
+/// Name of a variable in the environment of one command only. Descendants inherit it, and so are found also when their parents
+/// have ended. They are not in a process group of their own, because Ctrl-C has to reach them.
+struct Mark(String);
+
+impl Mark {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(format!("UDECK_XTASK_COMMAND_{}_{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed)))
     }
-    let mut doomed = vec![root];
-    let mut next = 0;
-    while let Some(pid) = doomed.get(next).copied() {
-        doomed.extend(children.remove(&pid).unwrap_or_default());
-        next += 1;
-    }
-    for pid in doomed {
-        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-            // A process that ended meanwhile needs no kill.
-            let _ = kill_process(pid, Signal::KILL);
+
+    /// Kills all processes that have the mark. Gives up after a minute.
+    fn kill(&self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // A killed process may have started another one just before.
+        while Instant::now() < deadline {
+            let marked = self.processes();
+            if marked.is_empty() {
+                return;
+            }
+            for pid in marked.into_iter().filter_map(pid_of) {
+                // A process that ended meanwhile needs no kill.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+            thread::sleep(Duration::from_millis(5));
         }
     }
-}
 
-/// Every process with its parent, read from `/proc/PID/stat`.
-fn processes() -> Vec<(u32, u32)> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid: u32| {
-        let parent = stat_fields(pid)?.get(1)?.parse().ok()?;
-        Some((pid, parent))
-    })
-    .collect()
-}
-
-/// Fields of `/proc/PID/stat` from the third on, the state. `None`: there is no such process.
-fn stat_fields(pid: u32) -> Option<Vec<String>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may itself contain blanks and parentheses.
-    let fields = stat.rsplit_once(')')?.1;
-    Some(fields.split_whitespace().map(str::to_owned).collect())
+    /// Process numbers, without zombies, whose environment is empty.
+    fn processes(&self) -> Vec<u32> {
+        let entry = format!("{}=1", self.0);
+        let has_it = |pid: &u32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|&byte| byte == 0).any(|one| one == entry.as_bytes())
+        };
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(has_it).collect()
+    }
 }
 
 #[cfg(test)]
@@ -316,24 +382,42 @@ mod tests {
         assert!(processor_time() > before);
     }
 
+    /// A shell, and a grandchild of it that holds the output. The shell prints its own process number.
+    fn shell_with_a_grandchild() -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "(sleep 1000 & wait) & echo $$; wait"]);
+        command
+    }
+
     #[test]
-    fn killing_a_tree_reaches_grandchildren() {
-        let mut shell =
-            Command::new("sh").args(["-c", "sleep 1000 & wait"]).spawn().expect("a shell and sleep");
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let sleeper = loop {
-            if let Some((pid, _)) = processes().into_iter().find(|(_, parent)| *parent == shell.id()) {
-                break pid;
-            }
-            assert!(Instant::now() < deadline, "the shell never started its child");
-            thread::sleep(Duration::from_millis(5));
+    fn descendants_of_a_command_that_somebody_kills_are_killed() {
+        let kill = |line: &str| {
+            let pid = line.trim().parse().ok().and_then(pid_of).expect("a process number");
+            kill_process(pid, Signal::KILL).expect("the shell runs");
         };
-        kill_tree(shell.id());
-        assert!(!shell.wait().unwrap().success());
-        while processes().into_iter().any(|(pid, parent)| pid == sleeper && parent == shell.id()) {
-            assert!(Instant::now() < deadline, "process {sleeper} survived");
-            thread::sleep(Duration::from_millis(5));
-        }
+        let ended = run(shell_with_a_grandchild(), Duration::from_secs(600), kill).unwrap();
+        assert!(ended.is_some_and(|how| how.starts_with("signal: 9 (SIGKILL)")));
+    }
+
+    #[test]
+    fn descendants_of_a_command_that_runs_too_long_are_killed() {
+        let mut shell = 0;
+        let ended = run(shell_with_a_grandchild(), Duration::from_secs(1), |line| {
+            shell = line.trim().parse().unwrap()
+        });
+        assert_eq!(ended.unwrap().as_deref(), Some("killed: it ran longer than 1 s"));
+        assert!(shell > 0 && !Path::new(&format!("/proc/{shell}")).exists());
+    }
+
+    #[test]
+    fn a_mark_finds_processes_whose_parents_have_ended() {
+        let mark = Mark::new();
+        let mut shell = Command::new("sh");
+        let mut shell = shell.args(["-c", "sleep 1000 & sleep 1000 &"]).env(&mark.0, "1").spawn().unwrap();
+        assert!(shell.wait().unwrap().success());
+        assert_eq!(mark.processes().len(), 2);
+        mark.kill();
+        assert!(mark.processes().is_empty());
     }
 
     #[test]
@@ -342,5 +426,9 @@ mod tests {
         command.args(["-c", "for word in a b c d; do echo $word; done; exit 3"]);
         let problem = run_quoted(command, Duration::from_secs(60), |_| false).unwrap_err();
         assert_eq!(problem, "sh: exit status: 3: b / c / d");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo error: disk full; for word in a b c d; do echo $word; done; exit 3"]);
+        let problem = run(command, Duration::from_secs(60), |_| {}).unwrap();
+        assert_eq!(problem.as_deref(), Some("exit status: 3: error: disk full / b / c / d"));
     }
 }

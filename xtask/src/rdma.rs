@@ -283,8 +283,9 @@ fn run_guests(cache: &Cache, image: &Path, chosen: &Chosen) -> Result<Vec<GuestR
         // A folder that cannot be removed does no harm.
         let _ = fs::remove_dir_all(&folder);
     }
-    let times =
-        ended.iter().map(|GuestResult { name, took, .. }| format!("{name} {:.1} s", took.as_secs_f64()));
+    let times = ended.iter().map(|GuestResult { name, took, processor_time, .. }| {
+        format!("{name} {:.0} s ({:.0} s of a processor)", took.as_secs_f64(), processor_time.as_secs_f64())
+    });
     say!("{}", times.collect::<Vec<_>>().join(", "));
     Ok(ended)
 }
