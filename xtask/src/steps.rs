@@ -9,7 +9,7 @@ mod tail;
 use crate::{
     builds::{FEATURES, RELEASE, TEST_PACKAGES},
     child::{Cargo, DRIVER},
-    rdma, soak,
+    counts, rdma, soak,
     workspace::Workspace,
 };
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ pub enum Beside {
     Nothing,
     /// Any step whose `beside` is not `Nothing`.
     Others,
-    /// Those, once the step [`RELEASE_BUILD`] has ended, if it is in the run.
+    /// The same steps, but only after the step [`RELEASE_BUILD`], if the run has it.
     AfterRelease,
 }
 
@@ -69,7 +69,7 @@ pub enum Work {
     /// The checks in `packaging`, in this process.
     Packaging,
     /// The comparison in `counts`.
-    Counts,
+    Counts(counts::Extent),
     /// The guests of `rdma`, or those of its long tail.
     Rdma(rdma::Chosen),
 }
@@ -117,9 +117,12 @@ fn checks(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let rdma =
         step("rdma", about, Work::Rdma(rdma::Chosen::step())).beside(Beside::AfterRelease).by_program();
     let about = "no fast path needs 5 % more instructions than recorded; skipped without valgrind";
-    let counts = step("counts", about, Work::Counts).beside(Beside::AfterRelease);
+    let counts = step("counts", about, Work::Counts(counts::Extent::Released)).beside(Beside::AfterRelease);
     let c = c_programs(tests(), workspace);
-    let dat = dat_programs(tests(), workspace);
+    let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
+    let words = format!("-- --skip {}", tail::DAT_VALGRIND);
+    let dat =
+        step("dat", about, Work::Commands(over_dat(tests(), &words, workspace))).beside(Beside::AfterRelease);
     let python = python(beside_jobs(tests(), workspace));
     steps.extend([rdma, jobs, hosts, python, kill, engines, c, counts, dat, fabric, soak, page]);
     steps
@@ -183,8 +186,7 @@ fn in_process_tests(tests: &dyn Fn() -> Cargo, workspace: &Workspace, fail_fast:
     let unit = |filter| tests().args(&units(workspace)).args(filter);
     let doc_tests = tests().args("--doc");
     let doc = Cargo::new("doc --workspace --no-deps").add_flags("RUSTDOCFLAGS", "-D warnings");
-    // Dependencies of the pairs are built separately, and nobody debugs them.
-    let ui = tests().args("--config env.CARGO_PROFILE_DEV_DEBUG=\"0\" --test ui -- compile_fail");
+    let ui = tests().args("--test ui -- compile_fail");
     let suite = programs_of(workspace, |package| package == "udeck-conformance");
     let conformance = tests()
         .args(&suite)
@@ -315,16 +317,14 @@ fn installed(tests: Cargo, built: &str, workspace: &Workspace) -> [(Role, Cargo)
     [(Role::Prepare, install), (Role::SomeTests, tests.env("UDECK_INSTALLED", prefix))]
 }
 
-/// Tests of uDAPL programs, through Debian's registry.
-fn dat_programs(tests: Cargo, workspace: &Workspace) -> Step {
+/// Tests of uDAPL programs, through Debian's registry. The `words` choose among them.
+fn over_dat(tests: Cargo, words: &str, workspace: &Workspace) -> Vec<(Role, Cargo)> {
     let programs = workspace.target.join("release");
     let library = programs.join("libudeck_dat.so").display().to_string();
-    let run = beside_jobs(tests.args("--test dat"), workspace)
+    let run = beside_jobs(tests.args("--test dat").args(words), workspace)
         .env("DECK_BIN_DIR", programs.display().to_string())
         .env("UDECK_DAT_LIBRARY", &library);
-    let about = "dapltest, dtest and others of Debian's dapl2-utils, and programs of ours, over uDAPL; skipped without them";
-    let commands = vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)];
-    step("dat", about, Work::Commands(commands)).beside(Beside::AfterRelease)
+    vec![(Role::Prepare, Cargo::new(RELEASE)), (Role::SomeTests, run)]
 }
 
 /// Tests of the Python package, by its wheel.
@@ -367,7 +367,7 @@ mod tests {
     fn commands(step: &Step) -> Vec<String> {
         match &step.work {
             Work::Commands(commands) => commands.iter().map(|(_, cargo)| cargo.to_string()).collect(),
-            Work::Arrows | Work::Book | Work::Packaging | Work::Counts | Work::Rdma(_) => Vec::new(),
+            Work::Arrows | Work::Book | Work::Packaging | Work::Counts(_) | Work::Rdma(_) => Vec::new(),
         }
     }
 

@@ -251,7 +251,7 @@ fn run_step(step: &Step, workspace: &Workspace, limit: Duration) -> Outcome {
         Work::Arrows => check_arrows(workspace, &mut outcome),
         Work::Book => outcome.compared(book::check(workspace, limit)),
         Work::Packaging => outcome.compared(packaging::check(workspace, limit)),
-        Work::Counts => outcome.compared(counts::check(workspace, limit)),
+        Work::Counts(extent) => outcome.compared(counts::check(workspace, *extent, limit)),
         Work::Rdma(chosen) => outcome.guests(rdma::check(workspace, chosen, limit)),
         Work::Commands(commands) => {
             for (role, cargo) in commands {

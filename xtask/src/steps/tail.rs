@@ -2,8 +2,10 @@
 //!
 //! Each step here repeats one of [`super::checks`] at another scale. The smaller check nearly always finds the same defects.
 
-use super::{Beside, Role, Step, Work, over_release, papers, programs_of, soak_of, step, tests};
-use crate::{rdma, workspace::Workspace};
+use super::{
+    Beside, Role, Step, Work, beside_jobs, over_dat, over_release, papers, programs_of, soak_of, step, tests,
+};
+use crate::{counts, rdma, workspace::Workspace};
 
 /// Variants of a transport's set-up that differ from another one in one setting, by the fabric's name in the conformance
 /// suite.
@@ -25,6 +27,12 @@ pub const SEQUENCES: (&str, &str) = ("DECK_RANDOM_SEQUENCES", "10000");
 /// Variable and value for kills at up to seven passages of a point, instead of the first and the last.
 pub const PASSAGES: (&str, &str) = ("UDECK_KILLS", "all");
 
+/// Variable and value for all jobs of Python under valgrind, instead of one.
+pub const VALGRIND: (&str, &str) = ("UDECK_VALGRIND", "all");
+
+/// Part of the names of uDAPL's programs under valgrind over TCP. Over shared memory, the step `dat` runs them as well.
+pub const DAT_VALGRIND: &str = "valgrind::tcp";
+
 /// Arguments that leave the variants out of the suite.
 pub fn without_variants() -> String {
     VARIANTS.map(|variant| format!("--skip {variant}::")).join(" ")
@@ -40,6 +48,9 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let histories = tests().args("--lib -- --nocapture sequences::").env("PROPTEST_CASES", "100000");
     let kill =
         over_release(tests().args("--test kill -- --test-threads 6").env(PASSAGES.0, PASSAGES.1), workspace);
+    let mut valgrind = over_dat(tests(), &format!("-- {DAT_VALGRIND}"), workspace);
+    let python = beside_jobs(tests().args("--test python -- test_memory"), workspace);
+    valgrind.push((Role::Tests, python.env(VALGRIND.0, VALGRIND.1)));
     vec![
         step("variants", "the suite over each transport's other settings", one(Role::SomeTests, variants))
             .beside(Beside::Others)
@@ -63,6 +74,10 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
         )
         .beside(Beside::AfterRelease)
         .by_program(),
+        step("valgrind", "programs of uDAPL and of Python under valgrind, in more jobs", Work::Commands(valgrind))
+            .beside(Beside::AfterRelease),
+        step("waited", "instructions of a retrieve that waits, in a build of its own", Work::Counts(counts::Extent::All))
+            .beside(Beside::AfterRelease),
         step("soak-hour", "an hour of random jobs under random faults", soak_of(60, workspace))
             .beside(Beside::Others),
     ]
