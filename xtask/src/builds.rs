@@ -11,5 +11,5 @@ pub const TEST_PACKAGES: &str =
 
 /// Release build of everything that users get and that the jobs run. All steps that need it share one build, as the tests do:
 /// commands choose targets by name in the whole workspace. If they chose packages, third-party packages would have other
-/// features, and each step would build nearly everything again.
-pub const RELEASE: &str = "build --release --workspace --lib --bins --examples";
+/// features, and each step would build nearly everything again. Nobody gets xtask.
+pub const RELEASE: &str = "build --release --workspace --exclude xtask --lib --bins --examples";

@@ -47,7 +47,8 @@ pub fn build() -> Cargo {
 }
 
 /// Arguments that build the same programs, and no others, for a sanitizer.
-const SANITIZED: &str = "build -p deckrun -p udeck-jobs -p udeck-mock-verbs";
+const SANITIZED: &str =
+    "build -p deckrun -p udeck-jobs -p udeck-mock-verbs --features udeck-jobs/fault,udeck-jobs/access-trace";
 
 /// Upper bound for the last run: the driver examines and ends a run that hangs.
 const LAST_RUN: Duration = Duration::from_secs(600);
