@@ -72,7 +72,7 @@ impl Verdict {
 
 /// Checks that the quick run leaves out, and the command that runs them.
 pub const CHECKS: &str = "lints, misuse that must not compile, loom, random jobs, kills at every point, hosts, launchers, verbs, uDAPL, \
-    Python, pages, counts: `cargo xtask test --all` runs them, in half an hour or more (`--list` says what that is)";
+    Python, pages, counts: `cargo xtask test --all` runs them, in half an hour (`--list` says what that is)";
 /// Checks that `--all` leaves out, and the command that runs them.
 pub const TAIL: &str =
     "what only a night has time for: `cargo xtask test --nightly` (`--list` says what that is)";

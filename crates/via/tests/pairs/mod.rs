@@ -13,7 +13,7 @@ use std::path::Path;
 /// they compile with this one: to build each as a program takes twice the time of all tests.
 macro_rules! pairs {
     ($($name:ident,)*) => {
-        #[allow(warnings, unsafe_code, reason = "these programs are small, and nobody runs them")]
+        #[allow(warnings, unsafe_code, clippy::undocumented_unsafe_blocks, reason = "nobody runs these programs")]
         mod ok {
             $(
                 mod $name {
