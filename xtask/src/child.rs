@@ -252,7 +252,7 @@ fn lines_of(pipe: io::PipeReader) -> Receiver<String> {
     receiver
 }
 
-/// Interval at which [`pass_on`] looks whether the command was killed, while no line comes.
+/// Interval at which [`pass_on`] looks whether the command was killed.
 const WATCH: Duration = Duration::from_secs(1);
 
 /// Passes lines on until the last one, or until a signal has killed the command: its descendants may hold the pipe for long.
@@ -263,12 +263,21 @@ fn pass_on(
     deadline: Instant,
     each_line: &mut impl FnMut(&str),
 ) -> bool {
+    let mut look = Instant::now() + WATCH;
     loop {
-        match lines.recv_timeout(deadline.saturating_duration_since(Instant::now()).min(WATCH)) {
+        let now = Instant::now();
+        if now >= deadline {
+            return false;
+        }
+        if now >= look {
+            if was_killed(command) {
+                return true;
+            }
+            look = now + WATCH;
+        }
+        match lines.recv_timeout(deadline.min(look) - now) {
             Ok(line) => each_line(&line),
             Err(RecvTimeoutError::Disconnected) => return true,
-            Err(RecvTimeoutError::Timeout) if was_killed(command) => return true,
-            Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return false,
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
@@ -382,31 +391,40 @@ mod tests {
         assert!(processor_time() > before);
     }
 
-    /// A shell, and a grandchild of it that holds the output. The shell prints its own process number.
+    /// A shell, and a grandchild of it that holds the output. The shell prints its own process number and the grandchild's.
     fn shell_with_a_grandchild() -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", "(sleep 1000 & wait) & echo $$; wait"]);
+        command.args(["-c", "(sleep 1000 & echo $$ $!; wait) & wait"]);
         command
+    }
+
+    fn pids(line: &str) -> Vec<u32> {
+        line.split_whitespace().map(|pid| pid.parse().expect("a process number")).collect()
+    }
+
+    /// Whether the process has ended. A zombie has no environment.
+    fn has_ended(pid: u32) -> bool {
+        fs::read(format!("/proc/{pid}/environ")).unwrap_or_default().is_empty()
     }
 
     #[test]
     fn descendants_of_a_command_that_somebody_kills_are_killed() {
+        let mut both = Vec::new();
         let kill = |line: &str| {
-            let pid = line.trim().parse().ok().and_then(pid_of).expect("a process number");
-            kill_process(pid, Signal::KILL).expect("the shell runs");
+            both = pids(line);
+            kill_process(pid_of(both[0]).expect("a process"), Signal::KILL).expect("the shell runs");
         };
         let ended = run(shell_with_a_grandchild(), Duration::from_secs(600), kill).unwrap();
         assert!(ended.is_some_and(|how| how.starts_with("signal: 9 (SIGKILL)")));
+        assert!(both.len() == 2 && both.into_iter().all(has_ended));
     }
 
     #[test]
     fn descendants_of_a_command_that_runs_too_long_are_killed() {
-        let mut shell = 0;
-        let ended = run(shell_with_a_grandchild(), Duration::from_secs(1), |line| {
-            shell = line.trim().parse().unwrap()
-        });
-        assert_eq!(ended.unwrap().as_deref(), Some("killed: it ran longer than 1 s"));
-        assert!(shell > 0 && !Path::new(&format!("/proc/{shell}")).exists());
+        let mut both = Vec::new();
+        let ended = run(shell_with_a_grandchild(), Duration::from_secs(5), |line| both = pids(line));
+        assert_eq!(ended.unwrap().as_deref(), Some("killed: it ran longer than 5 s"));
+        assert!(both.len() == 2 && both.into_iter().all(has_ended));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Makes a test per pair, in a module whose name chooses the step of `cargo xtask test`. The second programs are modules, so that
-/// they compile with this one: to build each as a program takes twice the time of all tests.
+/// Makes a test per pair, in a module whose name chooses the step of `cargo xtask test`. The twins are modules, which
+/// compile with the test program. Building each as a program doubled the time of the step.
 macro_rules! pairs {
     ($($name:ident,)*) => {
         #[allow(warnings, unsafe_code, clippy::undocumented_unsafe_blocks, reason = "nobody runs these programs")]
