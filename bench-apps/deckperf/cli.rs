@@ -11,9 +11,9 @@ use udeck_manual::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
 
-use crate::binding::BindPlace;
-use crate::plan::{Checks, Format, Plan, Test};
-use crate::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
+use crate::commands::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
+use crate::experiment::binding::BindPlace;
+use crate::experiment::plan::{Checks, Format, Plan, Test};
 
 /// Connections that a mailbox accepts from one rank in a job of two (`udeck::World::postbox`).
 const OF_ONE_RANK: u64 = 1023;

@@ -1,19 +1,34 @@
 //! The timed loops, which both ranks run in step, and the two roles (conductor and follower) around them.
 
+pub mod baseline;
+pub mod binding;
+pub mod exchange;
+pub mod handicap;
+pub mod memory;
+pub mod off_cache;
+pub mod order;
+pub mod payload;
+pub mod plan;
+pub mod rank_pair;
+pub mod rounds;
+pub mod sizes;
+pub mod turn;
+
 use std::time::{Duration, Instant};
 
 use udeck::{Buf, Error, PostError, Postbox, Protocol};
 
 use crate::{
-    baseline::{BaselineSample, Baselines},
-    exchange::{Tally, exchange},
+    experiment::{
+        baseline::{BaselineSample, Baselines},
+        exchange::{Tally, exchange},
+        handicap::Handicap,
+        order::{Batch, Order},
+        plan::Payload,
+        rank_pair::RankPair,
+        rounds::{Contender, Runner, Sample},
+    },
     failure::{PerfError, Result},
-    handicap::Handicap,
-    order::{Batch, Order},
-    payload,
-    plan::Payload,
-    rank_pair::RankPair,
-    rounds::{Contender, Runner, Sample},
 };
 
 /// Longest message, in bytes, that is posted from the program's own memory, as a program posts a value; it travels inside

@@ -3,48 +3,12 @@
 //! Without a job around it, deckperf starts itself twice. Rank 0 conducts: it schedules the batches, holds the
 //! clock and prints. Rank 1 follows its orders.
 
-mod aligned;
-mod baseline;
-mod binding;
 mod cli;
-mod clones;
-mod compare;
-mod costs;
-mod cpu;
-mod dat;
-mod data;
-mod exchange;
+mod commands;
 mod experiment;
-mod explain;
-mod export;
 mod failure;
-mod handicap;
-mod jobs;
-mod labelled;
-mod memory;
-mod noise;
-mod off_cache;
-mod order;
-mod overlap;
-mod page;
-mod payload;
-mod peers;
-mod percentiles;
-mod plan;
-mod rank_pair;
-mod registration;
-mod render;
 mod report;
-mod rounds;
-mod sizes;
 mod stats;
-mod steady;
-mod summary;
-mod table;
-mod table_report;
-mod turn;
-mod verify;
-mod vi;
 
 use std::{
     io::{self, Write},
@@ -57,15 +21,23 @@ use cli_common::{load, progress};
 use udeck::World;
 
 use crate::{
-    baseline::Baselines,
-    binding::{BindPlace, Cpus},
     cli::{Cli, Task},
-    experiment::{Conductor, follow},
+    commands::{
+        clones, compare, costs, cpu, dat, explain, jobs, overlap, page, peers, percentiles, registration,
+        verify, vi,
+    },
+    experiment::{
+        Conductor,
+        baseline::Baselines,
+        binding::{self, BindPlace, Cpus},
+        follow,
+        off_cache::{Extent, Rotation},
+        order::Order,
+        plan::{self, Checks, Plan},
+        rank_pair::RankPair,
+        rounds,
+    },
     failure::{PerfError, Result},
-    off_cache::{Extent, Rotation},
-    order::Order,
-    plan::{Checks, Plan},
-    rank_pair::RankPair,
     report::Report,
 };
 use cli_common::machine::Machine;

@@ -1,12 +1,23 @@
 //! A run, ready to be written in any format.
 
+pub mod aligned;
+pub mod data;
+pub mod export;
+pub mod labelled;
+pub mod render;
+pub mod summary;
+pub mod table;
+pub mod table_report;
+
 use std::borrow::Cow;
 
 use crate::{
-    plan::{Payload, Plan, Quantity, Test},
-    rounds::{BATCH, Contend, Results, Series},
+    experiment::{
+        plan::{Payload, Plan, Quantity, Test},
+        rounds::{BATCH, Contend, Results, Series},
+    },
+    report::summary::{Finding, findings},
     stats::{median, percentile},
-    summary::{Finding, findings},
 };
 use cli_common::machine::Machine;
 
@@ -154,12 +165,12 @@ impl Results {
 
 /// A small run for the tests of the formats.
 #[cfg(test)]
-pub fn sample(format: crate::plan::Format) -> Report {
+pub fn sample(format: crate::experiment::plan::Format) -> Report {
     use std::time::Duration;
 
     use udeck::Protocol;
 
-    use crate::rounds::{Contender, RawSeries};
+    use crate::experiment::rounds::{Contender, RawSeries};
 
     let series = |test, protocol, payload, size, figures: [f64; 3], copied| Series {
         contender: Contender { test, protocol, payload },
@@ -195,7 +206,7 @@ pub fn sample(format: crate::plan::Format) -> Report {
             },
         ],
         rounds: 3,
-        warm_up: crate::steady::WarmUp::default(),
+        warm_up: crate::stats::steady::WarmUp::default(),
         elapsed: Duration::from_millis(2500),
     };
     let plan = Plan {

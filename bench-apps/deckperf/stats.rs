@@ -1,5 +1,8 @@
 //! Order statistics over batches, which are robust against other users of the machine.
 
+pub mod noise;
+pub mod steady;
+
 use serde::Serialize;
 
 /// The median; `None` for no values.

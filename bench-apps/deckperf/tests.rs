@@ -1,6 +1,7 @@
 //! Tests of complete measurements, by ranks that are threads of a test.
 
 use super::*;
+use crate::report::{aligned, data};
 
 /// Runs a command line on two ranks that are threads of this test; returns rank 0's output, or its error.
 fn run(line: &'static str) -> String {

@@ -17,8 +17,8 @@ pub fn html(sections: &[Section], extent: &str) -> String {
     });
     let data = json!({ "runs": [{ "source": "deckfabric", "command": "papers", "date": "", "series": series.collect::<Vec<_>>() }] });
     let style = [
-        include_str!("../../deckperf/page/vendor/uPlot.min.css"),
-        include_str!("../../deckperf/page/page.css"),
+        include_str!("../../deckperf/commands/page/vendor/uPlot.min.css"),
+        include_str!("../../deckperf/commands/page/page.css"),
     ];
     let subtitle =
         format!("µDECK {}, {extent}; the same figures on every machine", env!("CARGO_PKG_VERSION"));
@@ -28,8 +28,8 @@ pub fn html(sections: &[Section], extent: &str) -> String {
         ("sections", bodies),
         ("charts", script_json(&json!(charts).to_string())),
         ("data", script_json(&data.to_string())),
-        ("uplot", include_str!("../../deckperf/page/vendor/uPlot.iife.min.js").into()),
-        ("script", include_str!("../../deckperf/page/page.js").into()),
+        ("uplot", include_str!("../../deckperf/commands/page/vendor/uPlot.iife.min.js").into()),
+        ("script", include_str!("../../deckperf/commands/page/page.js").into()),
     ];
     let mut pieces = include_str!("page.html").split("{{");
     let mut page = pieces.next().unwrap_or_default().to_owned();

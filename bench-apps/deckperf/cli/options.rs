@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use udeck::Protocol;
 
-use crate::binding::BindPlace;
-use crate::plan::{Format, PROTOCOLS};
-use crate::{peers, sizes};
+use crate::experiment::binding::BindPlace;
+use crate::experiment::plan::{Format, PROTOCOLS};
+use crate::{commands::peers, experiment::sizes};
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct Memory {

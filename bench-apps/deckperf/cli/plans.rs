@@ -6,8 +6,11 @@ use udeck::Protocol;
 
 use super::options::{Layer, Memory, Options, PayloadChoice};
 use super::{Task, conflict};
-use crate::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
-use crate::{clones, costs, cpu, dat, jobs, overlap, page, peers, registration, sizes, vi};
+use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
+use crate::{
+    commands::{clones, costs, cpu, dat, jobs, overlap, page, peers, registration, vi},
+    experiment::sizes,
+};
 
 impl Options {
     pub(super) fn measurement(self, tests: Vec<Test>, overview: bool) -> Result<Task, clap::Error> {

@@ -3,8 +3,8 @@ use std::time::Duration;
 use udeck::Protocol;
 
 use super::*;
-use crate::plan::{PROTOCOLS, Payload};
-use crate::sizes;
+use crate::experiment::plan::{PROTOCOLS, Payload};
+use crate::experiment::sizes;
 
 fn task(line: &str) -> Task {
     Cli::try_parse_from(line.split(' ')).expect(line).task().expect(line)

@@ -1,0 +1,133 @@
+//! `deckperf cpu`: processor time that messages cost at both ends, over bare sockets, µDECK over each transport, and MPI.
+//!
+//! ```text
+//!   conductor (this process) ── Unix socket per contender, of two processes on a core each
+//!     "cpu …"  → both sides:    ours: deckperf cpu-rank                    cpu/mailboxes.rs
+//!     user, system, messages    bare sockets: deckperf cpu-rank --sockets  cpu/sockets.rs
+//!                               each MPI: peers/peer.c                     peers/cpu.h
+//! ```
+//!
+//! The jobs are started and conducted like those of `deckperf peers` (`../peers/job.rs`, `mpi.rs`, `library.rs`). All jobs live
+//! from the beginning to the end, and all but one of them are blocked at any time; each runs one batch in each round
+//! (`schedule.rs`). The figures follow measurements of 2004 for uDAPL beside sockets: messages per second, and processor time for
+//! a message and for a megabit, by message size and number of buffers.
+
+mod contenders;
+mod cost;
+mod mailboxes;
+mod order;
+mod report;
+mod schedule;
+mod sockets;
+mod usage;
+
+use std::{env, path::PathBuf, time::Duration};
+
+use clap::ValueEnum;
+
+use self::{contenders::Contenders, report::CpuReport, usage::Accounting};
+pub use self::{mailboxes::serve, sockets::serve as serve_sockets};
+use crate::{
+    commands::peers::scratch::Scratch,
+    experiment::plan::{Format, Payload},
+    failure::{PerfError, Result},
+};
+use cli_common::machine::Machine;
+
+/// Default message sizes, in bytes.
+pub const SIZES: [usize; 5] = [100, 500, 4_000, 16_000, 64_000];
+/// Default numbers of messages under way.
+pub const DEPTHS: [u64; 2] = [2, 64];
+/// Default rate of the paced messages, per second.
+pub const RATE: u64 = 1000;
+/// Default time for the rounds, in seconds; starting the jobs comes on top.
+pub const SECONDS: u64 = 45;
+
+/// Plan of `deckperf cpu`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuPlan {
+    /// Message sizes, ascending, in bytes.
+    pub sizes: Vec<usize>,
+    /// Numbers of messages under way, in the order of the tables.
+    pub depths: Vec<u64>,
+    /// Rate of the paced messages, per second; 0: none are measured.
+    pub rate: u64,
+    /// Payload mode of the messages.
+    pub payload: Payload,
+    /// Kinds of contenders.
+    pub kinds: Vec<Kind>,
+    /// Windows in a batch; `None`: calibrated.
+    pub iterations: Option<u64>,
+    /// Time for the rounds and what precedes them.
+    pub time: Duration,
+    /// Format of the report.
+    pub format: Format,
+    /// Folder of MPIs that are measured beside the installed ones.
+    pub folder: Option<PathBuf>,
+}
+
+/// Kinds of contenders, in the order of the rows.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bare UDP sockets
+    UdpSockets,
+    /// A bare TCP connection
+    TcpSockets,
+    /// µDECK over shared memory
+    Shm,
+    /// µDECK over TCP
+    Tcp,
+    /// µDECK over UDP
+    Udp,
+    /// µDECK over an RDMA device
+    Verbs,
+    /// MPICH and Open MPI, over shared memory and over TCP
+    Mpi,
+}
+
+/// All kinds.
+pub const KINDS: [Kind; 7] =
+    [Kind::UdpSockets, Kind::TcpSockets, Kind::Shm, Kind::Tcp, Kind::Udp, Kind::Verbs, Kind::Mpi];
+
+impl Kind {
+    /// Transport of µDECK's kinds; `None` for the others.
+    pub fn transport(self) -> Option<&'static str> {
+        match self {
+            Kind::Shm => Some("shm"),
+            Kind::Tcp => Some("tcp"),
+            Kind::Udp => Some("udp"),
+            Kind::Verbs => Some("verbs"),
+            Kind::UdpSockets | Kind::TcpSockets | Kind::Mpi => None,
+        }
+    }
+}
+
+/// Starts all jobs, measures, ends the jobs, and returns the text to print.
+///
+/// # Errors
+/// This process cannot conduct, or µDECK or bare sockets failed. An MPI that fails is named in the report.
+pub fn measure(plan: &CpuPlan) -> Result<String> {
+    // deckrun sets this variable in each rank.
+    if env::var_os("DECK_RANK").is_some() {
+        return Err(PerfError::IsRank("cpu"));
+    }
+    let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
+        return Err(PerfError::OneProcessor("cpu"));
+    };
+    udeck::sys::restrict_to_cpus(&[first, second])
+        .map_err(PerfError::system("restricting this process to two processors"))?;
+    let accounting =
+        Accounting::probe().map_err(PerfError::system("looking how processor time is divided"))?;
+
+    let scratch = Scratch::new().map_err(PerfError::system("making a folder for temporary files"))?;
+    let mut field = Contenders::start_all(scratch.path(), plan)?;
+    let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "measuring");
+    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let outcome = schedule::measure(plan, &mut field, passed)?;
+    bar.finish_and_clear();
+
+    let pinning = format!("sender on core {first}, receiver on core {second}");
+    let machine = Machine::describe(pinning, "each contender's own".to_owned());
+    let Contenders { rows, notes, .. } = field;
+    Ok(CpuReport { machine, plan: plan.clone(), accounting, rows, notes, outcome }.render())
+}

@@ -1,0 +1,331 @@
+//! The schedule of `deckperf cpu`: every contender runs a batch in each round; those of one size and depth run one after
+//! the other.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    CpuPlan,
+    contenders::Row,
+    order::{CpuAnswer, CpuOrder, Waiting},
+    usage::Usage,
+};
+use crate::{
+    experiment::rounds::rotation,
+    failure::{PerfError, Result},
+};
+
+/// Load that contenders have in common when they are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Messages under way; for a paced load, messages in a batch.
+    pub depth: u64,
+    /// Messages per second; 0: as many as possible.
+    pub rate: u64,
+}
+
+/// One contender under one load.
+#[derive(Clone, Debug)]
+pub struct CpuSeries {
+    /// Index of the contender's row.
+    pub row: usize,
+    /// How the contender waits.
+    pub waiting: Waiting,
+    /// Load of the contender.
+    pub load: Load,
+    /// Windows in a batch.
+    pub iterations: u64,
+    /// Samples, one per round.
+    pub samples: Vec<CpuSample>,
+}
+
+/// Result of a batch at both sides.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CpuSample {
+    /// Usage of rank 0.
+    pub sender: Usage,
+    /// Usage of rank 1.
+    pub receiver: Usage,
+    /// Messages that arrived.
+    pub messages: u64,
+    /// Messages that did not arrive.
+    pub lost: u64,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug)]
+pub struct CpuOutcome {
+    /// Series, contender by contender.
+    pub series: Vec<CpuSeries>,
+    /// Completed rounds.
+    pub rounds: usize,
+    /// Time of the measurement, calibration included.
+    pub elapsed: Duration,
+    /// Contenders that failed, at what, and why.
+    pub losses: Vec<String>,
+}
+
+/// Runs batches: the jobs of this host, or a test.
+pub trait CpuRunner {
+    /// Contenders.
+    fn rows(&self) -> &[Row];
+    /// Runs one batch of this row; returns the answers of sender and receiver.
+    fn run(&mut self, row: usize, order: &CpuOrder) -> Result<[CpuAnswer; 2], String>;
+}
+
+/// Target length of a batch: some ticks of the kernel's accounting, and short enough for a minute to have many.
+pub const BATCH: Duration = Duration::from_millis(30);
+/// Length of a paced batch, which waits most of the time.
+pub const PACED_BATCH: Duration = Duration::from_millis(50);
+/// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
+const MIN_ROUNDS: usize = 5;
+const MAX_ITERATIONS: u64 = 1_000_000;
+
+/// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
+///
+/// # Errors
+/// µDECK or bare sockets failed, or messages were lost that cannot be lost. Other contenders that fail are named in the outcome.
+pub fn measure(
+    plan: &CpuPlan,
+    runner: &mut impl CpuRunner,
+    mut progress: impl FnMut(Duration),
+) -> Result<CpuOutcome> {
+    let started = Instant::now();
+    let loads = loads(plan);
+    let mut series = empty(runner.rows(), &loads);
+    let mut losses = Vec::new();
+    for index in 0..series.len() {
+        let done = calibrate(plan, runner, &mut series[index]);
+        note(runner, &mut series, index, done, &mut losses)?;
+        progress(started.elapsed());
+    }
+    let mut rounds = 0;
+    loop {
+        let round_started = Instant::now();
+        for at in rotation(rounds, loads.len()) {
+            let members: Vec<usize> = (0..series.len()).filter(|&of| series[of].load == loads[at]).collect();
+            for place in rotation(rounds, members.len()) {
+                let index = members[place];
+                let done = turn(plan, runner, &mut series[index]);
+                note(runner, &mut series, index, done, &mut losses)?;
+                progress(started.elapsed());
+            }
+        }
+        rounds += 1;
+        if started.elapsed() + round_started.elapsed() > plan.time && rounds >= MIN_ROUNDS {
+            return Ok(CpuOutcome { series, rounds, elapsed: started.elapsed(), losses });
+        }
+    }
+}
+
+/// Loads in the order of the tables; the paced ones, of the smallest and the largest size, are at the end.
+pub fn loads(plan: &CpuPlan) -> Vec<Load> {
+    let mut loads = Vec::new();
+    for &depth in &plan.depths {
+        loads.extend(plan.sizes.iter().map(|&bytes| Load { bytes, depth, rate: 0 }));
+    }
+    if plan.rate > 0 {
+        let depth = (PACED_BATCH.as_millis() as u64 * plan.rate / 1000).max(1);
+        let mut sizes = vec![plan.sizes.first(), plan.sizes.last()];
+        sizes.dedup();
+        loads.extend(sizes.into_iter().flatten().map(|&bytes| Load { bytes, depth, rate: plan.rate }));
+    }
+    loads
+}
+
+fn empty(rows: &[Row], loads: &[Load]) -> Vec<CpuSeries> {
+    let mut series = Vec::new();
+    for (number, row) in rows.iter().enumerate() {
+        for &load in loads.iter().filter(|load| (row.bytes[0]..=row.bytes[1]).contains(&load.bytes)) {
+            let of = |&waiting| CpuSeries { row: number, waiting, load, iterations: 1, samples: Vec::new() };
+            series.extend(row.waitings.iter().map(of));
+        }
+    }
+    series
+}
+
+/// Finds how many windows fill a batch. The first batch does not count, because it pays for fresh memory.
+fn calibrate(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
+    let mut lasted = |windows| Ok::<_, String>(run(plan, runner, series, windows)?.sender.wall.as_secs_f64());
+    lasted(1)?;
+    let fixed = if series.load.rate > 0 { Some(1) } else { plan.iterations };
+    if let Some(fixed) = fixed {
+        series.iterations = fixed;
+        return Ok(());
+    }
+    let mut tried = 1;
+    loop {
+        // A float cast saturates, so a clock that did not move asks for the maximum.
+        let fitting = (tried as f64 * BATCH.as_secs_f64() / lasted(tried)?) as u64;
+        // A run of a tenth of a batch is long enough to know the length.
+        if fitting <= 10 * tried || tried == MAX_ITERATIONS {
+            series.iterations = fitting.clamp(1, MAX_ITERATIONS);
+            return Ok(());
+        }
+        tried = (fitting / 5).clamp(tried + 1, 100 * tried).min(MAX_ITERATIONS);
+    }
+}
+
+fn turn(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
+    let sample = run(plan, runner, series, series.iterations)?;
+    series.samples.push(sample);
+    Ok(())
+}
+
+fn run(
+    plan: &CpuPlan,
+    runner: &mut impl CpuRunner,
+    series: &CpuSeries,
+    iterations: u64,
+) -> Result<CpuSample, String> {
+    let way = runner.rows()[series.row].way;
+    let &CpuSeries { waiting, load: Load { bytes, depth, rate }, .. } = series;
+    let payload = plan.payload;
+    let warm_up = (iterations / 10).max(1);
+    let order = CpuOrder { payload, bytes, warm_up, iterations, depth, rate, waiting, way };
+    let [sent, received] = runner.run(series.row, &order)?;
+    if sent.messages != order.messages() || received.messages + sent.lost != sent.messages {
+        let (of, came, lost) = (order.messages(), received.messages, sent.lost);
+        return Err(format!("{came} of {of} messages came, and {lost} were lost, at `{order}`"));
+    }
+    let (sender, receiver) = (sent.usage, received.usage);
+    Ok(CpuSample { sender, receiver, messages: received.messages, lost: sent.lost })
+}
+
+fn note(
+    runner: &impl CpuRunner,
+    series: &mut [CpuSeries],
+    index: usize,
+    done: Result<(), String>,
+    losses: &mut Vec<String>,
+) -> Result {
+    let Err(what) = done else { return Ok(()) };
+    let number = series[index].row;
+    let row = &runner.rows()[number];
+    let who = row.name.clone();
+    if row.is_needed {
+        return Err(PerfError::Contender { who, what });
+    }
+    // A job that has failed once is of no use any more. Further failures of it are not reported.
+    if !losses.iter().any(|known| known.starts_with(&format!("{who}: "))) {
+        losses.push(format!("{who}: {what}"));
+    }
+    series.iter_mut().filter(|one| one.row == number).for_each(|one| one.samples.clear());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::cpu::{order::Way, report::sample_plan};
+
+    /// A machine on which a message takes 4 µs. The last row fails if `fails` is set; `lost` messages of a batch are lost.
+    struct Steady {
+        rows: Vec<Row>,
+        orders: Vec<(usize, CpuOrder)>,
+        fails: bool,
+        lost: u64,
+    }
+
+    impl CpuRunner for Steady {
+        fn rows(&self) -> &[Row] {
+            &self.rows
+        }
+
+        fn run(&mut self, row: usize, order: &CpuOrder) -> Result<[CpuAnswer; 2], String> {
+            self.orders.push((row, *order));
+            if self.fails && row + 1 == self.rows.len() {
+                return Err("fell over".to_owned());
+            }
+            let messages = order.messages();
+            let wall = Duration::from_micros(4 * messages);
+            let usage = Usage { wall, processor: wall, user: wall, system: Duration::ZERO };
+            let answer = |messages, lost| CpuAnswer { usage, messages, lost };
+            Ok([answer(messages, self.lost), answer(messages - 1, 0)])
+        }
+    }
+
+    fn runner() -> Steady {
+        let row = |name: &str, waitings, bytes, is_needed| Row {
+            name: name.to_owned(),
+            library: (name.to_owned(), "shm"),
+            way: Way::Send,
+            waitings,
+            bytes,
+            is_needed,
+        };
+        let rows = vec![
+            row("sockets", &[Waiting::Polling, Waiting::Blocking][..], [1, 1000], true),
+            row("absent", &[][..], [0, 1 << 20], false),
+            row("an MPI", &[Waiting::Polling][..], [0, 1 << 20], false),
+        ];
+        Steady { rows, orders: Vec::new(), fails: false, lost: 1 }
+    }
+
+    fn plan() -> CpuPlan {
+        CpuPlan {
+            sizes: vec![100, 4000],
+            depths: vec![2, 64],
+            time: Duration::from_nanos(1),
+            ..sample_plan()
+        }
+    }
+
+    #[test]
+    fn everybody_runs_in_every_round_of_what_it_can_do() {
+        let outcome = measure(&plan(), &mut runner(), |_| ()).expect("measures");
+        assert_eq!(outcome.rounds, MIN_ROUNDS);
+        assert!(outcome.series.iter().all(|series| series.samples.len() == MIN_ROUNDS));
+        let count = |row| outcome.series.iter().filter(|series| series.row == row).count();
+        // Sockets send up to 1000 bytes: one size at two depths, and paced; each with two ways of waiting.
+        assert_eq!([0, 1, 2].map(count), [2 * 3, 0, 2 * 2 + 2]);
+    }
+
+    #[test]
+    fn batches_have_their_length_and_paced_ones_their_messages() {
+        let outcome = measure(&plan(), &mut runner(), |_| ()).expect("measures");
+        for series in &outcome.series {
+            let Load { depth, rate, .. } = series.load;
+            if rate == 0 {
+                let lasts = 4 * depth * series.iterations;
+                assert!((25_000..=30_000).contains(&lasts), "{lasts} µs");
+            } else {
+                assert_eq!((series.iterations, depth), (1, 50), "1000/s for 50 ms");
+            }
+        }
+    }
+
+    #[test]
+    fn contenders_of_a_load_run_one_behind_the_other_in_changing_order() {
+        let mut runner = runner();
+        measure(&plan(), &mut runner, |_| ()).expect("measures");
+        let per_round = 2 * 3 + 2 * 2 + 2;
+        let turns = &runner.orders[runner.orders.len() - 2 * per_round..];
+        let (one, other) = turns.split_at(per_round);
+        assert_ne!(one, other);
+        for round in [one, other] {
+            let key = |(_, order): &(usize, CpuOrder)| (order.bytes, order.depth, order.rate);
+            let changes = round.windows(2).filter(|pair| key(&pair[0]) != key(&pair[1])).count();
+            assert_eq!(changes, 5, "six loads");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_done_without_ends_the_run_and_others_are_named() {
+        let mut runner = Steady { fails: true, ..runner() };
+        let outcome = measure(&plan(), &mut runner, |_| ()).expect("goes on");
+        assert_eq!(outcome.losses, ["an MPI: fell over"]);
+        assert!(outcome.series.iter().all(|series| series.samples.is_empty() == (series.row == 2)));
+        runner.rows.truncate(1);
+        let error = measure(&plan(), &mut runner, |_| ()).expect_err("sockets are needed");
+        assert_eq!(error.to_string(), "sockets: fell over");
+    }
+
+    #[test]
+    fn a_message_that_nobody_counts_is_an_error() {
+        let mut runner = Steady { lost: 0, ..runner() };
+        let error = measure(&plan(), &mut runner, |_| ()).expect_err("one is missing").to_string();
+        assert!(error.contains("1 of 2 messages came, and 0 were lost"), "{error}");
+    }
+}

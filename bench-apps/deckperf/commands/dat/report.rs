@@ -1,0 +1,259 @@
+//! Report of a measurement of uDAPL, in every format.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{
+    DatPlan,
+    contender::{APIS, Api, DatContender, TRANSFERS},
+};
+use crate::{
+    commands::vi::Transfer,
+    experiment::{
+        plan::{Format, Test},
+        rounds::Results,
+        sizes,
+    },
+    report::{
+        LATENCY, bandwidth, export,
+        labelled::{self, Labelled},
+        raw_limits, scheduling,
+        summary::Finding,
+        table,
+    },
+    stats::{Ratio, median, paired_ratio},
+};
+use cli_common::machine::Machine;
+
+/// Everything that the report shows.
+pub struct DatReport {
+    machine: Machine,
+    plan: DatPlan,
+    results: Results<DatContender>,
+    findings: Vec<Finding>,
+}
+
+impl Labelled for DatContender {
+    const LABELS: &'static [&'static str] = &["transfer", "level"];
+
+    fn test(&self) -> Test {
+        self.test
+    }
+
+    fn values(&self) -> Vec<Value> {
+        vec![self.transfer.name().into(), self.api.name().into()]
+    }
+}
+
+impl DatReport {
+    /// Makes a report, and computes its findings.
+    pub fn new(machine: Machine, plan: DatPlan, results: Results<DatContender>) -> Self {
+        let findings = findings(&plan, &results);
+        Self { machine, plan, results, findings }
+    }
+
+    /// Text in the format that was asked for, with a line break at the end.
+    pub fn render(&self) -> String {
+        match self.plan.format {
+            Format::Table => self.table(),
+            Format::Csv => labelled::csv(&self.results),
+            Format::Json => self.json(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = table::head(&self.machine, &self.method(), self.results.noise().as_ref());
+        for &test in &self.plan.tests {
+            for transfer in TRANSFERS {
+                text += &self.by_size(test, transfer);
+            }
+        }
+        text + &table::shows(&self.findings, &self.results.raws)
+    }
+
+    /// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
+    fn by_size(&self, test: Test, transfer: Transfer) -> String {
+        let mut names: Vec<String> = APIS.iter().map(|api| api.name().to_owned()).collect();
+        names.push("dat / vi".to_owned());
+        if test == Test::Latency {
+            names.push("memcpy".to_owned());
+        }
+        let what = match transfer {
+            Transfer::Send => "send/receive",
+            Transfer::RdmaWrite => "RDMA write that the target is told of",
+            Transfer::RdmaRead => "RDMA read",
+        };
+        let mut lines = vec![table::row("# Size", &names)];
+        for &size in &self.plan.sizes {
+            let figure = |&api: &Api| {
+                let series = self.results.of(DatContender { test, api, transfer }, size)?;
+                Some(series.figure()?.p50)
+            };
+            let mut cells: Vec<String> = APIS.iter().map(|api| table::cell(figure(api))).collect();
+            cells.push(table::cell(ratio(&self.results, test, transfer, size).map(|ratio| ratio.median)));
+            if test == Test::Latency {
+                cells.push(table::cell(self.results.raw(size).and_then(|raw| median(&raw.copy))));
+            }
+            lines.push(table::row(&size.to_string(), &cells));
+        }
+        table::titled(&format!("{}, {what}", table::title(test)), &lines)
+    }
+
+    fn json(&self) -> String {
+        let series = labelled::series(&self.results, self.machine.network());
+        let run = export::run("dat", &self.machine, &self.method(), series);
+        let cells = labelled::cells(&self.results);
+        export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
+    }
+
+    /// Sentences on how the figures were measured.
+    fn method(&self) -> Vec<Cow<'static, str>> {
+        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push(LATENCY.into());
+            sentences.push(
+                "that of an RDMA read is the whole time of one: from its post until its completion was taken"
+                    .into(),
+            );
+        }
+        if self.plan.tests.contains(&Test::Bandwidth) {
+            sentences.push(bandwidth(self.plan.pace.window));
+            sentences.push("of RDMA reads: such a window, until all of it is complete".into());
+        }
+        sentences.extend(
+            [
+                "dat: udeck-dat's end points on one adapter; the receiver polls by Evd::dequeue",
+                "vi: virtual interfaces, reliable delivery; the receiver polls a completion queue, and asks the VI that it names",
+                "an RDMA write goes always to the same place; the target is told of it: by an empty message behind it (dat), by its \
+                 immediate data (vi); while a rank reads, the other one polls for a message; neither side looks at the data \
+                 (`deckperf verify --layer dat` does)",
+            ]
+            .map(Cow::from),
+        );
+        sentences.push(raw_limits(&self.results));
+        sentences
+    }
+}
+
+/// Ratio of uDAPL's figures to those of the level below.
+fn ratio(results: &Results<DatContender>, test: Test, transfer: Transfer, size: usize) -> Option<Ratio> {
+    let of = |api| results.of(DatContender { test, api, transfer }, size).map(|series| &series.figures);
+    paired_ratio(of(Api::Dat)?, of(Api::Vi)?)
+}
+
+/// The ratio of each pair of columns, with its bounds.
+fn findings(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for &test in &plan.tests {
+        for transfer in TRANSFERS {
+            for &size in &plan.sizes {
+                found.extend(ratio(results, test, transfer, size).map(|ratio| Finding {
+                    what: format!("dat / vi, {}, {}, {}", test.name(), transfer.name(), sizes::show(size)),
+                    ratio,
+                }));
+            }
+        }
+    }
+    found
+}
+
+/// A small plan for tests.
+#[cfg(test)]
+pub fn plan() -> DatPlan {
+    use crate::experiment::plan::Pace;
+    DatPlan {
+        tests: vec![Test::Latency, Test::Bandwidth],
+        sizes: vec![0, 8],
+        pace: Pace { iterations: None, time: std::time::Duration::from_secs(2), window: 64 },
+        format: Format::Table,
+        pin: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+    use udeck::via::Caps;
+
+    use super::*;
+    use crate::commands::dat::contender::contenders;
+    use crate::report::data;
+
+    /// A report whose figures are all different, so that each is recognised in its place. The NIC has no RDMA reads.
+    fn sample(format: Format) -> DatReport {
+        let plan = DatPlan { format, ..plan() };
+        let mut results = contenders(&plan, Caps::RDMA_WRITE);
+        for (number, series) in results.posts.iter_mut().enumerate() {
+            series.figures = vec![number as f64 + 1.0; 3];
+        }
+        (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
+        let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
+        DatReport::new(machine, plan, results)
+    }
+
+    #[test]
+    fn the_tables_read_like_this() {
+        let text = sample(Format::Table).render();
+        let tables = &text[text.find("\n\n").expect("a head")..];
+        let expected = "
+
+# Latency (us), send/receive
+# Size           dat          vi    dat / vi      memcpy
+0               1.00        3.00        0.33           -
+8               2.00        4.00        0.50           -
+
+# Latency (us), RDMA write that the target is told of
+# Size           dat          vi    dat / vi      memcpy
+0               5.00        7.00        0.71           -
+8               6.00        8.00        0.75           -
+
+# Latency (us), RDMA read
+# Size           dat          vi    dat / vi      memcpy
+0               9.00           -           -           -
+8              10.00           -           -           -
+
+# Bandwidth (MB/s), send/receive
+# Size           dat          vi    dat / vi
+0                  -           -           -
+8              11.00       12.00        0.92
+
+# Bandwidth (MB/s), RDMA write that the target is told of
+# Size           dat          vi    dat / vi
+0                  -           -           -
+8              13.00       14.00        0.93
+
+# Bandwidth (MB/s), RDMA read
+# Size           dat          vi    dat / vi
+0                  -           -           -
+8              15.00           -           -
+";
+        assert!(tables.starts_with(expected), "{tables}");
+        assert!(tables.contains("# dat / vi, bandwidth, rdma-write, 8 "), "{tables}");
+    }
+
+    #[test]
+    fn csv_is_a_header_and_a_row_per_contender_and_size() {
+        let text = sample(Format::Csv).render();
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 15, "{text}");
+        let columns = "size,transfer,level,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+        assert_eq!(rows[0], columns);
+        assert_eq!(rows[1], "0,send,dat,latency,us,1.0000,1.0000,,,");
+        assert!(rows.contains(&"8,rdma-read,dat,bandwidth,MB/s,15.0000,15.0000,,,"), "{text}");
+        let fields = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| fields(row) == fields(columns)));
+    }
+
+    #[test]
+    fn json_holds_the_machine_and_every_figure() {
+        let text = sample(Format::Json).render();
+        let value: Value = serde_json::from_str(&text).expect("valid JSON");
+        assert_eq!((&value["command"], &value["machine"]["cpu"]), (&json!("dat"), &json!("Some CPU")));
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(15));
+        assert_eq!(value["ratios"].as_array().map(Vec::len), Some(4 + 2));
+        assert_eq!(data::Run::parse(&text).expect("the common form").series.len(), 15);
+    }
+}

@@ -1,0 +1,400 @@
+//! `deckperf incast`: many ranks send to one. Measures the rate at the receiver, the fairness between senders, and the time of a
+//! short message of one of them among the floods of the others.
+
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
+
+use udeck::{Mailbox, Postbox, Received};
+
+use super::{Control, JobsPlan, Placement, machine, sizes_or};
+use crate::{
+    commands::percentiles::{self, Singles},
+    experiment::{
+        baseline::{BaselineSample, Baselines},
+        plan::{Quantity, Test},
+        rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
+    },
+    failure::{PerfError, Result},
+    report::{
+        data, export, scheduling,
+        table_report::{Cell, Table, TableReport, names},
+    },
+};
+
+const SIZES: [usize; 3] = [SMALL, 4 << 10, 64 << 10];
+
+/// Target length of a flood: long beside a time slice of senders that share cores.
+const FLOOD: Duration = Duration::from_millis(20);
+
+/// Messages of a sender between two polls for the order to stop.
+const VISIT: usize = 16;
+
+/// Tag of a sender's last message.
+const LAST: u32 = 1;
+
+const INBOX: &str = "incast";
+const ANSWERS: &str = "incast.answers";
+
+/// Kind of a batch, in a job of this many ranks, one of which receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Incast {
+    /// All other ranks flood the receiver.
+    Flood(usize),
+    /// Rank 1 sends short messages that are answered, and the remaining ranks flood the receiver.
+    Probe(usize),
+}
+
+struct IncastOrder {
+    what: Incast,
+    size: usize,
+    shape: Shape,
+}
+
+impl Contend for Incast {
+    type Order = IncastOrder;
+
+    fn quantity(&self) -> Quantity {
+        match self {
+            Incast::Flood(_) => Quantity::Throughput,
+            Incast::Probe(_) => Quantity::Time,
+        }
+    }
+
+    fn order(&self, size: usize, shape: Shape) -> IncastOrder {
+        IncastOrder { what: *self, size, shape }
+    }
+
+    fn counted(&self, messages: u64) -> u64 {
+        match self {
+            Incast::Flood(_) => messages,
+            // The figure of a probe is the time of a round trip.
+            Incast::Probe(_) => 1,
+        }
+    }
+
+    fn batch(&self) -> Duration {
+        FLOOD
+    }
+}
+
+/// Further results of a kind of batch, beside its figures.
+struct Seen {
+    what: Incast,
+    size: usize,
+    /// Messages of a flood by sender, from rank 1 on.
+    delivered: Vec<u64>,
+    /// Round trips of a probe.
+    singles: Singles,
+}
+
+/// Rank 0's role: it receives.
+struct Receiver<'l, 'w> {
+    control: &'l Control<'w>,
+    inbox: Mailbox<u8>,
+    answers: Postbox<u8>,
+    raw: Option<Baselines>,
+    /// Current round; `None` while batches are calibrated.
+    round: Option<usize>,
+    seen: Vec<Seen>,
+}
+
+/// Order that ends a sender's work. Other orders are the size of a flood, or the numbers of timed and of warm-up round
+/// trips; no words end a flood.
+const DONE: u64 = u64::MAX;
+
+impl Receiver<'_, '_> {
+    /// Starts the floods of these senders, and waits until they are under way.
+    fn begin(&self, senders: std::ops::Range<usize>, size: usize) -> Result {
+        let count = VISIT * senders.len();
+        senders.into_iter().try_for_each(|rank| self.control.send(rank, &[size as u64]))?;
+        for _ in 0..count {
+            self.inbox.retrieve()?;
+        }
+        Ok(())
+    }
+
+    /// Stops the floods, and receives the messages under way.
+    fn end(&self, senders: std::ops::Range<usize>) -> Result {
+        let mut left = senders.len();
+        senders.into_iter().try_for_each(|rank| self.control.send(rank, &[]))?;
+        while left > 0 {
+            left -= usize::from(self.inbox.retrieve()?.tag() == LAST);
+        }
+        Ok(())
+    }
+
+    fn flood(&self, ranks: usize, size: usize, shape: Shape) -> Result<(Duration, Vec<u64>)> {
+        self.begin(1..ranks, size)?;
+        let mut delivered = vec![0; ranks - 1];
+        for _ in 0..shape.messages * shape.warm_up {
+            self.inbox.retrieve()?;
+        }
+        let started = Instant::now();
+        for _ in 0..shape.messages * shape.iterations {
+            let message = self.inbox.retrieve()?;
+            check(&message, size)?;
+            let sender = delivered.get_mut(message.source().wrapping_sub(1));
+            *sender.ok_or_else(|| unexpected_sender(message.source()))? += 1;
+        }
+        let elapsed = started.elapsed();
+        self.end(1..ranks)?;
+        Ok((elapsed, delivered))
+    }
+
+    /// Times round trips of rank 1, whose messages are answered when they are retrieved.
+    fn probe(&self, ranks: usize, size: usize, shape: Shape) -> Result<Vec<u32>> {
+        self.begin(2..ranks, size)?;
+        self.control.send(1, &[shape.iterations, shape.warm_up])?;
+        let mut left = shape.iterations + shape.warm_up;
+        while left > 0 {
+            if self.inbox.retrieve()?.source() == 1 {
+                self.answers.post(&[][..])?;
+                left -= 1;
+            }
+        }
+        self.end(2..ranks)?;
+        let report = self.control.receive(1)?;
+        if report.len() as u64 != shape.iterations {
+            return Err(PerfError::BadReport(report.len()));
+        }
+        Ok(report.iter().map(|&nanoseconds| u32::try_from(nanoseconds).unwrap_or(u32::MAX)).collect())
+    }
+}
+
+fn check(message: &Received<u8>, size: usize) -> Result {
+    if message.len() == size {
+        return Ok(());
+    }
+    Err(PerfError::WrongLength { protocol: udeck::Protocol::Auto, wanted: size, got: message.len() })
+}
+
+fn unexpected_sender(rank: usize) -> PerfError {
+    PerfError::Internal(format!("a message came from rank {rank}, which sends nothing now"))
+}
+
+impl Runner for Receiver<'_, '_> {
+    type Contender = Incast;
+
+    fn begin_round(&mut self, number: usize) {
+        self.round = Some(number);
+    }
+
+    fn post(&mut self, order: IncastOrder) -> Result<Sample> {
+        let IncastOrder { what, size, shape } = order;
+        let (elapsed, lasted, delivered, singles) = match what {
+            Incast::Flood(ranks) => {
+                let (elapsed, delivered) = self.flood(ranks, size, shape)?;
+                (elapsed, elapsed, delivered, Vec::new())
+            }
+            Incast::Probe(ranks) => {
+                let started = Instant::now();
+                let singles = self.probe(ranks, size, shape)?;
+                let elapsed = singles.iter().map(|&single| u64::from(single)).sum();
+                (Duration::from_nanos(elapsed), started.elapsed(), Vec::new(), singles)
+            }
+        };
+        let of = |seen: &&mut Seen| (seen.what, seen.size) == (what, size);
+        if let (Some(round), Some(seen)) = (self.round, self.seen.iter_mut().find(of)) {
+            seen.delivered.iter_mut().zip(delivered).for_each(|(sum, more)| *sum += more);
+            seen.singles.add(round, &singles);
+        }
+        Ok(Sample { elapsed, lasted, copied: 0 })
+    }
+
+    fn raw(&mut self, _: usize) -> Result<Option<BaselineSample>> {
+        self.raw.as_mut().map(|raw| raw.measure(0)).transpose()
+    }
+}
+
+/// Measures as rank 0.
+pub fn measure(
+    control: &Control<'_>,
+    plan: &JobsPlan,
+    jobs: &[usize],
+    placement: &Placement,
+    progress: impl FnMut(Duration),
+) -> Result<TableReport> {
+    let world = control.world();
+    let sizes: Vec<usize> = sizes_or(plan, &SIZES).into_iter().filter(|&size| size > 0).collect();
+    let jobs: Vec<usize> = jobs.iter().copied().filter(|&ranks| ranks <= world.size()).collect();
+    let both = |&ranks: &usize| [Incast::Flood(ranks), Incast::Probe(ranks)];
+    let cells: Vec<(Incast, usize)> =
+        sizes.iter().flat_map(|&size| jobs.iter().flat_map(both).map(move |what| (what, size))).collect();
+    let seen = |&(what, size): &(Incast, usize)| {
+        let senders = if let Incast::Flood(ranks) = what { ranks - 1 } else { 0 };
+        Seen { what, size, delivered: vec![0; senders], singles: Singles::new() }
+    };
+    // The queue is empty, so that the receiver holds the floods up; otherwise the figures would show how much can wait.
+    let inbox = world.mailbox_with_queue::<u8>(INBOX, 0)?;
+    let answers = world.postbox_of::<u8>(ANSWERS, 1)?;
+    let seen = cells.iter().map(seen).collect();
+    let raw = placement.raw_limits(0);
+    let mut receiver = Receiver { control, inbox, answers, raw, round: None, seen };
+    let results = rounds::measure(plan.pace, Results::empty(&sizes, cells), &mut receiver, progress)?;
+    control.send_all(&[DONE])?;
+    let machine = machine(control, placement);
+    Ok(TableReport {
+        method: method(plan, placement, &results),
+        noise: placement.noise(&results),
+        command: "incast",
+        series: series(machine.network(), &results),
+        tables: vec![floods(&receiver.seen, &results), probes(&receiver.seen, &results)],
+        findings: Vec::new(),
+        machine,
+    })
+}
+
+/// Sends, as any rank but 0.
+pub fn follow(control: &Control<'_>) -> Result {
+    let world = control.world();
+    let outlet = world.postbox::<u8>(INBOX)?;
+    let answers = world.mailboxes::<u8>(ANSWERS)?;
+    loop {
+        let words = control.receive(0)?;
+        match words[..] {
+            [DONE] => return Ok(()),
+            [size] => flood(control, &outlet, size as usize)?,
+            [count, before] => {
+                let mut singles = Vec::with_capacity(count as usize);
+                for turn in 0..before + count {
+                    let started = Instant::now();
+                    outlet.post(&[0_u8; SMALL])?;
+                    answers.retrieve()?;
+                    if turn >= before {
+                        singles.push(started.elapsed().as_nanos() as u64);
+                    }
+                }
+                control.send(0, &singles)?;
+            }
+            _ => return Err(PerfError::BadOrder(format!("neither a flood nor round trips in {words:?}"))),
+        }
+    }
+}
+
+fn flood(control: &Control<'_>, outlet: &Postbox<u8>, size: usize) -> Result {
+    let short = [0_u8; SMALL];
+    while control.try_receive()?.is_none() {
+        for _ in 0..VISIT {
+            match short.get(..size) {
+                Some(short) => outlet.post(short)?,
+                None => outlet.post(control.world().buf_reused::<u8>(size)?)?,
+            }
+        }
+    }
+    Ok(outlet.post_tagged(&[], LAST)?)
+}
+
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> Vec<Cow<'static, str>> {
+    let mut sentences = scheduling(plan.pace.iterations, results);
+    if plan.pace.iterations.is_none()
+        && let Some(first) = sentences.first_mut()
+    {
+        *first = first.replace("1.5 ms", "20 ms").into();
+    }
+    sentences.extend([
+        "flood: all ranks but rank 0 post to one mailbox of rank 0's as fast as they are let (its queue is 0 bytes); rank 0 \
+         retrieves and counts; nobody writes or reads the data, so over shared memory, where messages are handed over, MB/s only \
+         says how many come"
+            .into(),
+        "Jain's index is 1 if all senders are served alike, and 1/n if one of n has everything; least and most are shares of what \
+         each would have if all were served alike; all over the whole run"
+            .into(),
+        format!(
+            "short message: rank 1 posts {SMALL} bytes to the same mailbox, rank 0 answers when it retrieves them, while all other \
+             ranks flood it with messages of the size; the figures are whole round trips in ns (hdrhistogram, three digits). \
+             With 2 ranks nobody floods"
+        )
+        .into(),
+        percentiles::clock_sentence(),
+    ]);
+    sentences.extend(placement.raw_sentences(results));
+    sentences
+}
+
+/// Fairness index (Jain, Chiu, Hawe 1984): 1 if all shares are equal, 1/n if one sender has everything.
+fn jain(shares: &[u64]) -> Option<f64> {
+    let sum: f64 = shares.iter().map(|&share| share as f64).sum();
+    let squares: f64 = shares.iter().map(|&share| (share as f64).powi(2)).sum();
+    (squares > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+/// The smallest and the largest share, as multiples of the mean.
+fn extremes(shares: &[u64]) -> Option<[f64; 2]> {
+    let mean = shares.iter().sum::<u64>() as f64 / shares.len() as f64;
+    let [least, most] = [*shares.iter().min()?, *shares.iter().max()?];
+    (mean > 0.0).then(|| [least as f64 / mean, most as f64 / mean])
+}
+
+fn floods(seen: &[Seen], results: &Results<Incast>) -> Table {
+    let row = |seen: &Seen| {
+        let Incast::Flood(ranks) = seen.what else { return None };
+        let figure = results.of(seen.what, seen.size)?.figure();
+        let rate = figure.map(|figure| figure.p50);
+        let extremes = extremes(&seen.delivered);
+        Some(vec![
+            Cell::Count(seen.size as u64),
+            Cell::Count(ranks as u64 - 1),
+            Cell::Figure(rate),
+            Cell::Figure(figure.map(|figure| figure.p99)),
+            Cell::Figure(rate.map(|rate| rate / seen.size as f64)),
+            Cell::Figure(jain(&seen.delivered)),
+            Cell::Figure(extremes.map(|[least, _]| least)),
+            Cell::Figure(extremes.map(|[_, most]| most)),
+        ])
+    };
+    Table {
+        title: "Incast: MB/s at the receiver (median, and what 99 % of the batches reach), million messages per second; \
+                fairness between senders"
+            .to_owned(),
+        name: "flood".into(),
+        columns: names(&["size", "senders", "MB/s", "p99", "M/s", "jain", "least", "most"]),
+        rows: seen.iter().filter_map(row).collect(),
+    }
+}
+
+fn probes(seen: &[Seen], results: &Results<Incast>) -> Table {
+    let row = |seen: &Seen| {
+        let Incast::Probe(ranks) = seen.what else { return None };
+        let histogram = seen.singles.settled(results.warm_up.dropped);
+        let head = [seen.size as u64, ranks as u64 - 2, histogram.len()].map(Cell::Count);
+        Some([&head[..], &percentiles::cells(&histogram, 1)].concat())
+    };
+    let mut columns = names(&["size", "flooding", "messages"]);
+    columns.extend(percentiles::columns().map(Cow::from));
+    Table {
+        title: format!("Round trip of {SMALL} bytes among floods of the size (ns)"),
+        name: "short_message".into(),
+        columns,
+        rows: seen.iter().filter_map(row).collect(),
+    }
+}
+
+fn series(network: &str, results: &Results<Incast>) -> Vec<data::Series> {
+    let ours = results.posts.iter().map(|series| {
+        let (ranks, what) = match series.contender {
+            Incast::Flood(ranks) => (ranks, "flood"),
+            Incast::Probe(ranks) => (ranks, "short-message"),
+        };
+        let mut key = export::key(Test::Bandwidth, network, series.size);
+        key.test = format!("incast-{what}");
+        key.ranks = Some(ranks as u64);
+        export::of_rounds(key, series.contender.quantity(), &series.figures)
+    });
+    ours.chain(export::raw_series(results)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fairness_is_jains() {
+        assert_eq!(jain(&[7, 7, 7]), Some(1.0));
+        assert_eq!(jain(&[9, 0, 0]), Some(1.0 / 3.0));
+        assert_eq!((jain(&[0, 0]), jain(&[])), (None, None));
+        assert_eq!(extremes(&[5, 10, 15]), Some([0.5, 1.5]));
+        assert_eq!(extremes(&[]), None);
+    }
+}

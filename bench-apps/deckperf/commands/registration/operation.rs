@@ -1,0 +1,296 @@
+//! The timed operations, each in a loop of its own; only the operation itself is under the clock.
+
+use std::time::{Duration, Instant};
+
+use udeck::{ExternalBuf, Protocol, via::Region, via::mem::UserMemory};
+
+use crate::{
+    experiment::{
+        baseline::{BaselineSample, Baselines},
+        plan::Quantity,
+        rank_pair::RankPair,
+        rounds::{Contend, Results, Runner, Sample, Shape},
+    },
+    failure::{PerfError, Result},
+};
+
+/// Timed operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// `Nic::register` of memory that the NIC has never seen.
+    Register,
+    /// `Region::into_buffer` of such memory.
+    Deregister,
+    /// `Nic::register_memory` of memory that the cache does not know.
+    Miss,
+    /// `Nic::register_memory` of memory that the cache knows.
+    Hit,
+    /// Round trip: a message in an `ExternalBuf` that is made for it, and a word back.
+    PostRegistering,
+    /// Round trip: a message in an `ExternalBuf` that was posted before, and a word back.
+    PostCached,
+    /// Round trip: a message in the library's own memory, and a word back.
+    PostBuf,
+}
+
+/// All operations, in the order of the columns.
+pub const OPERATIONS: [Operation; 7] = [
+    Operation::Register,
+    Operation::Deregister,
+    Operation::Miss,
+    Operation::Hit,
+    Operation::PostRegistering,
+    Operation::PostCached,
+    Operation::PostBuf,
+];
+
+impl Operation {
+    /// Name in the output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Register => "register",
+            Operation::Deregister => "deregister",
+            Operation::Miss => "miss",
+            Operation::Hit => "hit",
+            Operation::PostRegistering => "post_registering",
+            Operation::PostCached => "post_cached",
+            Operation::PostBuf => "post_buf",
+        }
+    }
+
+    fn is_post(self) -> bool {
+        matches!(self, Operation::PostRegistering | Operation::PostCached | Operation::PostBuf)
+    }
+}
+
+/// Order for one batch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OperationOrder {
+    operation: Operation,
+    size: usize,
+    shape: Shape,
+}
+
+impl Contend for Operation {
+    type Order = OperationOrder;
+
+    fn quantity(&self) -> Quantity {
+        Quantity::Time
+    }
+
+    fn order(&self, size: usize, shape: Shape) -> OperationOrder {
+        OperationOrder { operation: *self, size, shape }
+    }
+
+    fn counted(&self, _: u64) -> u64 {
+        1
+    }
+}
+
+/// Contenders: every operation at every size.
+pub fn contenders(sizes: &[usize]) -> Results<Operation> {
+    let cells = sizes.iter().flat_map(|&size| OPERATIONS.map(|operation| (operation, size)));
+    // The machine's limits serve only to judge noise: copies of these sizes would take most of the time.
+    Results::empty(sizes, cells)
+}
+
+/// Rank 0's role.
+pub struct Registrar<'l, 'w> {
+    pair: &'l RankPair<'w>,
+    raw: Option<Baselines>,
+    /// The program's own memory, written once, so that no operation pays for fresh pages.
+    memory: Vec<u8>,
+}
+
+impl<'l, 'w> Registrar<'l, 'w> {
+    /// Makes the registrar; `raw` needs two cores.
+    pub fn new(pair: &'l RankPair<'w>, raw: Option<Baselines>) -> Self {
+        Self { pair, raw, memory: Vec::new() }
+    }
+
+    /// Takes memory of `size` bytes; [`give`](Self::give) returns it.
+    fn take(&mut self, size: usize) -> Vec<u8> {
+        let mut memory = std::mem::take(&mut self.memory);
+        if memory.len() != size {
+            memory = vec![1; size];
+        }
+        memory
+    }
+
+    fn give(&mut self, memory: Vec<u8>) {
+        self.memory = memory;
+    }
+
+    fn register(&mut self, order: OperationOrder) -> Result<Timed> {
+        let nic = self.pair.world().nic();
+        let ptag = nic.ptag();
+        let mut memory = self.take(order.size);
+        let timed = Timed::of(order.shape, || {
+            let started = Instant::now();
+            let region = nic.register(std::mem::take(&mut memory), ptag).map_err(|(error, _)| error)?;
+            let registered = started.elapsed();
+            let started = Instant::now();
+            memory = region.into_buffer().map_err(not_ours)?;
+            Ok(if order.operation == Operation::Register { registered } else { started.elapsed() })
+        })?;
+        nic.destroy_ptag(ptag)?;
+        self.give(memory);
+        Ok(timed)
+    }
+
+    fn miss(&mut self, order: OperationOrder) -> Result<Timed> {
+        let nic = self.pair.world().nic();
+        let ptag = nic.ptag();
+        let mut memory = self.take(order.size);
+        let timed = Timed::of(order.shape, || {
+            // A new `UserMemory` has a new identity, which the cache does not know.
+            let unknown = UserMemory::new(std::mem::take(&mut memory));
+            let started = Instant::now();
+            let region = nic.register_memory(unknown, ptag).map_err(|(error, _)| error)?;
+            let elapsed = started.elapsed();
+            memory = region.into_buffer().map_err(not_ours)?;
+            Ok(elapsed)
+        })?;
+        nic.destroy_ptag(ptag)?;
+        self.give(memory);
+        Ok(timed)
+    }
+
+    fn hit(&mut self, order: OperationOrder) -> Result<Timed> {
+        let nic = self.pair.world().nic();
+        let ptag = nic.ptag();
+        let register = |memory| nic.register_memory(memory, ptag).map_err(|(error, _)| error);
+        let back = |region: Region| region.into_memory::<Vec<u8>>().map_err(not_ours);
+        let mut known = Some(back(register(UserMemory::new(self.take(order.size)))?)?);
+        let hits = nic.registrations().hits;
+        let timed = Timed::of(order.shape, || {
+            let memory =
+                known.take().ok_or_else(|| PerfError::Internal("registered memory is missing".into()))?;
+            let started = Instant::now();
+            let region = register(memory)?;
+            let elapsed = started.elapsed();
+            known = Some(back(region)?);
+            Ok(elapsed)
+        })?;
+        let turns = order.shape.warm_up + order.shape.iterations;
+        if nic.registrations().hits - hits < turns {
+            return Err(PerfError::Internal("memory that was registered is not in the cache".into()));
+        }
+        self.give(known.map(UserMemory::into_inner).unwrap_or_default());
+        nic.destroy_ptag(ptag)?;
+        Ok(timed)
+    }
+
+    fn post(&mut self, order: OperationOrder) -> Result<Timed> {
+        let pair = self.pair;
+        let OperationOrder { operation, size, shape } = order;
+        pair.send_words(&[size as u64, shape.warm_up + shape.iterations])?;
+        let outlet = pair.outlet(Protocol::Auto)?;
+        let mut memory = if operation == Operation::PostBuf { Vec::new() } else { self.take(size) };
+        let mut kept =
+            (operation == Operation::PostCached).then(|| ExternalBuf::new(std::mem::take(&mut memory)));
+        let not_returned = || PerfError::Internal("a posted buffer was not returned".into());
+        let timed = Timed::of(shape, || {
+            let started = Instant::now();
+            match operation {
+                Operation::PostBuf => outlet.post(pair.world().buf_reused::<u8>(size)?)?,
+                Operation::PostCached => {
+                    let buffer = kept.take().ok_or_else(not_returned)?;
+                    outlet.post(buffer)?;
+                    kept = outlet.take_returned();
+                }
+                _ => {
+                    outlet.post(ExternalBuf::new(std::mem::take(&mut memory)))?;
+                    let back = outlet.take_returned();
+                    memory = back.ok_or_else(not_returned)?.into_inner();
+                }
+            }
+            pair.await_acknowledgement()?;
+            Ok(started.elapsed())
+        })?;
+        if let Some(buffer) = kept {
+            memory = buffer.into_inner();
+        }
+        match operation {
+            Operation::PostBuf => {}
+            _ if memory.len() == size => self.give(memory),
+            _ => return Err(not_returned()),
+        }
+        Ok(timed)
+    }
+}
+
+fn not_ours(_: Region) -> PerfError {
+    PerfError::Internal("a region is not of the memory that was registered".into())
+}
+
+/// Time of the operation, and of everything around it.
+struct Timed {
+    elapsed: Duration,
+    lasted: Duration,
+}
+
+impl Timed {
+    /// Times a batch; `turn` returns the operation's own time.
+    fn of(shape: Shape, mut turn: impl FnMut() -> Result<Duration>) -> Result<Self> {
+        for _ in 0..shape.warm_up {
+            turn()?;
+        }
+        let started = Instant::now();
+        let mut elapsed = Duration::ZERO;
+        for _ in 0..shape.iterations {
+            elapsed += turn()?;
+        }
+        Ok(Timed { elapsed, lasted: started.elapsed() })
+    }
+}
+
+impl Runner for Registrar<'_, '_> {
+    type Contender = Operation;
+
+    fn post(&mut self, order: OperationOrder) -> Result<Sample> {
+        let Timed { elapsed, lasted } = match order.operation {
+            Operation::Register | Operation::Deregister => self.register(order)?,
+            Operation::Miss => self.miss(order)?,
+            Operation::Hit => self.hit(order)?,
+            operation => {
+                debug_assert!(operation.is_post());
+                self.post(order)?
+            }
+        };
+        Ok(Sample { elapsed, lasted, copied: 0 })
+    }
+
+    fn raw(&mut self, _: usize) -> Result<Option<BaselineSample>> {
+        // Only the hand-over of a line is measured, for the verdict on noise; copies limit nothing here.
+        self.raw.as_mut().map(|raw| raw.measure(0)).transpose()
+    }
+}
+
+/// Ends rank 1's loop.
+pub fn stop(pair: &RankPair<'_>) -> Result {
+    pair.send_words(&[])
+}
+
+/// Runs rank 1: takes the messages that rank 0 announces, and answers each.
+pub fn follow(pair: &RankPair<'_>) -> Result {
+    loop {
+        let words = pair.receive_words()?;
+        match words[..] {
+            [] => return Ok(()),
+            [size, turns] => {
+                for _ in 0..turns {
+                    let message = pair.inbox().retrieve()?;
+                    pair.check_length(Protocol::Auto, size as usize, message.len())?;
+                    drop(message);
+                    pair.acknowledge()?;
+                }
+            }
+            _ => {
+                return Err(PerfError::BadOrder(format!(
+                    "expected a size and a number, or no words: {words:?}"
+                )));
+            }
+        }
+    }
+}

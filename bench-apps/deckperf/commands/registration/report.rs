@@ -1,0 +1,98 @@
+//! Report of `deckperf registration`.
+
+use std::borrow::Cow;
+
+use super::{
+    RegistrationPlan,
+    operation::{OPERATIONS, Operation},
+};
+use crate::{
+    experiment::{plan::Quantity, rounds::Results, sizes},
+    report::{
+        data,
+        export::{self, of_rounds},
+        scheduling,
+        summary::Finding,
+        table_report::{Cell, Table, names},
+    },
+    stats::paired_ratio,
+};
+
+/// Sentences on how the figures were measured.
+pub fn method(plan: &RegistrationPlan, pins: bool, results: &Results<Operation>) -> Vec<Cow<'static, str>> {
+    let mut sentences = scheduling(plan.pace.iterations, results);
+    sentences.extend([
+        Cow::from(
+            "register, deregister: Nic::register of a Vec, and Region::into_buffer; miss, hit: Nic::register_memory of memory that \
+             the cache of registrations does not know, and does; each call is timed by itself, with a read of the clock",
+        ),
+        "post_*: a message of the size from rank 0, and an empty one back when it is retrieved; post_registering: an ExternalBuf \
+         made for this message and taken apart after it; post_cached: one ExternalBuf that is posted again and again; \
+         post_buf: a buffer of the library's (World::buf_reused); nobody looks at the data"
+            .into(),
+        match pins {
+            true => "this NIC pins memory: a registration is a call of the kernel, which grows with the pages".into(),
+            false => {
+                "this NIC pins no memory: a registration is an entry in the library's books, whatever the size, and a post \
+                 from the program's memory copies once"
+            }
+            .into(),
+        },
+        "memory is written before it is registered: no figure pays for fresh pages".into(),
+    ]);
+    sentences
+}
+
+fn figures(results: &Results<Operation>, operation: Operation, size: usize) -> &[f64] {
+    results.of(operation, size).map_or(&[], |series| &series.figures)
+}
+
+/// Tables of the medians, then of the 99th percentiles.
+pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
+    let table = |title: &str, name: &'static str, of: fn(crate::report::Figure) -> f64| {
+        let row = |&size: &usize| {
+            let figure = |operation| results.of(operation, size).and_then(|series| series.figure()).map(of);
+            let cells = OPERATIONS.map(|operation| Cell::Figure(figure(operation)));
+            [&[Cell::Count(size as u64)][..], &cells].concat()
+        };
+        let mut columns = names(&["size"]);
+        columns.extend(OPERATIONS.map(|operation| Cow::from(operation.name())));
+        Table { title: title.to_owned(), name: name.into(), columns, rows: sizes.iter().map(row).collect() }
+    };
+    vec![
+        table("Registration (us), median over the batches", "p50", |figure| figure.p50),
+        table("Registration (us), 99 % of the batches are at least as good", "p99", |figure| figure.p99),
+    ]
+}
+
+/// Ratios that show the savings by the cache.
+pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
+    let one = |&size: &usize| {
+        let ratio = |what: &str, of, to| {
+            let ratio = paired_ratio(figures(results, of, size), figures(results, to, size))?;
+            Some(Finding { what: format!("{what}, {}", sizes::show(size)), ratio })
+        };
+        [
+            ratio("hit / miss", Operation::Hit, Operation::Miss),
+            ratio("post cached / registering", Operation::PostCached, Operation::PostRegistering),
+            ratio("post cached / post_buf", Operation::PostCached, Operation::PostBuf),
+        ]
+    };
+    sizes.iter().flat_map(one).flatten().collect()
+}
+
+/// Series with the figures of every round.
+pub fn series(network: &str, results: &Results<Operation>) -> Vec<data::Series> {
+    let ours = results.posts.iter().map(|series| {
+        let key = data::Key {
+            test: "registration".to_owned(),
+            library: data::OURS.to_owned(),
+            transport: Some(network.to_owned()),
+            protocol: Some(series.contender.name().to_owned()),
+            size: Some(series.size as u64),
+            ..data::Key::default()
+        };
+        of_rounds(key, Quantity::Time, &series.figures)
+    });
+    ours.chain(export::raw_series(results)).collect()
+}

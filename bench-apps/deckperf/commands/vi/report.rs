@@ -1,0 +1,333 @@
+//! Report of a measurement of virtual interfaces, in every format.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::{
+    ViPlan,
+    contender::{Detection, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, detections},
+};
+use crate::{
+    experiment::{
+        plan::{Format, Test},
+        rounds::{Results, SMALL},
+        sizes,
+    },
+    report::{
+        LATENCY, bandwidth, export,
+        labelled::{self, Labelled},
+        raw_limits, scheduling,
+        summary::{Finding, telling_size},
+        table,
+    },
+    stats::{median, paired_ratio},
+};
+use cli_common::machine::Machine;
+
+/// Everything that the report shows.
+pub struct ViReport {
+    machine: Machine,
+    plan: ViPlan,
+    results: Results<ViContender>,
+    findings: Vec<Finding>,
+}
+
+impl Labelled for ViContender {
+    const LABELS: &'static [&'static str] = &["transfer", "look", "vis", "traffic"];
+
+    fn test(&self) -> Test {
+        self.test
+    }
+
+    fn values(&self) -> Vec<Value> {
+        let Self { way, traffic, .. } = self;
+        vec![way.transfer.name().into(), way.detection.name().into(), way.vis.into(), traffic.name().into()]
+    }
+}
+
+impl ViReport {
+    /// Makes a report, and computes its findings.
+    pub fn new(machine: Machine, plan: ViPlan, results: Results<ViContender>) -> Self {
+        let findings = findings(&plan, &results);
+        Self { machine, plan, results, findings }
+    }
+
+    /// Text in the format that was asked for, with a line break at the end.
+    pub fn render(&self) -> String {
+        match self.plan.format {
+            Format::Table => self.table(),
+            Format::Csv => labelled::csv(&self.results),
+            Format::Json => self.json(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = table::head(&self.machine, &self.method(), self.results.noise().as_ref());
+        for &test in &self.plan.tests {
+            for transfer in TRANSFERS {
+                text += &self.by_size(test, transfer);
+            }
+        }
+        for traffic in TRAFFICS {
+            text += &self.by_count(traffic);
+        }
+        text + &table::shows(&self.findings, &self.results.raws)
+    }
+
+    /// Table with a column per detection; the tables of latencies also have a column per raw limit.
+    fn by_size(&self, test: Test, transfer: Transfer) -> String {
+        let detections = detections(test);
+        let mut names: Vec<String> = detections.iter().map(|detection| detection.name().to_owned()).collect();
+        if test == Test::Latency {
+            names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
+        }
+        let what = match transfer {
+            Transfer::Send => "send/receive",
+            Transfer::RdmaWrite => "RDMA write with immediate data",
+            Transfer::RdmaRead => "RDMA read",
+        };
+        let mut lines = vec![table::row("# Size", &names)];
+        for &size in &self.plan.sizes {
+            let figure = |&detection| self.p50(ViContender::alone(test, transfer, detection), size);
+            let mut cells: Vec<String> =
+                detections.iter().map(|detection| table::cell(figure(detection))).collect();
+            if test == Test::Latency {
+                let raw = self.results.raw(size);
+                cells.push(table::cell(raw.and_then(|raw| median(&raw.copy))));
+                cells.push(table::cell(raw.and_then(|raw| median(&raw.two_copies))));
+            }
+            lines.push(table::row(&size.to_string(), &cells));
+        }
+        table::titled(&format!("{}, {what}", table::title(test)), &lines)
+    }
+
+    /// Table with a row per number of VIs.
+    fn by_count(&self, traffic: Traffic) -> String {
+        if self.plan.counts.is_empty() {
+            return String::new();
+        }
+        let which = match traffic {
+            Traffic::OneBusy => "one busy VI among idle ones",
+            Traffic::Spread => "spread over all VIs",
+        };
+        let names = POLLING.map(|detection| detection.name().to_owned());
+        let mut lines = vec![table::row("# VIs", &names)];
+        for &vis in &self.plan.counts {
+            let figure = |detection| self.p50(ViContender::among(vis, detection, traffic), SMALL);
+            let cells = POLLING.map(|detection| table::cell(figure(detection)));
+            lines.push(table::row(&vis.to_string(), &cells));
+        }
+        table::titled(&format!("Latency (us) of {SMALL} bytes, send/receive, {which}"), &lines)
+    }
+
+    fn p50(&self, contender: ViContender, size: usize) -> Option<f64> {
+        Some(self.results.of(contender, size)?.figure()?.p50)
+    }
+
+    fn json(&self) -> String {
+        let series = labelled::series(&self.results, self.machine.network());
+        let run = export::run("vi", &self.machine, &self.method(), series);
+        let cells = labelled::cells(&self.results);
+        export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
+    }
+
+    /// Sentences on how the figures were measured.
+    fn method(&self) -> Vec<Cow<'static, str>> {
+        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push(LATENCY.into());
+            sentences.push(RECEIVES_AHEAD.into());
+        }
+        if self.plan.tests.contains(&Test::Bandwidth) {
+            sentences.push(bandwidth(self.plan.pace.window));
+        }
+        sentences.extend(
+            [
+                "send/receive goes into posted descriptors, an RDMA write always to the same place of the \
+                 peer's window, and its immediate data take a descriptor; neither side looks at the data",
+                "work-queue: the receiver asks each of its VIs in turn; cq: it polls one completion queue for \
+                 all of them, then asks the VI that this names; cq-wait: it waits there, which spins first",
+            ]
+            .map(Cow::from),
+        );
+        if self.plan.tests.contains(&Test::Latency) {
+            sentences.push(
+                "cq-asleep: the message is posted when the receiver has fallen asleep; the time until then is \
+                 not counted"
+                    .into(),
+            );
+        }
+        if !self.plan.counts.is_empty() {
+            sentences.push(
+                "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each \
+                 comes on another VI, as if by chance; both over the same connections. A way with one VI has \
+                 eight connections, which take turns"
+                    .into(),
+            );
+        }
+        sentences.push(raw_limits(&self.results));
+        sentences
+    }
+}
+
+const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the next message has its descriptor, \
+     and the one just taken is posted again after the answer has been sent";
+
+/// Computes every ratio whose two sides were measured.
+fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
+    let of = |contender, size| results.of(contender, size).map_or(&[][..], |series| &series.figures);
+    let alone = |transfer, detection, size| of(ViContender::alone(Test::Latency, transfer, detection), size);
+    let small = |detection| alone(Transfer::Send, detection, SMALL);
+    let among = |vis, detection, traffic| of(ViContender::among(vis, detection, traffic), SMALL);
+    let mut found = Vec::new();
+    let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
+        found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
+    };
+
+    let (polled, named) = (small(Detection::WorkQueue), small(Detection::CompletionQueue));
+    if let Some(raw) = results.raw(SMALL) {
+        add(format!("send, {SMALL} bytes / raw cache-line hand-over"), polled, &raw.line);
+        add(format!("send, cq, {SMALL} bytes / raw cache-line hand-over"), named, &raw.line);
+    }
+    let large = telling_size(&plan.sizes);
+    add(
+        format!("rdma-write / send, {}", sizes::show(large)),
+        alone(Transfer::RdmaWrite, Detection::WorkQueue, large),
+        alone(Transfer::Send, Detection::WorkQueue, large),
+    );
+    for detection in [Detection::CompletionQueue, Detection::Wait, Detection::Asleep] {
+        add(format!("{} / work-queue, {SMALL} bytes", detection.name()), small(detection), polled);
+    }
+    let many = || plan.counts.iter().copied().filter(|&vis| vis > 1);
+    for vis in many() {
+        let [asked, named] = POLLING.map(|detection| among(vis, detection, Traffic::Spread));
+        add(format!("cq / work-queue, {SMALL} bytes, spread over {vis} VIs"), named, asked);
+    }
+    for vis in many() {
+        let busy = among(vis, Detection::CompletionQueue, Traffic::OneBusy);
+        add(format!("cq, {} idle VIs / cq, 1 VI, {SMALL} bytes", vis - 1), busy, named);
+    }
+    found
+}
+
+/// A small plan for tests.
+#[cfg(test)]
+pub fn plan() -> ViPlan {
+    use crate::experiment::plan::Pace;
+    ViPlan {
+        tests: vec![Test::Latency, Test::Bandwidth],
+        sizes: vec![0, 8],
+        counts: vec![1, 10],
+        pace: Pace { iterations: None, time: std::time::Duration::from_secs(2), window: 64 },
+        format: Format::Table,
+        pin: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use udeck::via::Caps;
+
+    use super::*;
+    use crate::commands::vi::contender::{contenders, setups};
+
+    /// A report whose figures are all different, so that each is recognised in its place.
+    fn sample(format: Format) -> ViReport {
+        let plan = ViPlan { format, ..plan() };
+        let mut results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
+        for (number, series) in results.posts.iter_mut().enumerate() {
+            series.figures = vec![number as f64 + 1.0; 3];
+        }
+        for raw in &mut results.raws {
+            raw.line = vec![0.125; 3];
+        }
+        (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
+        let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
+        ViReport::new(machine, plan, results)
+    }
+
+    #[test]
+    fn the_tables_read_like_this() {
+        let text = sample(Format::Table).render();
+        let tables = &text[text.find("\n\n").expect("a head")..];
+        let expected = "
+
+# Latency (us), send/receive
+# Size    work-queue          cq     cq-wait   cq-asleep      memcpy   2 memcpys
+0               1.00        3.00        5.00        7.00           -           -
+8               2.00        4.00        6.00        8.00           -           -
+
+# Latency (us), RDMA write with immediate data
+# Size    work-queue          cq     cq-wait   cq-asleep      memcpy   2 memcpys
+0               9.00       11.00       13.00       15.00           -           -
+8              10.00       12.00       14.00       16.00           -           -
+
+# Bandwidth (MB/s), send/receive
+# Size    work-queue          cq     cq-wait
+0                  -           -           -
+8              17.00       18.00       19.00
+
+# Bandwidth (MB/s), RDMA write with immediate data
+# Size    work-queue          cq     cq-wait
+0                  -           -           -
+8              20.00       21.00       22.00
+
+# Latency (us) of 8 bytes, send/receive, spread over all VIs
+# VIs     work-queue          cq
+1               2.00        4.00
+10             23.00       24.00
+
+# Latency (us) of 8 bytes, send/receive, one busy VI among idle ones
+# VIs     work-queue          cq
+1               2.00        4.00
+10             25.00       26.00
+
+# What this shows: ratios within a round; median and its 95 % bounds over 3
+# rounds
+# send, 8 bytes / raw cache-line hand-over          16.0  (16.0 to 16.0)
+# send, cq, 8 bytes / raw cache-line hand-over      32.0  (32.0 to 32.0)
+# rdma-write / send, 8                              5.00  (5.00 to 5.00)
+# cq / work-queue, 8 bytes                          2.00  (2.00 to 2.00)
+# cq-wait / work-queue, 8 bytes                     3.00  (3.00 to 3.00)
+# cq-asleep / work-queue, 8 bytes                   4.00  (4.00 to 4.00)
+# cq / work-queue, 8 bytes, spread over 10 VIs      1.04  (1.04 to 1.04)
+# cq, 9 idle VIs / cq, 1 VI, 8 bytes                6.50  (6.50 to 6.50)
+# raw cache-line hand-over in this run: 125 ns one way
+";
+        assert_eq!(tables, expected);
+    }
+
+    #[test]
+    fn csv_is_a_header_and_a_row_per_contender_and_size() {
+        let text = sample(Format::Csv).render();
+        let rows: Vec<&str> = text.lines().collect();
+        assert_eq!(rows.len(), 1 + 26, "{text}");
+        let columns =
+            "size,transfer,look,vis,traffic,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
+        assert_eq!(rows[0], columns);
+        assert_eq!(rows[1], "0,send,work-queue,1,one-busy,latency,us,1.0000,1.0000,0.1250,,");
+        for row in [
+            "8,send,cq,10,spread,latency,us,24.0000,24.0000,0.1250,,",
+            "8,send,cq,10,one-busy,latency,us,26.0000,26.0000,0.1250,,",
+        ] {
+            assert!(rows.contains(&row), "{row} is missing in {text}");
+        }
+        assert_eq!(rows[26], "8,rdma-write,cq-wait,1,one-busy,bandwidth,MB/s,22.0000,22.0000,0.1250,,");
+        let fields = |row: &str| row.matches(',').count();
+        assert!(rows.iter().all(|row| fields(row) == fields(columns)));
+    }
+
+    #[test]
+    fn json_holds_the_machine_and_every_figure() {
+        let value: Value = serde_json::from_str(&sample(Format::Json).render()).expect("valid JSON");
+        assert_eq!(value["machine"]["cpu"], "Some CPU");
+        assert_eq!(value["results"].as_array().map(Vec::len), Some(26));
+        assert_eq!(value["results"][0]["look"], "work-queue");
+        assert_eq!(value["results"][0]["traffic"], "one-busy");
+        assert_eq!(value["results"][0]["figure"]["p50"], 1.0);
+        assert_eq!(value["ratios"].as_array().map(Vec::len), Some(8));
+    }
+}
