@@ -325,7 +325,7 @@ fn synchronize(state: &GroupState, engine: &mut Engine, signature: Signature, cl
 fn pass_barrier(state: &GroupState, engine: &mut Engine, barrier: Unfinished, clock: &mut Clock) -> Result {
     let (call, mut at) = (barrier.call, barrier.at);
     loop {
-        let waited = match algorithm::barrier::advance(engine, state, call, &mut at, true) {
+        let waited = match algorithm::barrier::advance(engine, state, call, &mut at, clock.may_spin()) {
             Poll::Ready(Ok(())) => return Ok(()),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Pending => engine.wait(state, call, clock, &|engine| missing_at(state, engine, call, at)),

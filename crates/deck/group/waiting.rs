@@ -36,6 +36,11 @@ impl Clock {
         Clock { limit, began: None }
     }
 
+    /// Whether the call may spin. A call without any time to wait polls once, and keeps its processor.
+    pub fn may_spin(&self) -> bool {
+        !self.limit.is_zero()
+    }
+
     pub fn elapsed(&mut self) -> Duration {
         self.began().0.elapsed()
     }
