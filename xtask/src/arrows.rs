@@ -232,6 +232,7 @@ mod tests {
             .map(|(name, folder, uses)| Package {
                 name: (*name).to_owned(),
                 folder: (*folder).to_owned(),
+                roots: Vec::new(),
                 tests: Vec::new(),
                 tested_bins: Vec::new(),
                 uses: uses

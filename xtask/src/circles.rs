@@ -16,9 +16,6 @@ use std::path::Path;
 use crate::rust_text::{Keep, blank};
 use crate::workspace::Workspace;
 
-/// Possible places of a package's first file.
-const ROOTS: [&str; 4] = ["lib.rs", "main.rs", "src/lib.rs", "src/main.rs"];
-
 /// A module, as its path below the crate.
 type Module = Vec<String>;
 
@@ -42,9 +39,7 @@ pub fn violations(workspace: &Workspace) -> Vec<String> {
     let mut found = Vec::new();
     for package in &workspace.packages {
         let folder = package.folder.as_str();
-        let roots =
-            ROOTS.map(|root| if folder == "." { root.to_owned() } else { format!("{folder}/{root}") });
-        let circles = roots.iter().flat_map(|root| circles_of(root, &read));
+        let circles = package.roots.iter().flat_map(|root| circles_of(root, &read));
         let circles: Vec<_> = circles.filter(|circle| !is_one_module(circle)).collect();
         found.extend(compare(folder, &circles, known.get(folder).copied().unwrap_or(0)));
     }

@@ -22,6 +22,8 @@ pub struct Package {
     pub folder: String,
     /// Dependencies on other packages of this workspace, by package name.
     pub uses: Vec<Use>,
+    /// First files of its library and programs, below the root.
+    pub roots: Vec<String>,
     /// Names of the package's test programs (`tests/*.rs`).
     pub tests: Vec<String>,
     /// Names of the package's programs that have tests of their own: their manifest does not say `test =
@@ -68,12 +70,8 @@ impl Workspace {
 impl Package {
     fn parse(described: &Value, root: &Path, ours: &[&str]) -> Result<Self, String> {
         let name = text(described, "name")?.to_owned();
-        let manifest = Path::new(text(described, "manifest_path")?);
-        let folder = manifest
-            .parent()
-            .and_then(|folder| folder.strip_prefix(root).ok())
-            .ok_or_else(|| format!("{} lies outside {}", manifest.display(), root.display()))?;
-        let folder = if folder == Path::new("") { ".".into() } else { folder.display().to_string() };
+        let manifest = below(root, text(described, "manifest_path")?)?;
+        let folder = manifest.strip_suffix("/Cargo.toml").unwrap_or(".").to_owned();
         let mut uses = Vec::new();
         for dependency in list(described, "dependencies")? {
             let name = text(dependency, "name")?;
@@ -87,14 +85,23 @@ impl Package {
             chosen.map(|target| text(target, "name").map(str::to_owned)).collect::<Result<_, _>>()
         };
         let tests = names(&|target| target["kind"][0] == "test")?;
+        const OTHERS: [&str; 4] = ["test", "example", "bench", "custom-build"];
+        let shipped = targets.iter().filter(|target| OTHERS.iter().all(|kind| target["kind"][0] != *kind));
+        let roots = shipped.map(|target| Ok(below(root, text(target, "src_path")?)?.to_owned()));
+        let roots = roots.collect::<Result<_, String>>()?;
         let tested_bins = names(&|target| target["kind"][0] == "bin" && target["test"] == true)?;
-        Ok(Self { name, folder, uses, tests, tested_bins })
+        Ok(Self { name, folder, uses, roots, tests, tested_bins })
     }
 
     /// Path of the manifest, below the root.
     pub fn manifest(&self) -> String {
         if self.folder == "." { "Cargo.toml".into() } else { format!("{}/Cargo.toml", self.folder) }
     }
+}
+
+fn below<'a>(root: &Path, path: &'a str) -> Result<&'a str, String> {
+    let below = Path::new(path).strip_prefix(root).ok().and_then(Path::to_str);
+    below.ok_or_else(|| format!("{path} lies outside {}", root.display()))
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> Result<&'a str, String> {
@@ -114,8 +121,10 @@ mod tests {
         "packages": [
             {"name": "udeck", "manifest_path": "/w/Cargo.toml", "dependencies": [
                 {"name": "udeck-sys", "kind": null}, {"name": "libc", "kind": null}], "targets": [
-                {"name": "udeck", "kind": ["lib"], "test": true}, {"name": "it", "kind": ["test"], "test": true},
-                {"name": "tool", "kind": ["bin"], "test": true}, {"name": "rank", "kind": ["bin"], "test": false}]},
+                {"name": "udeck", "kind": ["lib"], "src_path": "/w/src/lib.rs", "test": true},
+                {"name": "it", "kind": ["test"], "src_path": "/w/tests/it/main.rs", "test": true},
+                {"name": "tool", "kind": ["bin"], "src_path": "/w/src/tool.rs", "test": true},
+                {"name": "rank", "kind": ["bin"], "src_path": "/w/src/rank.rs", "test": false}]},
             {"name": "udeck-sys", "manifest_path": "/w/crates/sys/Cargo.toml", "dependencies": [
                 {"name": "udeck", "kind": "dev"}], "targets": []}
         ]}"#;
@@ -130,6 +139,7 @@ mod tests {
         assert!(!umbrella.uses[0].dev && sys.uses[0].dev);
         assert_eq!((&umbrella.tests[..], sys.tests.len()), (&["it".to_owned()][..], 0));
         assert_eq!(umbrella.tested_bins, ["tool"]);
+        assert_eq!(umbrella.roots, ["src/lib.rs", "src/tool.rs", "src/rank.rs"]);
     }
 
     #[test]
