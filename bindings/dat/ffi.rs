@@ -26,7 +26,7 @@ use crate::core::evd::Evd;
 use crate::core::ia::Ia;
 use crate::core::slot::Pool;
 
-/// The `DAT_PROVIDER` of this name for a transport, as the registry gets it: for `bindings/dat/paths`, which calls as programs in C do.
+/// The `DAT_PROVIDER` of this name for a transport, as the registry gets it: for the counted paths, which call as programs in C do.
 pub fn provider_table(name: &str, transport: &str) -> Option<*const ()> {
     provider::load(name, transport, 0).map(|provider| std::ptr::from_ref(provider).cast())
 }

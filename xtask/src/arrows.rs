@@ -55,11 +55,6 @@ const RULES: &[Rule] = &[
     Rule { folder: "tests/faults", may: &["crates/via", "crates/sys"], tests_may: &[] },
     // The stand-in is a library of its own, which the verbs transport loads in tests.
     Rule { folder: "tests/mock-verbs", may: &[], tests_may: &[] },
-    Rule {
-        folder: "transports/verbs/paths",
-        may: &["transports/verbs", "tests/mock-verbs", "crates/via"],
-        tests_may: &[],
-    },
     // The directory takes settings and NICs from the umbrella, and a launcher's name service, where there is
     // one.
     Rule { folder: "crates/directory", may: &[".", "crates/boot", "crates/sys"], tests_may: &[] },
@@ -86,8 +81,6 @@ const RULES: &[Rule] = &[
         may: &[".", "bindings/rdma", "crates/directory", "crates/sys"],
         tests_may: &["tests/faults"],
     },
-    // The counted program calls uDAPL as a C program does.
-    Rule { folder: "bindings/dat/paths", may: &["bindings/dat"], tests_may: &[] },
     // The Python binding covers the whole library, except interfaces of other layers.
     Rule { folder: "bindings/python", may: &[".", "crates/sys"], tests_may: &[] },
     // Command lines become manual pages and completions: nothing of messaging.
@@ -109,12 +102,17 @@ const RULES: &[Rule] = &[
             "crates/launch",
             "crates/manual",
             "bindings/dat",
-            "bench-apps/fast-paths",
+            "bench-apps/counts",
         ],
         tests_may: &[],
     },
-    // The counts of a wait need a feature of `sys`. `via`: the file that connects two VIs is shared with verbs' paths.
-    Rule { folder: "bench-apps/fast-paths", may: &[".", "crates/sys", "crates/via"], tests_may: &[] },
+    // Each interface is counted at its own level: mailboxes, VIs, one transport, uDAPL. The counts of a wait need a feature of
+    // `sys`.
+    Rule {
+        folder: "bench-apps/counts",
+        may: &[".", "bindings/dat", "crates/sys", "crates/via", "tests/mock-verbs", "transports/verbs"],
+        tests_may: &[],
+    },
     // `boot` tells whether a launcher started the program, or it must start its own ranks. `dat` is one of its
     // links.
     Rule {

@@ -1,9 +1,9 @@
 //! Instructions per operation on the fast paths, compared with a record that the repository keeps.
 //!
 //! On a shared machine a time says little. An instruction count is the same every day, so that a dearer path is noticed in the
-//! commit that caused it. `bench-apps/fast-paths` runs the paths, callgrind counts, and `instructions.txt` beside it is the
-//! record. `transports/verbs/paths` does the same over verbs, and repeats it with bare calls of libibverbs: the record is the
-//! difference ([`record::above_bare`]). `bindings/dat/paths` counts uDAPL's calls. The record changes only by `cargo xtask counts
+//! commit that caused it. The programs of `bench-apps/counts` run the paths, callgrind counts, and `instructions.txt` beside them is the
+//! record. `verbs-paths` repeats the paths over verbs with bare calls of libibverbs: the record is the
+//! difference ([`record::above_bare`]). `dat-paths` counts uDAPL's calls. The record changes only by `cargo xtask counts
 //! --write`, in a commit whose message gives the reason. A path that became *cheaper* therefore fails the step, too: otherwise
 //! the gain could be lost again unnoticed.
 //!
@@ -21,10 +21,11 @@ use std::{fs, io::ErrorKind, path::Path, process::Command, time::Duration};
 use verdict::{Row, Tolerance};
 
 /// Path of the record, below the root.
-const RECORD: &str = "bench-apps/fast-paths/instructions.txt";
+const RECORD: &str = "bench-apps/counts/instructions.txt";
 /// Arguments of the one command that builds all programs for [`Extent::All`]. The feature, which tells where a retrieve has polled
 /// in vain, compiles nearly the whole library once more.
-const BUILD: &str = "build --release --workspace --bin fast-paths --bin verbs-paths --bin dat-paths --features fast-paths/waited";
+const BUILD: &str =
+    "build --release --workspace --bin fast-paths --bin verbs-paths --bin dat-paths --features counts/waited";
 /// The path that needs the feature.
 const WAITED: &str = "mailbox_retrieve_waited";
 /// Programs, each with the module of its paths: one function for each path.

@@ -93,7 +93,7 @@ enum Command {
     /// Count the instructions of the fast paths, and compare them with the record
     ///
     /// The step `counts` of `test --all`. Needs valgrind. A path that needs more than 5 % more than
-    /// `bench-apps/fast-paths/instructions.txt` says, or less, fails.
+    /// `bench-apps/counts/instructions.txt` says, or less, fails.
     Counts {
         /// Make what is counted now the record; the commit's message gives the reason
         #[arg(long)]

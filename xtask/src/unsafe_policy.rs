@@ -48,7 +48,6 @@ const UNSAFE_PLACES: &[UnsafePlace] = &[
     UnsafePlace { at: "bindings/python/group.rs", allowed: Allowed::Anything },
     // C's pointers and handles, and the program's memory at addresses that it registered.
     UnsafePlace { at: "bindings/dat/ffi", allowed: Allowed::Anything },
-    UnsafePlace { at: "bindings/dat/paths/", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/dat/api/memory.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/rdma/memory.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/dat/core/slot.rs", allowed: Allowed::Anything },
@@ -68,6 +67,9 @@ const UNSAFE_PLACES: &[UnsafePlace] = &[
     UnsafePlace { at: "bench-apps/nas-ft/columns/avx2.rs", allowed: Allowed::Call("transform_with") },
     UnsafePlace { at: "bench-apps/nas-ft/columns/avx2.rs", allowed: Allowed::Call("transform_rows") },
     UnsafePlace { at: "bench-apps/nas-ft/columns/avx2.rs", allowed: Allowed::Call("_mm_prefetch") },
+    // The counted calls of C libraries, as C programs make them.
+    UnsafePlace { at: "bench-apps/counts/dat-paths/", allowed: Allowed::Anything },
+    UnsafePlace { at: "bench-apps/counts/verbs-paths/", allowed: Allowed::Anything },
     UnsafePlace { at: "tests/faults/", allowed: Allowed::Promise },
     UnsafePlace { at: "tests/faults/lib.rs", allowed: Allowed::Call("raw_device") },
     UnsafePlace { at: "tests/it/fork.rs", allowed: Allowed::Anything },

@@ -31,9 +31,8 @@ pub fn above_bare(paths: Paths) -> Paths {
 }
 
 const HEADER: &str = "\
-# Instructions per operation on the fast paths, as callgrind counts them; bench-apps/fast-paths/counted.rs has the paths,
-# bindings/dat/paths/counted.rs those of uDAPL's calls, transports/verbs/paths/counted.rs those over verbs: of these, what they take
-# above bare calls of the library.
+# Instructions per operation on the fast paths, as callgrind counts them; bench-apps/counts has the paths, one function each, in
+# files counted.rs. Of those over verbs (verbs_…), the record has what they take above bare calls of the library.
 # `cargo xtask counts` compares, `cargo xtask counts --write` renews this file. It changes only in a commit whose message
 # gives the reason.
 ";

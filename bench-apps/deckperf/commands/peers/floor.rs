@@ -1,4 +1,4 @@
-//! The floor under messages of 8 bytes ([`::floor`]): ping-pong, and windows that are acknowledged, between two threads on the
+//! The floor under messages of 8 bytes ([`counts::floor`]): ping-pong, and windows that are acknowledged, between two threads on the
 //! two processors, with the same turns as the contenders'.
 
 use std::{
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::floor::{Message, Receiver, Refused, Ring, Sender};
+use counts::floor::{Message, Receiver, Refused, Ring, Sender};
 
 use crate::experiment::baseline::on_both_cores;
 

@@ -3,6 +3,7 @@
 //! No function is inlined, because callgrind counts by function. No two have the same body, because the compiler
 //! would merge them into one: each `expect` therefore has a message of its own.
 
+use counts::floor;
 use udeck::via::{Completion, Cq, CqEntry, Descriptor, Vi};
 use udeck::{Buf, Mailbox, Message, Packed, Postbox, Received, World};
 

@@ -1,10 +1,10 @@
 //! Paths between two connected VIs on one NIC over verbs.
 
+use counts::Result;
+use counts::pair::{End, connected};
 use udeck_via::{Descriptor, Nic, Ptag, Status, ViAttributes};
 
-use crate::counted;
-use crate::message::{Result, SMALL};
-use crate::pair::{End, connected};
+use crate::counted::{self, SMALL};
 
 /// Runs each path `rounds` times.
 pub fn run(rounds: usize) -> Result {

@@ -1,7 +1,7 @@
 //! The same message by bare calls, as any program of verbs makes them: without checks, credits or ownership.
 
-use crate::counted;
-use crate::message::{Result, SMALL};
+use crate::counted::{self, SMALL};
+use counts::Result;
 use libc::{c_int, c_void};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,10 +1,10 @@
 //! The paths between two connected VIs on one NIC.
 
+use counts::Result;
+use counts::pair::{End, connected};
 use udeck::via::{Descriptor, Nic, Ptag, RemoteBuffer, Source, Status, ViAttributes};
 
 use crate::counted;
-use crate::failure::Result;
-use crate::pair::{End, connected};
 
 /// Bytes of a message that travels inside its cell.
 const SMALL: usize = 8;

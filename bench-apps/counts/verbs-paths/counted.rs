@@ -7,6 +7,9 @@ use std::ptr::null_mut;
 use udeck_mock_verbs::abi::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
 use udeck_via::{Completion, Cq, Descriptor, Source, Vi};
 
+/// Bytes of the message that both ways carry.
+pub const SMALL: usize = 8;
+
 /// Posts a message of 8 bytes.
 #[inline(never)]
 pub fn verbs_post_send(vi: &mut Vi, send: Descriptor) {

@@ -5,31 +5,21 @@
 //! do. [`counted`] has the counted functions; the rest of this program prepares.
 
 mod counted;
-mod failure;
 mod interfaces;
-mod pair;
 #[cfg(feature = "waited")]
 mod waited;
 
 use std::hint::black_box;
 
+use counts::{Result, floor};
 use udeck::{Config, Packed, World};
-
-use crate::failure::Result;
-
-/// Number of runs of each path. One-time work, or work once per lap of a ring, falls below a tenth of an
-/// instruction for each run, or is spread evenly.
-const ROUNDS: usize = 4096;
 
 /// Number of elements of a message inside its cell, and of one that is handed off: 8 bytes and 64 KiB.
 const SMALL: usize = 1;
 const LARGE: usize = (64 << 10) / size_of::<u64>();
 
 fn main() -> Result {
-    run(ROUNDS)
-}
-
-fn run(rounds: usize) -> Result {
+    let rounds = counts::rounds()?;
     // The environment's settings are not read, because reading them would be counted, too.
     let world = udeck::init_with(Config::default())?;
     bare(rounds);
@@ -125,13 +115,4 @@ fn packed(world: &World, rounds: usize) -> Result {
         assert_eq!(counted::unpack(&mut received), (round, 2.0, 4));
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    /// Runs all paths, so that they are tested even without callgrind.
-    #[test]
-    fn every_path_can_be_gone_through() {
-        super::run(100).unwrap();
-    }
 }

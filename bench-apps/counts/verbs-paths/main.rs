@@ -10,20 +10,13 @@
 mod bare;
 mod counted;
 mod interfaces;
-mod message;
-#[path = "../../../bench-apps/fast-paths/pair.rs"]
-mod pair;
 
 use std::path::PathBuf;
 
-use crate::message::Result;
+use counts::Result;
 
-/// Rounds of each path, so many that work done once, or once per lap of a ring, is spread evenly.
-const ROUNDS: usize = 4096;
-
-/// Runs all paths. The number of rounds may be given as an argument, for a test.
 fn main() -> Result {
-    let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
+    let rounds = counts::rounds()?;
     let library = stand_in()?;
     // SAFETY: There is no other thread yet that could read the environment.
     unsafe {

@@ -1,4 +1,4 @@
-//! Two connected VIs on one NIC. The paths over verbs (`transports/verbs/paths`) use this file, too.
+//! Two connected VIs on one NIC.
 
 use std::{thread, time::Duration};
 
@@ -6,12 +6,18 @@ use udeck_via::{Cq, Deadline, Listener, NetAddress, Nic, Result, Vi, ViAttribute
 
 const DOOR: &[u8] = b"fast-paths";
 
+/// One end of the connection, and the queue of its completions.
 pub struct End {
+    /// Connected interface.
     pub vi: Vi,
+    /// Queue of the completions of both its queues.
     pub cq: Cq,
 }
 
 /// Makes both ends of a connection.
+///
+/// # Errors
+/// Errors of the NIC, which has to listen at one name, and to have room for two interfaces.
 pub fn connected(nic: &Nic, attributes: ViAttributes) -> Result<(End, End)> {
     let end = || -> Result<End> { Ok(End { vi: Vi::new(nic, attributes)?, cq: Cq::new(nic)? }) };
     let (mut here, mut there) = (end()?, end()?);

@@ -13,11 +13,8 @@ use std::hint::black_box;
 use std::ptr::{null, null_mut};
 
 use c::{Event, Handle, Region, Table, Triplet};
+use counts::Result;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
-
-/// Rounds of each path, so many that work done once, or once per lap of a ring, is spread evenly.
-const ROUNDS: usize = 4096;
 /// Bytes of a message.
 const SMALL: u32 = 8;
 /// Microseconds that a connection may take.
@@ -35,9 +32,8 @@ const VIRTUAL: u32 = 0;
 /// `DAT_CLOSE_ABRUPT_FLAG`.
 const ABRUPT: u32 = 0;
 
-/// Takes the number of rounds as its argument, for a test.
 fn main() -> Result {
-    let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
+    let rounds = counts::rounds()?;
     let table = udeck_dat::provider_table("udeck-counts", "shm").ok_or("there is a transport shm")?;
     let [here, there] = [End::new(table.cast())?, End::new(table.cast())?];
     connect(&here, &there)?;
