@@ -17,15 +17,15 @@ use crate::{
     options::Format,
     stack,
 };
-use cli_common::progress;
-use cli_common::{
-    Problem,
-    columns::{lines, row},
-};
 use plan::{BarrierStep, Plan};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
 use udeck::exchange::{Action, Step};
+use udeck_cli::progress;
+use udeck_cli::{
+    Problem,
+    columns::{lines, row},
+};
 use udeck_fabric::{
     engine::Engine,
     measure::Measures,

@@ -1,10 +1,10 @@
 //! Parser of a scenario's file.
 
-use cli_common::Problem;
 use serde::{Deserialize, Deserializer, de};
 use std::path::PathBuf;
 use toml::Spanned;
 use udeck::IncastControl;
+use udeck_cli::Problem;
 
 /// Upper bound of a run's cycles, for the warm-up and for the measured part.
 const MOST_CYCLES: u64 = 1_000_000_000;

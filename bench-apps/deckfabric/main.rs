@@ -15,7 +15,6 @@ mod tests;
 mod topologies;
 
 use clap::Parser;
-use cli_common::{Failure, Problem, about, print};
 use options::{Command, Example, Options};
 use std::{
     fs,
@@ -23,10 +22,11 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
 };
+use udeck_cli::{Failure, Problem, about, print};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    cli_common::main::<Options, _>(options.generate, options.command, perform)
+    udeck_cli::main::<Options, _>(options.generate, options.command, perform)
 }
 
 /// Runs a command, and returns its output.

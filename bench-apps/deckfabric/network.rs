@@ -1,11 +1,11 @@
 //! Conversion of a scenario to a network, a configuration and streams.
 
 use crate::input::{self, Arbitration, Flits, Pattern, Scenario, Scheme, Topology};
-use cli_common::Problem;
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use std::{fs, path::Path};
 use toml::Spanned;
+use udeck_cli::Problem;
 use udeck_fabric::{
     arbitration,
     config::{BadConfig, Config, Queues},

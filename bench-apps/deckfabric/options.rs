@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
-use udeck_manual::Generate;
+use udeck_cli::Generate;
 
 const MORE: &str = "\
 Examples:

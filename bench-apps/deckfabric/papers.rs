@@ -6,10 +6,10 @@ mod library;
 mod page;
 mod tables;
 
-use cli_common::columns::{lines, row};
-use cli_common::progress;
 use indicatif::ProgressBar;
 use serde::Serialize;
+use udeck_cli::columns::{lines, row};
+use udeck_cli::progress;
 use udeck_fabric::{
     config::Config,
     engine::Engine,

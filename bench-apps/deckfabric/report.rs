@@ -5,8 +5,8 @@ use crate::{
     options::Format,
     run::{ClassPoint, Outcome, Point},
 };
-use cli_common::columns::{lines, row};
 use serde_json::{Value, json};
+use udeck_cli::columns::{lines, row};
 
 /// Formats the outcome in the requested format.
 pub fn print(scenario: &Scenario, outcome: &Outcome, format: Format) -> String {

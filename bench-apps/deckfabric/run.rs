@@ -4,9 +4,9 @@ use crate::{
     input::{Scenario, Scheme},
     network,
 };
-use cli_common::Problem;
-use cli_common::progress;
 use std::path::Path;
+use udeck_cli::Problem;
+use udeck_cli::progress;
 use udeck_fabric::{
     engine::Engine,
     measure::{Kind, Measures},

@@ -13,7 +13,6 @@ mod work;
 pub use work::LEAST_OF_INCAST;
 
 use crate::input::{Operation, Order};
-use cli_common::progress;
 use indicatif::ProgressBar;
 use network::Switches;
 use std::{
@@ -22,6 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 use udeck::IncastControl;
+use udeck_cli::progress;
 use udeck_fabric::{config::Config, topology::Network};
 use udeck_sim::trace::Event;
 

@@ -1,6 +1,6 @@
 //! Tables of facts on networks.
 
-use cli_common::columns::{lines, row};
+use udeck_cli::columns::{lines, row};
 use udeck_fabric::{
     deadlock,
     topology::{Network, dragonfly, irregular, torus, tree},

@@ -7,7 +7,7 @@ mod plans;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-use udeck_manual::Generate;
+use udeck_cli::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
 

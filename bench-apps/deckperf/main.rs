@@ -17,8 +17,8 @@ use std::{
 };
 
 use clap::Parser;
-use cli_common::{load, progress};
 use udeck::World;
+use udeck_cli::{load, progress};
 
 use crate::{
     cli::{Cli, Task},
@@ -40,7 +40,7 @@ use crate::{
     failure::{PerfError, Result},
     report::Report,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 fn main() -> ExitCode {
     page::end_with_the_report();

@@ -19,7 +19,7 @@ use crate::{
     report::summary::{Finding, findings},
     stats::{median, percentile},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Everything that a report shows.
 pub struct Report {

@@ -1,10 +1,10 @@
 //! Parser of a plan's file: TOML with a `[link]` or a `[dtable]`, and classes.
 
 use crate::units;
-use cli_common::Problem;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
+use udeck_cli::Problem;
 
 /// Upper bound of a class's connections.
 const MOST_CONNECTIONS: u32 = 1_000_000;

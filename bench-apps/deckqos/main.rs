@@ -10,11 +10,11 @@ mod tests;
 mod units;
 
 use clap::Parser;
-use cli_common::{Failure, Problem, about};
 use input::Input;
 use options::{Command, Example, Format, Options};
 use report::Traffic;
 use std::{path::Path, process::ExitCode};
+use udeck_cli::{Failure, Problem, about};
 use udeck_qos::{opensm, vl_arbiter::LowTurn};
 
 const INFINIBAND: &str = include_str!("infiniband.toml");
@@ -22,7 +22,7 @@ const DTABLE: &str = include_str!("dtable.toml");
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    cli_common::main::<Options, _>(options.generate, options.command, run)
+    udeck_cli::main::<Options, _>(options.generate, options.command, run)
 }
 
 /// Runs a command, and returns its output.

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint, builder::RangedU64ValueParser};
 use std::path::PathBuf;
-use udeck_manual::Generate;
+use udeck_cli::Generate;
 use udeck_qos::{opensm, vl_arbiter};
 
 use crate::units;

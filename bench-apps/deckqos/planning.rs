@@ -1,7 +1,7 @@
 //! Planning of tables from a file's classes.
 
 use crate::input::{self, Class, Kind, Table};
-use cli_common::Problem;
+use udeck_cli::Problem;
 use udeck_qos::{
     dtable::{self, Factors},
     opensm,

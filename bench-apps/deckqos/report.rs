@@ -4,9 +4,9 @@ use crate::{
     input::Class,
     planning::{InfiniBand, PlannedClass, other_levels},
 };
-use cli_common::columns::{lines, row};
 use serde_json::{Value, json};
 use std::time::Duration;
+use udeck_cli::columns::{lines, row};
 use udeck_qos::{
     analysis::{distance, shares, time_of, wait_bytes},
     dtable, opensm,

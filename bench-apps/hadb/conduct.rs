@@ -10,10 +10,10 @@ use crate::oracle::Oracle;
 use crate::report::{MixReport, Report};
 use crate::serve::SERVERS;
 use crate::verdict::{Dump, Verdict};
-use cli_common::progress;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use udeck_cli::progress;
 
 /// The rank of the first client, which cannot be killed.
 pub const LEADER: usize = SERVERS;

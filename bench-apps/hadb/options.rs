@@ -2,7 +2,7 @@
 
 use clap::{Parser, ValueEnum};
 use std::time::Duration;
-use udeck_manual::Generate;
+use udeck_cli::Generate;
 
 const MORE: &str = "\
 Examples:

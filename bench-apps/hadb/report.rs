@@ -5,10 +5,10 @@ use crate::message::Usage;
 use crate::options::{Format, LinkKind, Mix, Options};
 use crate::serve::SERVERS;
 use crate::verdict::Verdict;
-use cli_common::machine::Machine;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use udeck_cli::machine::Machine;
 
 /// Report of a run.
 pub struct Report {

@@ -5,7 +5,7 @@ use crate::layout::LayoutKind;
 use clap::{Parser, ValueEnum};
 use udeck::Protocol;
 use udeck::exchange::{self, Step};
-use udeck_manual::Generate;
+use udeck_cli::Generate;
 
 const MORE: &str = "\
 Examples:

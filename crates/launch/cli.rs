@@ -6,7 +6,7 @@ use std::{env, ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{CommandFactory, Parser, ValueEnum, ValueHint, error::ErrorKind};
 use deckrun::{Allocation, Hosts, Job, OnFailure};
-use udeck_manual::Generate;
+use udeck_cli::Generate;
 
 use self::values::{detection, duration, hosts, hosts_of_file, transports, variable};
 

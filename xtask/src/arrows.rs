@@ -83,27 +83,20 @@ const RULES: &[Rule] = &[
     },
     // The Python binding covers the whole library, except interfaces of other layers.
     Rule { folder: "bindings/python", may: &[".", "crates/sys"], tests_may: &[] },
-    // Command lines become manual pages and completions: nothing of messaging.
-    Rule { folder: "crates/manual", may: &[], tests_may: &[] },
+    // Parts of command lines: nothing of messaging.
+    Rule { folder: "crates/cli", may: &[], tests_may: &[] },
     // The state machines can be used by any package: nothing of messaging.
     Rule { folder: "crates/qos", may: &[], tests_may: &[] },
     // `deckrun --doctor` needs the umbrella: only the registry knows which transports a job would find. `trace`: deckrun merges
     // the trace of a job that did not finish, because no rank does.
     Rule {
         folder: "crates/launch",
-        may: &[".", "crates/auth", "crates/boot", "crates/manual", "crates/sys", "crates/trace"],
+        may: &[".", "crates/auth", "crates/boot", "crates/cli", "crates/sys", "crates/trace"],
         tests_may: &[],
     },
     Rule {
         folder: "bench-apps/deckperf",
-        may: &[
-            ".",
-            "bench-apps/cli-common",
-            "crates/launch",
-            "crates/manual",
-            "bindings/dat",
-            "bench-apps/counts",
-        ],
+        may: &[".", "crates/cli", "crates/launch", "bindings/dat", "bench-apps/counts"],
         tests_may: &[],
     },
     // Each interface is counted at its own level: mailboxes, VIs, one transport, uDAPL. The counts of a wait need a feature of
@@ -117,32 +110,18 @@ const RULES: &[Rule] = &[
     // links.
     Rule {
         folder: "bench-apps/hadb",
-        may: &[".", "bench-apps/cli-common", "crates/boot", "bindings/dat", "crates/launch", "crates/manual"],
+        may: &[".", "crates/cli", "crates/boot", "bindings/dat", "crates/launch"],
         tests_may: &[],
     },
     // The scenarios run the library itself over the simulated NICs, with names served in the process. `sys`: descriptors for
     // a thousand ranks.
     Rule {
         folder: "bench-apps/deckfabric",
-        may: &[
-            ".",
-            "bench-apps/cli-common",
-            "crates/boot",
-            "crates/manual",
-            "crates/qos",
-            "crates/sys",
-            "transports/sim",
-        ],
+        may: &[".", "crates/boot", "crates/cli", "crates/qos", "crates/sys", "transports/sim"],
         tests_may: &[],
     },
-    // Parts that our programs share: files, problems, exit codes, progress, the machine of a report.
-    Rule { folder: "bench-apps/cli-common", may: &["crates/manual"], tests_may: &[] },
-    Rule {
-        folder: "bench-apps/deckqos",
-        may: &["bench-apps/cli-common", "crates/qos", "crates/manual"],
-        tests_may: &[],
-    },
-    Rule { folder: "bench-apps/nas-ft", may: &[".", "crates/manual"], tests_may: &[] },
+    Rule { folder: "bench-apps/deckqos", may: &["crates/cli", "crates/qos"], tests_may: &[] },
+    Rule { folder: "bench-apps/nas-ft", may: &[".", "crates/cli"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",
         may: &["crates/via", "tests/faults"],

@@ -20,7 +20,7 @@ use crate::{
     failure::Result,
     report::table_report::TableReport,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 use idle::{CloneSets, IdleConductor, contenders};
 

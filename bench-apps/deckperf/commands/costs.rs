@@ -12,7 +12,7 @@ use crate::{
     failure::Result,
     report::table_report::TableReport,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Mailboxes, and clones, that one round makes.
 pub const BATCH: usize = 50;

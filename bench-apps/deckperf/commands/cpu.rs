@@ -32,7 +32,7 @@ use crate::{
     experiment::plan::{Format, Payload},
     failure::{PerfError, Result},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Default message sizes, in bytes.
 pub const SIZES: [usize; 5] = [100, 500, 4_000, 16_000, 64_000];
@@ -121,7 +121,7 @@ pub fn measure(plan: &CpuPlan) -> Result<String> {
 
     let scratch = Scratch::new().map_err(PerfError::system("making a folder for temporary files"))?;
     let mut field = Contenders::start_all(scratch.path(), plan)?;
-    let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "measuring");
+    let bar = udeck_cli::progress::bar(plan.time.as_millis() as u64, "measuring");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan, &mut field, passed)?;
     bar.finish_and_clear();

@@ -20,7 +20,7 @@ use crate::{
     },
     failure::Result,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 pub use experiment::follow;
 pub use verify::{follow_checks, verify};

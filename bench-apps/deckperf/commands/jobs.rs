@@ -20,8 +20,8 @@ use crate::{
     },
     failure::{PerfError, Result},
 };
-use cli_common::machine::Machine;
-use cli_common::progress;
+use udeck_cli::machine::Machine;
+use udeck_cli::progress;
 
 use control::{Control, Placement};
 

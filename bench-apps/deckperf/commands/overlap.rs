@@ -17,7 +17,7 @@ use crate::{
     failure::Result,
     report::table_report::TableReport,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 pub use batch::follow;
 

@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn figures_of_a_busy_machine_have_a_banner() {
         let mut report = sample(Format::Table);
-        report.machine.load = Some(cli_common::load::Load { others: 1.4, stolen: 0.0, cores: 2 });
+        report.machine.load = Some(udeck_cli::load::Load { others: 1.4, stolen: 0.0, cores: 2 });
         let banner = "other programs used 1.4 of this host's 2 processors";
         let text = crate::report::table::render(&report);
         let second = text.lines().nth(1).expect("a head");
@@ -310,7 +310,7 @@ mod tests {
         let (head, figures) = html.split_once("<section").expect("sections");
         assert!(head.contains("The machine was busy.") && head.contains("other programs used 1.4"), "{head}");
         assert!(!figures.contains("The machine was busy."));
-        report.machine.load = Some(cli_common::load::Load { others: 0.1, stolen: 0.0, cores: 2 });
+        report.machine.load = Some(udeck_cli::load::Load { others: 0.1, stolen: 0.0, cores: 2 });
         assert!(crate::report::table::render(&report).contains("\n# Load:    other programs used 0.1"));
     }
 

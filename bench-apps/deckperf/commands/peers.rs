@@ -49,7 +49,7 @@ use crate::{
     experiment::plan::Format,
     failure::{PerfError, Result},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Plan of `deckperf peers` or `deckperf collectives`.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
     let mut field =
         Contenders::start_all(scratch.path(), cores, plan.setting, &plan.sizes, folder.as_deref())?;
-    let bar = cli_common::progress::bar(plan.time.as_millis() as u64, "comparing");
+    let bar = udeck_cli::progress::bar(plan.time.as_millis() as u64, "comparing");
     let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
     let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
     bar.finish_and_clear();

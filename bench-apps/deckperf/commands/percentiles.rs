@@ -28,7 +28,7 @@ use crate::{
     },
     stats::steady,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Decimal digits that a histogram keeps of each value.
 const DIGITS: u8 = 3;

@@ -16,7 +16,7 @@ use crate::{
     failure::Result,
     report::table_report::TableReport,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 pub use operation::follow;
 use operation::{Registrar, contenders, stop};

@@ -22,7 +22,7 @@ use crate::{
     },
     failure::Result,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 pub use contender::{Detection, Traffic, Transfer, ViSetup};
 pub use ends::ViEnds;

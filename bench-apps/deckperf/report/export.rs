@@ -17,7 +17,7 @@ use crate::{
     },
     stats::median,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 const COLUMNS: &str = "size,protocol,test,unit,untouched_p50,untouched_p99,written_read_p50,written_read_p99,\
 copied_bytes_per_message,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";

@@ -15,7 +15,7 @@ use crate::{
     },
     stats::{median, noise::Noise},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// The head, the tables, and the closing ratios.
 pub fn render(report: &Report) -> String {

@@ -15,7 +15,7 @@ use crate::{
     },
     stats::noise::Noise,
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// A report of tables.
 pub struct TableReport {

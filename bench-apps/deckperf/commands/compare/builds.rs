@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::input::Source;
-use cli_common::progress;
+use udeck_cli::progress;
 
 const MEASURE: &str = "--protocol auto --sizes 8,4K,64K,1M --time 0.5";
 

@@ -12,7 +12,7 @@ use crate::{
     report::table_report::{Cell, Table, names},
     stats::{median, percentile},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Sentences on how the figures were measured.
 pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {

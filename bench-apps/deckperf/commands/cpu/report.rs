@@ -17,7 +17,7 @@ use crate::{
         table_report::{Cell, Table, TableReport, names},
     },
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Everything that the report shows.
 pub struct CpuReport {

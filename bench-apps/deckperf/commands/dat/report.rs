@@ -24,7 +24,7 @@ use crate::{
     },
     stats::{Ratio, median, paired_ratio},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Everything that the report shows.
 pub struct DatReport {

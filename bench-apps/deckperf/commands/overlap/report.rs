@@ -7,7 +7,7 @@ use super::{
     overlap_ratio::{OverlapSample, OverlapSeries},
 };
 use crate::report::table_report::{Cell, Table, names};
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 const COLUMNS: [&str; 9] = [
     "size",

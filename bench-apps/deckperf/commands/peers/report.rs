@@ -11,7 +11,7 @@ use super::{
     targets::{Against, Row, Setting, Target, Unit},
 };
 use crate::report::data::{Better, Key, LIMIT, OURS, Series};
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Everything that the report shows.
 pub struct PeersReport {

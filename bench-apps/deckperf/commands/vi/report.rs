@@ -23,7 +23,7 @@ use crate::{
     },
     stats::{median, paired_ratio},
 };
-use cli_common::machine::Machine;
+use udeck_cli::machine::Machine;
 
 /// Everything that the report shows.
 pub struct ViReport {

@@ -6,7 +6,7 @@ use clap_mangen::{
     roff::{Roff, bold, roman},
 };
 
-use crate::sections::{self, Section};
+use super::sections::{self, Section};
 
 /// Sections that have another name in manual pages.
 const TITLES: [(&str, &str); 1] = [("Exit code", "EXIT STATUS")];

@@ -8,6 +8,6 @@ fn main() {
         .and_then(|rustc| Command::new(rustc).arg("--version").output().ok())
         .and_then(|output| String::from_utf8(output.stdout).ok());
     if let Some(version) = version {
-        println!("cargo:rustc-env=CLI_COMMON_RUSTC={}", version.trim());
+        println!("cargo:rustc-env=UDECK_CLI_RUSTC={}", version.trim());
     }
 }

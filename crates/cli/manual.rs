@@ -3,8 +3,6 @@
 //! The option is hidden: `cargo xtask install` uses it, and so can a user of a program without an installation.
 //! The page is made from the same data as `--help`, and so they cannot differ.
 
-#![forbid(unsafe_code)]
-
 mod completion;
 mod page;
 mod sections;

@@ -1,5 +1,5 @@
-//! Parts that our programs have in common: reading a file, errors with its name and line, tables of words, exit codes, a progress bar, and the
-//! machine and its load as a report states them.
+//! Parts that µDECK's command-line programs share: manual pages and completions, reading a file, errors with its name and
+//! line, tables of words, exit codes, a progress bar, and the machine and its load as a report states them.
 //!
 //! Answers go to standard output, reasons for having none to standard error. The exit code is 0, or
 //! [`Failure::exit_code`].
@@ -10,9 +10,11 @@ pub mod columns;
 mod failure;
 pub mod load;
 pub mod machine;
+mod manual;
 pub mod progress;
 
 pub use failure::{Failure, Problem};
+pub use manual::Generate;
 
 use clap::CommandFactory;
 use std::{
@@ -21,7 +23,6 @@ use std::{
     path::Path,
     process::ExitCode,
 };
-use udeck_manual::Generate;
 
 /// Runs a program: prints its manual page or completions, or the text that `perform` returns for its command.
 pub fn main<Options: CommandFactory, Command>(

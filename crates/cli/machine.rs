@@ -48,7 +48,7 @@ impl Machine {
             cpu: cpu_model(&cpuinfo).unwrap_or("unknown processor").to_owned(),
             cores,
             kernel: format!("Linux {}", if release.is_empty() { "unknown" } else { release.trim() }),
-            build: format!("{}, {optimised}", option_env!("CLI_COMMON_RUSTC").unwrap_or("unknown compiler")),
+            build: format!("{}, {optimised}", option_env!("UDECK_CLI_RUSTC").unwrap_or("unknown compiler")),
             ranks: 2,
             pinning,
             transport,
