@@ -3,6 +3,7 @@
 use udeck::op::{self, BitXor, Max, Min, Product, Sum};
 use udeck::{Algorithm, Config, Group, Result, World};
 
+mod barrier;
 mod mistakes;
 mod operators;
 mod requests;
@@ -10,7 +11,7 @@ mod surprises;
 mod whole_messages;
 
 use crate::common::{LONG, config, on_hosts, ranks_believing, ranks_over};
-use crate::late;
+use crate::networks::late;
 
 /// Number of elements of a member's data: none, a few, an odd number, more than a piece.
 const LENGTHS: [usize; 4] = [0, 1, 37, 3000];

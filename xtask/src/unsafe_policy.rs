@@ -72,7 +72,7 @@ const UNSAFE_PLACES: &[UnsafePlace] = &[
     UnsafePlace { at: "bench-apps/counts/verbs-paths/", allowed: Allowed::Anything },
     UnsafePlace { at: "tests/faults/", allowed: Allowed::Promise },
     UnsafePlace { at: "tests/faults/lib.rs", allowed: Allowed::Call("raw_device") },
-    UnsafePlace { at: "tests/it/fork.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "tests/it/ends/fork.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "tests/jobs/soak/rank/fork.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "examples/with_mpi.rs", allowed: Allowed::Anything },
 ];

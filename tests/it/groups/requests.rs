@@ -11,7 +11,7 @@ use udeck::op::{Max, Sum};
 use udeck::{Error, World};
 
 use crate::common::{Event, LONG, SHORT, config, ranks_believing, ranks_over};
-use crate::tasks::block_on;
+use crate::waiting::tasks::block_on;
 
 fn several_at_once(world: World) -> udeck::Result {
     let (all, size) = (world.all()?, world.size());

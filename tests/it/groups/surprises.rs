@@ -10,7 +10,7 @@ use udeck::{Error, Request, Result, World};
 
 use crate::common::clock::within_deadline;
 use crate::common::{Event, LONG, SHORT, config, ranks_believing};
-use crate::tasks::block_on;
+use crate::waiting::tasks::block_on;
 
 /// Length in bytes of the pieces of long data.
 const PIECE: usize = 128 << 10;

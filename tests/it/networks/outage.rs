@@ -35,7 +35,8 @@ fn a_call_bears_an_outage() {
         return println!("skipped: no network namespace can be made here (unshare, ip)");
     };
     let this = std::env::current_exe().unwrap();
-    let arguments = [this.to_str().unwrap(), "--exact", "outage::a_call_bears_an_outage", "--nocapture"];
+    let arguments =
+        [this.to_str().unwrap(), "--exact", "networks::outage::a_call_bears_an_outage", "--nocapture"];
     let output = Command::new("unshare").arg(options).args(arguments).env(INSIDE, "1").output().unwrap();
     let words = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words}");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::liar::{ASK_COPY, ASK_WRITE, Liar};
 use crate::common::{LONG, SHORT, assert_pattern, config, patterned, ranks_over};
-use crate::late;
+use crate::networks::late;
 use udeck::via::Caps;
 use udeck::via::transport::{Arrival, Body};
 use udeck::{Config, Error, IncastControl, Mailbox, Postbox, Protocol, Result, World};

@@ -134,7 +134,7 @@ fn over_udp_both_may_post_first() {
 
 #[test]
 fn over_verbs_both_may_post_first() {
-    if over_verbs_apart("room::over_verbs_both_may_post_first") {
+    if over_verbs_apart("memory::room::over_verbs_both_may_post_first") {
         udeck::run_local(2, both_post_first).unwrap();
     }
 }
@@ -487,7 +487,7 @@ fn over_udp_a_flush_tells_of_what_was_left_unread() {
 
 #[test]
 fn over_verbs_a_flush_tells_of_what_was_left_unread() {
-    if over_verbs_apart("room::over_verbs_a_flush_tells_of_what_was_left_unread") {
+    if over_verbs_apart("memory::room::over_verbs_a_flush_tells_of_what_was_left_unread") {
         udeck::run_local(2, left_unread).unwrap();
     }
 }

@@ -64,7 +64,7 @@ fn each_mailbox_wakes_the_select_whatever_it_carries() {
 #[test]
 fn a_select_that_waits_sleeps_in_its_one_thread() {
     // The test examines all threads of the process, so it runs in a process of its own.
-    if !apart("select::a_select_that_waits_sleeps_in_its_one_thread", |_| {}) {
+    if !apart("mailboxes::select::a_select_that_waits_sleeps_in_its_one_thread", |_| {}) {
         return;
     }
     let world = alone(8 << 20);

@@ -230,7 +230,7 @@ fn parts_arrive_by_every_protocol_over_networks() {
 
 #[test]
 fn parts_arrive_by_every_protocol_over_verbs() {
-    if crate::common::over_verbs_apart("share::parts_arrive_by_every_protocol_over_verbs") {
+    if crate::common::over_verbs_apart("messages::share::parts_arrive_by_every_protocol_over_verbs") {
         PROTOCOLS.into_iter().for_each(|protocol| scatter("verbs", protocol));
     }
 }

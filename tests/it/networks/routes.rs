@@ -231,7 +231,7 @@ fn the_way_to_each_rank_is_explained_once() {
     }
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
-    command.args(["--exact", "--nocapture", "routes::the_way_to_each_rank_is_explained_once"]);
+    command.args(["--exact", "--nocapture", "networks::routes::the_way_to_each_rank_is_explained_once"]);
     let output = command.env("DECK_TEST_EXPLAINS", "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");

@@ -134,7 +134,7 @@ fn nobody_poses_as_another_rank_over_udp() {
 
 #[test]
 fn nobody_poses_as_another_rank_over_verbs() {
-    if over_verbs_apart("posing::nobody_poses_as_another_rank_over_verbs") {
+    if over_verbs_apart("hostile::posing::nobody_poses_as_another_rank_over_verbs") {
         Scene::over("verbs").play();
     }
 }

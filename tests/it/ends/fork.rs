@@ -128,28 +128,28 @@ fn a_forked_child_disturbs_nobody(world: World) -> udeck::Result {
 
 #[test]
 fn a_forked_child_disturbs_nobody_over_shm() {
-    if alone("fork::a_forked_child_disturbs_nobody_over_shm", "shm") {
+    if alone("ends::fork::a_forked_child_disturbs_nobody_over_shm", "shm") {
         run_local(2, a_forked_child_disturbs_nobody).unwrap();
     }
 }
 
 #[test]
 fn a_forked_child_disturbs_nobody_over_tcp() {
-    if alone("fork::a_forked_child_disturbs_nobody_over_tcp", "tcp") {
+    if alone("ends::fork::a_forked_child_disturbs_nobody_over_tcp", "tcp") {
         run_local(2, a_forked_child_disturbs_nobody).unwrap();
     }
 }
 
 #[test]
 fn a_forked_child_disturbs_nobody_over_udp() {
-    if alone("fork::a_forked_child_disturbs_nobody_over_udp", "udp") {
+    if alone("ends::fork::a_forked_child_disturbs_nobody_over_udp", "udp") {
         run_local(2, a_forked_child_disturbs_nobody).unwrap();
     }
 }
 
 #[test]
 fn programs_that_a_rank_starts_inherit_nothing() {
-    if !alone("fork::programs_that_a_rank_starts_inherit_nothing", "shm,tcp,udp") {
+    if !alone("ends::fork::programs_that_a_rank_starts_inherit_nothing", "shm,tcp,udp") {
         return;
     }
     run_local(2, |world| {
@@ -220,7 +220,7 @@ fn a_child_forked_while_draining_sees_no_message(world: World) -> udeck::Result 
 
 #[test]
 fn a_child_forked_while_draining_sees_no_message_over_shm() {
-    if alone("fork::a_child_forked_while_draining_sees_no_message_over_shm", "shm") {
+    if alone("ends::fork::a_child_forked_while_draining_sees_no_message_over_shm", "shm") {
         run_local(1, a_child_forked_while_draining_sees_no_message).unwrap();
     }
 }
@@ -276,7 +276,7 @@ fn a_lock_held_by_another_thread_holds_up_no_child(world: World) -> udeck::Resul
 
 #[test]
 fn a_lock_held_by_another_thread_holds_up_no_child_over_shm() {
-    if alone("fork::a_lock_held_by_another_thread_holds_up_no_child_over_shm", "shm") {
+    if alone("ends::fork::a_lock_held_by_another_thread_holds_up_no_child_over_shm", "shm") {
         run_local(2, a_lock_held_by_another_thread_holds_up_no_child).unwrap();
     }
 }

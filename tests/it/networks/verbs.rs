@@ -7,7 +7,7 @@ const SIZES: [usize; 6] = [0, 40, 4096, 100_000, (1 << 20) + 3, 5 << 20];
 
 #[test]
 fn every_protocol_and_size() {
-    if !apart("verbs::every_protocol_and_size") {
+    if !apart("networks::verbs::every_protocol_and_size") {
         return;
     }
     let carried = || PROTOCOLS.into_iter().filter(|protocol| *protocol != Protocol::HandOff);
@@ -45,7 +45,7 @@ fn every_protocol_and_size() {
 /// Messages longer than a frame are moved by the device alone.
 #[test]
 fn long_messages_are_not_copied() {
-    if !apart("verbs::long_messages_are_not_copied") {
+    if !apart("networks::verbs::long_messages_are_not_copied") {
         return;
     }
     let body = |world: udeck::World| {
