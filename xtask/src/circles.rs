@@ -13,7 +13,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::rust_text::{Keep, blank};
+use proc_macro2::{Delimiter, Group, TokenTree};
+
+use crate::rust_text;
 use crate::workspace::Workspace;
 
 /// A module, as its path below the crate.
@@ -93,9 +95,9 @@ impl Crate {
     fn add(&mut self, module: Module, file: &str, read: &dyn Fn(&str) -> Option<String>) {
         let Some(text) = read(file) else { return };
         self.files.insert(module.clone(), file.to_owned());
-        let tokens = tokens(&blank(&text, Keep::Code));
-        let mut parser = Parser { tokens: &tokens, at: 0, file, read, all: self };
-        parser.items(&module, usize::MAX);
+        // The check of `unsafe` reports a file that cannot be read.
+        let trees: Vec<_> = rust_text::tokens(&text).into_iter().flatten().collect();
+        Reader { file, read, all: self }.code(&module, &trees);
     }
 
     /// The file to which a path in a module leads, if it belongs to the crate.
@@ -125,159 +127,100 @@ impl Crate {
     }
 }
 
-struct Parser<'a> {
-    tokens: &'a [String],
-    at: usize,
+/// Reader of one file's tokens.
+struct Reader<'a> {
     file: &'a str,
     read: &'a dyn Fn(&str) -> Option<String>,
     all: &'a mut Crate,
 }
 
-impl Parser<'_> {
-    fn peek(&self, ahead: usize) -> &str {
-        self.tokens.get(self.at + ahead).map_or("", String::as_str)
-    }
-
-    /// Reads the code of a module, up to its closing brace or the end of the file.
-    fn items(&mut self, module: &Module, end: usize) {
-        let (mut is_test, mut is_public) = (false, false);
-        while self.at < self.tokens.len().min(end) {
-            match self.peek(0) {
-                "#" if self.peek(1) == "[" => {
-                    let close = self.close(self.at + 1);
-                    let words = &self.tokens[self.at..close];
-                    // `cfg(test)` and `cfg(all(test, ...))`, not `cfg(not(test))`.
-                    is_test |= words.contains(&"cfg".to_owned())
-                        && words.contains(&"test".to_owned())
-                        && !words.contains(&"not".to_owned());
-                    self.at = close;
+impl Reader<'_> {
+    /// Reads the code of a module, or a part of it in brackets.
+    fn code(&mut self, module: &Module, trees: &[TokenTree]) {
+        let (mut at, mut is_public) = (0, false);
+        while let Some(tree) = trees.get(at) {
+            let word = name(Some(tree));
+            let next = name(trees.get(at + 1));
+            match tree {
+                _ if is_punct(Some(tree), '#') && brackets(trees.get(at + 1)).is_some() => {
+                    at += 2;
+                    if is_for_tests(&trees[at - 1]) {
+                        at += item_length(&trees[at..]);
+                    }
                     continue;
                 }
-                "pub" => {
+                _ if word == "pub" => {
+                    at += 1 + usize::from(brackets(trees.get(at + 1)).is_some());
                     is_public = true;
-                    self.at += 1;
-                    if self.peek(0) == "(" {
-                        self.at = self.close(self.at);
-                    }
                     continue;
                 }
-                "mod" if self.peek(2) == ";" => {
-                    let child = [module.as_slice(), &[self.peek(1).to_owned()]].concat();
-                    match self.child_file(module, self.peek(1)) {
-                        _ if is_test => {}
-                        Some(file) => self.all.add(child, &file, self.read),
-                        None => _ = self.all.elsewhere.insert(child),
-                    }
-                    self.at += 3;
+                _ if word == "mod" && !next.is_empty() => {
+                    self.module(&[module.as_slice(), &[next]].concat(), trees.get(at + 2));
+                    at += 3;
                 }
-                "mod" if self.peek(2) == "{" => {
-                    let child = [module.as_slice(), &[self.peek(1).to_owned()]].concat();
-                    let close = self.close(self.at + 2);
-                    if !is_test {
-                        self.all.files.insert(child.clone(), self.file.to_owned());
-                        self.at += 3;
-                        self.items(&child, close);
+                _ if word == "use" && !is_punct(trees.get(at + 1), '<') => {
+                    let length = trees[at..].iter().position(|tree| is_punct(Some(tree), ';'));
+                    let end = length.map_or(trees.len(), |length| at + length);
+                    if !is_public {
+                        self.tree(module, &mut Vec::new(), &trees[at + 1..end]);
                     }
-                    self.at = close;
+                    at = end;
                 }
-                "use" => {
-                    self.at += 1;
-                    let (mut found, mut prefix) = (Vec::new(), Vec::new());
-                    self.tree(&mut prefix, &mut found);
-                    if !is_test && !is_public {
-                        self.all.code.extend(found.into_iter().map(|path| (module.clone(), path)));
-                    }
-                }
-                "{" if is_test => self.at = self.close(self.at),
-                "fn" | "impl" | "struct" | "enum" | "trait" if is_test => {
-                    while !matches!(self.peek(0), "{" | ";" | "") {
-                        self.at += 1;
-                    }
-                    self.at = if self.peek(0) == "{" { self.close(self.at) } else { self.at + 1 };
-                }
-                word if is_name(word) => {
-                    let before = self.at.checked_sub(1).map_or("", |at| self.tokens[at].as_str());
-                    let path = self.path();
-                    if before != "." && before != "::" && path.len() > 1 {
+                TokenTree::Ident(_) => {
+                    let path = path(&trees[at..]);
+                    let before = |back: usize| at.checked_sub(back).and_then(|at| trees.get(at));
+                    let in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
+                    let is_root = !in_path && !is_punct(before(1), '.');
+                    at += 3 * path.len() - 2;
+                    if is_root && path.len() > 1 {
                         self.all.code.push((module.clone(), path));
                     }
-                    if !matches!(before, "#") {
-                        (is_test, is_public) = (is_test && is_modifier(before), false);
-                    }
-                    continue;
                 }
-                _ => self.at += 1,
+                TokenTree::Group(group) => {
+                    self.code(module, &trees_of(group));
+                    at += 1;
+                }
+                _ => at += 1,
             }
-            (is_test, is_public) = (false, false);
+            is_public = false;
         }
     }
 
-    /// Reads a path in code: names with `::` between them.
-    fn path(&mut self) -> Vec<String> {
-        let mut path = vec![self.peek(0).to_owned()];
-        self.at += 1;
-        while self.peek(0) == "::" && is_name(self.peek(1)) {
-            path.push(self.peek(1).to_owned());
-            self.at += 2;
-        }
-        path
-    }
-
-    /// Reads the paths of a `use` declaration.
-    fn tree(&mut self, prefix: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
-        let depth = prefix.len();
-        loop {
-            match self.peek(0) {
-                "::" => self.at += 1,
-                "{" => {
-                    self.at += 1;
-                    while !matches!(self.peek(0), "}" | "") {
-                        self.tree(prefix, found);
-                        if self.peek(0) == "," {
-                            self.at += 1;
-                        }
-                    }
-                    self.at += 1;
-                    prefix.truncate(depth);
-                    return;
-                }
-                "as" => self.at += 2,
-                "*" => {
-                    found.push(prefix.clone());
-                    self.at += 1;
-                }
-                name if is_name(name) => {
-                    prefix.push(name.to_owned());
-                    self.at += 1;
-                    if self.peek(0) != "::" {
-                        found.push(prefix.clone());
-                    }
-                }
-                _ => {
-                    prefix.truncate(depth);
-                    return;
-                }
+    /// Reads a module that is declared with this body: braces, or a semicolon.
+    fn module(&mut self, module: &Module, body: Option<&TokenTree>) {
+        let (child, parent) = module.split_last().expect("a child's path");
+        match body {
+            Some(TokenTree::Group(group)) => {
+                self.all.files.insert(module.clone(), self.file.to_owned());
+                self.code(module, &trees_of(group));
             }
+            _ => match self.child_file(parent, child) {
+                Some(file) => self.all.add(module.clone(), &file, self.read),
+                None => _ = self.all.elsewhere.insert(module.clone()),
+            },
         }
     }
 
-    /// Index behind the bracket that closes the bracket at `open`.
-    fn close(&self, open: usize) -> usize {
-        let mut depth = 0_usize;
-        for at in open..self.tokens.len() {
-            match self.tokens[at].as_str() {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" => depth -= 1,
-                _ => {}
+    /// Reads the paths of a `use` declaration, or of a part of it, behind `prefix`.
+    fn tree(&mut self, module: &Module, prefix: &mut Vec<String>, trees: &[TokenTree]) {
+        for part in trees.split(|tree| is_punct(Some(tree), ',')) {
+            let depth = prefix.len();
+            for tree in part {
+                match tree {
+                    TokenTree::Group(group) => self.tree(module, prefix, &trees_of(group)),
+                    TokenTree::Ident(name) if name == "as" => break,
+                    TokenTree::Ident(name) => prefix.push(name.to_string()),
+                    _ => {}
+                }
             }
-            if depth == 0 {
-                return at + 1;
+            if !matches!(part.last(), None | Some(TokenTree::Group(_))) {
+                self.all.code.push((module.clone(), prefix.clone()));
             }
+            prefix.truncate(depth);
         }
-        self.tokens.len()
     }
 
-    fn child_file(&self, module: &Module, name: &str) -> Option<String> {
+    fn child_file(&self, module: &[String], name: &str) -> Option<String> {
         let path = Path::new(self.file);
         let folder = path.parent()?;
         // In a crate's first file and in a `mod.rs`, child modules lie in the same folder.
@@ -289,34 +232,72 @@ impl Parser<'_> {
     }
 }
 
-fn is_name(token: &str) -> bool {
-    token.starts_with(|c: char| c.is_alphabetic() || c == '_')
+fn trees_of(group: &Group) -> Vec<TokenTree> {
+    group.stream().into_iter().collect()
 }
 
-/// Whether the token may stand between an attribute and its item.
-fn is_modifier(token: &str) -> bool {
-    matches!(token, "]" | ")" | "pub" | "const" | "async" | "unsafe" | "extern")
-}
-
-/// Splits code into names, `::`, and single characters.
-fn tokens(code: &str) -> Vec<String> {
-    let mut tokens = Vec::new();
-    let mut rest = code;
-    while let Some(first) = rest.chars().next() {
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let length = match first {
-            c if c.is_whitespace() => {
-                rest = &rest[first.len_utf8()..];
-                continue;
-            }
-            c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-            ':' if rest.starts_with("::") => 2,
-            c => c.len_utf8(),
-        };
-        tokens.push(rest[..length].to_owned());
-        rest = &rest[length..];
+/// The token's text, if it is a name or a keyword.
+fn name(tree: Option<&TokenTree>) -> String {
+    match tree {
+        Some(TokenTree::Ident(name)) => name.to_string(),
+        _ => String::new(),
     }
-    tokens
+}
+
+fn is_punct(tree: Option<&TokenTree>, wanted: char) -> bool {
+    matches!(tree, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
+}
+
+/// The group in an attribute's square brackets, or in a visibility's round ones.
+fn brackets(tree: Option<&TokenTree>) -> Option<&Group> {
+    match tree {
+        Some(TokenTree::Group(group)) if group.delimiter() != Delimiter::Brace => Some(group),
+        _ => None,
+    }
+}
+
+/// Reads the path at the begin of the tokens: names with `::` between them.
+fn path(trees: &[TokenTree]) -> Vec<String> {
+    let mut path = vec![name(trees.first())];
+    for step in trees[1..].chunks_exact(3) {
+        let next = name(step.get(2));
+        if !is_punct(step.first(), ':') || !is_punct(step.get(1), ':') || next.is_empty() {
+            break;
+        }
+        path.push(next);
+    }
+    path
+}
+
+/// Whether an attribute is `cfg(test)` or `cfg(all(test, …))`, not `cfg(not(test))`.
+fn is_for_tests(attribute: &TokenTree) -> bool {
+    let text = attribute.to_string();
+    let mut words = text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+    let conditions: Vec<_> = if words.next() == Some("cfg") { words.collect() } else { Vec::new() };
+    conditions.contains(&"test") && !conditions.contains(&"not")
+}
+
+/// Number of tokens of the item, field or statement that begins here.
+fn item_length(trees: &[TokenTree]) -> usize {
+    let (mut depth, mut before) = (0, ' ');
+    let is_use = trees.iter().take(4).any(|tree| name(Some(tree)) == "use");
+    for (at, tree) in trees.iter().enumerate() {
+        match tree {
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace && !is_use => return at + 1,
+            TokenTree::Punct(punct) => {
+                match punct.as_char() {
+                    ';' => return at + 1,
+                    ',' if depth == 0 && !is_use => return at + 1,
+                    '<' => depth += 1,
+                    '>' if before != '-' && before != '=' => depth -= 1,
+                    _ => {}
+                }
+                before = punct.as_char();
+            }
+            _ => before = ' ',
+        }
+    }
+    trees.len()
 }
 
 /// Sets of files in which each file leads to all others of its set.

@@ -1,127 +1,49 @@
-//! The part of Rust's lexical grammar that tells code from comments and literals.
+//! Words of Rust source text, by proc-macro2's lexer: comments and documentation are none.
+
+use proc_macro2::{Group, TokenStream, TokenTree};
 
 /// The parts of a source that are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// Code only.
     Code,
-    /// Code and the contents of string literals.
+    /// Code and the contents of literals.
     CodeAndStrings,
 }
 
-/// The source with all other parts replaced by blanks. Lines keep their numbers and columns.
-pub fn blank(source: &str, keep: Keep) -> String {
-    let mut rest = source;
-    let mut out = String::with_capacity(source.len());
-    while let Some(first) = rest.chars().next() {
-        let (length, kind) = token(rest, first, out.chars().next_back());
-        let (text, tail) = rest.split_at(length);
-        let kept = kind == Kind::Code || (kind == Kind::String && keep == Keep::CodeAndStrings);
-        if kept {
-            out.push_str(text);
-        } else {
-            out.extend(text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
-        }
-        rest = tail;
-    }
-    out
+/// Words of the source, each with its line number: names and keywords, and runs of letters, digits and underscores in
+/// literals.
+pub fn words(source: &str, keep: Keep) -> Result<Vec<(usize, String)>, String> {
+    let mut found = Vec::new();
+    add_words(tokens(source)?, keep, &mut found);
+    Ok(found)
 }
 
-/// Words of the text, each with its line number: runs of letters, digits and underscores.
-pub fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines().enumerate().flat_map(|(index, line)| {
-        line.split(|c| !is_word(c)).filter(|word| !word.is_empty()).map(move |word| (index + 1, word))
-    })
+/// Tokens of the source.
+pub fn tokens(source: &str) -> Result<TokenStream, String> {
+    source.parse().map_err(|error: proc_macro2::LexError| format!("{}: {error}", error.span().start().line))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Code,
-    Comment,
-    String,
-    Char,
-}
-
-/// Length in bytes and kind of the token that starts here. Code advances by one character at a time.
-fn token(rest: &str, first: char, before: Option<char>) -> (usize, Kind) {
-    if rest.starts_with("//") {
-        return (rest.find('\n').unwrap_or(rest.len()), Kind::Comment);
-    }
-    if rest.starts_with("/*") {
-        return (block_comment(rest), Kind::Comment);
-    }
-    match first {
-        '"' => (1 + string_body(&rest[1..]), Kind::String),
-        // `r"`, `r#"`, and the tail of `br"` and `cr"` begin a raw string; an identifier that only ends in r
-        // does not.
-        'r' if before.is_none_or(|c| !is_word(c) || c == 'b' || c == 'c') => match raw_string(rest) {
-            Some(length) => (length, Kind::String),
-            None => (1, Kind::Code),
-        },
-        '\'' => match char_literal(rest) {
-            Some(length) => (length, Kind::Char),
-            None => (1, Kind::Code), // a lifetime
-        },
-        _ => (first.len_utf8(), Kind::Code),
-    }
-}
-
-/// Length of a block comment. Block comments nest.
-fn block_comment(rest: &str) -> usize {
-    let (mut depth, mut at) = (0, 0);
-    while at < rest.len() {
-        if rest[at..].starts_with("/*") {
-            depth += 1;
-            at += 2;
-        } else if rest[at..].starts_with("*/") {
-            depth -= 1;
-            at += 2;
-            if depth == 0 {
-                return at;
+fn add_words(stream: TokenStream, keep: Keep, found: &mut Vec<(usize, String)>) {
+    for tree in stream {
+        let line = tree.span().start().line;
+        match tree {
+            TokenTree::Group(group) if is_documentation(&group) => {}
+            TokenTree::Group(group) => add_words(group.stream(), keep, found),
+            TokenTree::Ident(name) => found.push((line, name.to_string())),
+            TokenTree::Literal(literal) if keep == Keep::CodeAndStrings => {
+                let literal = literal.to_string();
+                let words = literal.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+                found.extend(words.filter(|word| !word.is_empty()).map(|word| (line, word.to_owned())));
             }
-        } else {
-            at += rest[at..].chars().next().map_or(1, char::len_utf8);
+            TokenTree::Literal(_) | TokenTree::Punct(_) => {}
         }
     }
-    rest.len()
 }
 
-/// Length in bytes, including the closing quote.
-fn string_body(rest: &str) -> usize {
-    let mut chars = rest.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '\\' => drop(chars.next()),
-            '"' => return at + 1,
-            _ => {}
-        }
-    }
-    rest.len()
-}
-
-fn raw_string(rest: &str) -> Option<usize> {
-    let after_r = &rest[1..];
-    let hashes = after_r.bytes().take_while(|&b| b == b'#').count();
-    let body = after_r[hashes..].strip_prefix('"')?;
-    let close = format!("\"{}", "#".repeat(hashes));
-    let open_length = rest.len() - body.len();
-    Some(body.find(&close).map_or(rest.len(), |at| open_length + at + close.len()))
-}
-
-/// Length of a literal such as `'x'` and `'\n'`; `None` for the lifetime `'x`.
-fn char_literal(rest: &str) -> Option<usize> {
-    let mut chars = rest.char_indices().skip(1);
-    let (_, first) = chars.next()?;
-    if first == '\\' {
-        chars.next()?;
-        return chars.find(|(_, c)| *c == '\'').map(|(at, _)| at + 1);
-    }
-    let (at, second) = chars.next()?;
-    (second == '\'').then_some(at + 1)
-}
-
-fn is_word(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
+/// Whether the brackets are those of `#[doc = "…"]`, as which the lexer gives a documentation comment.
+fn is_documentation(group: &Group) -> bool {
+    matches!(group.stream().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc")
 }
 
 #[cfg(test)]
@@ -130,7 +52,7 @@ mod tests {
 
     /// Words of the source that count as code.
     fn code(source: &str) -> Vec<String> {
-        words(&blank(source, Keep::Code)).map(|(_, word)| word.to_owned()).collect()
+        words(source, Keep::Code).unwrap().into_iter().map(|(_, word)| word).collect()
     }
 
     #[test]
@@ -140,25 +62,30 @@ mod tests {
 
     #[test]
     fn literals_are_no_code() {
-        assert_eq!(code(r##"a "b \" c" d r#"e " f"# g br"h" i"##), ["a", "d", "g", "b", "i"]);
+        assert_eq!(code(r##"a "b \" c" d r#"e " f"# g br"h" i"##), ["a", "d", "g", "i"]);
         assert_eq!(code(r"let x = '\''; y '\u{41}' z 'w' v"), ["let", "x", "y", "z", "v"]);
     }
 
     #[test]
     fn a_comment_in_a_string_and_a_string_in_a_comment_do_not_confuse() {
         assert_eq!(code("a \"// b\" c // \" d\ne"), ["a", "c", "e"]);
-        assert_eq!(code("f(br\"\\\") ; g"), ["f", "b", "g"], "a raw string has no escapes");
+        assert_eq!(code("f(br\"\\\") ; g"), ["f", "g"], "a raw string has no escapes");
     }
 
     #[test]
     fn lifetimes_and_identifiers_in_r_are_code() {
-        assert_eq!(code("fn f<'a>(s: &'a str) { ptr\"x\" }"), ["fn", "f", "a", "s", "a", "str", "ptr"]);
-        assert_eq!(code("r#type var r"), ["r", "type", "var", "r"]);
+        assert_eq!(code("fn f<'a>(s: &'a str) { ptr }"), ["fn", "f", "a", "s", "a", "str", "ptr"]);
+        assert_eq!(code("r#type var r"), ["r#type", "var", "r"]);
     }
 
     #[test]
     fn strings_can_be_kept_and_lines_keep_their_numbers() {
-        let text = blank("/* a\nb */ \"c\"\nd", Keep::CodeAndStrings);
-        assert_eq!(words(&text).collect::<Vec<_>>(), [(2, "c"), (3, "d")]);
+        let text = words("/* a\nb */ \"c\"\nd", Keep::CodeAndStrings).unwrap();
+        assert_eq!(text, [(2, "c".to_owned()), (3, "d".to_owned())]);
+    }
+
+    #[test]
+    fn text_that_is_no_rust_is_an_error_with_its_line() {
+        assert!(words("fn f() {\n\"", Keep::Code).unwrap_err().starts_with("2: "));
     }
 }

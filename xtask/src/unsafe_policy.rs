@@ -3,7 +3,7 @@
 //! These rules read the text because no lint can express them: whether a file may contain `unsafe` depends on its
 //! folder. Clippy checks that each `unsafe` block has its `// SAFETY:` line.
 
-use crate::rust_text::{Keep, blank, words};
+use crate::rust_text::{Keep, words};
 use std::{fs, io, path::Path};
 
 /// A place for `unsafe`: files whose path begins with `at`, and what it allows.
@@ -100,55 +100,56 @@ pub fn sources(root: &Path) -> io::Result<Vec<Source>> {
 pub fn violations(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
     for source in sources {
-        found.extend(misplaced_unsafe(source));
+        found.extend(misplaced_unsafe(source).unwrap_or_else(|problem| vec![unreadable(source, &problem)]));
         // Tests make no decisions, and name a transport where they need connections.
         if source.path.starts_with("crates/deck/") && !source.path.ends_with("/tests.rs") {
-            found.extend(named_transports(source));
+            found.extend(named_transports(source).unwrap_or_default());
         }
     }
     found.extend(deck_without_forbid(sources));
     found
 }
 
-fn misplaced_unsafe(source: &Source) -> Vec<String> {
-    let code = blank(&source.text, Keep::Code);
-    let words: Vec<_> = words(&code).collect();
+fn unreadable(source: &Source, problem: &str) -> String {
+    format!("{}:{problem}", source.path)
+}
+
+fn misplaced_unsafe(source: &Source) -> Result<Vec<String>, String> {
+    let words = words(&source.text, Keep::Code)?;
     let allowed = |index: usize| {
         let mut places = UNSAFE_PLACES.iter().filter(|place| source.path.starts_with(place.at));
         places.any(|place| place.allowed.covers(&words[index..]))
     };
-    (0..words.len())
+    let misplaced = (0..words.len())
         .filter(|&index| words[index].1 == "unsafe" && !allowed(index))
         .map(|index| {
             let place = format!("{}:{}", source.path, words[index].0);
             format!("{place}: `unsafe` stands where it may not: UNSAFE_PLACES in xtask/src/unsafe_policy.rs has the places")
-        })
-        .collect()
+        });
+    Ok(misplaced.collect())
 }
 
 impl Allowed {
     /// Whether these words, of which the first is `unsafe`, match this kind.
-    fn covers(&self, words: &[(usize, &str)]) -> bool {
+    fn covers(&self, words: &[(usize, String)]) -> bool {
         match self {
             Allowed::Anything => true,
             Allowed::Call(name) => {
                 let last_line = words[0].0 + CALL_WITHIN_LINES;
                 words.iter().take_while(|(line, _)| *line <= last_line).any(|(_, word)| word == name)
             }
-            Allowed::Promise => matches!(words.get(1), Some((_, "trait" | "impl"))),
+            Allowed::Promise => words.get(1).is_some_and(|(_, word)| word == "trait" || word == "impl"),
         }
     }
 }
 
 /// Strings count, too: comparing a transport's name means deciding by it. Decisions must use `Caps`.
-fn named_transports(source: &Source) -> Vec<String> {
-    let text = blank(&source.text, Keep::CodeAndStrings);
-    words(&text)
-        .filter_map(|(line, word)| {
-            let name = TRANSPORTS.iter().find(|name| parts(word).iter().any(|part| part == *name))?;
-            Some(format!("{}:{line}: `{word}` names the transport {name}: deck decides by Caps", source.path))
-        })
-        .collect()
+fn named_transports(source: &Source) -> Result<Vec<String>, String> {
+    let named = words(&source.text, Keep::CodeAndStrings)?.into_iter().filter_map(|(line, word)| {
+        let name = TRANSPORTS.iter().find(|name| parts(&word).iter().any(|part| part == *name))?;
+        Some(format!("{}:{line}: `{word}` names the transport {name}: deck decides by Caps", source.path))
+    });
+    Ok(named.collect())
 }
 
 /// Parts of an identifier in lower case, without numbers at their ends: `OpenShm0` is `open`, `shm`.
@@ -172,8 +173,8 @@ fn deck_without_forbid(sources: &[Source]) -> Option<String> {
     let Some(deck) = sources.iter().find(|source| source.path == path) else {
         return Some(format!("{path}: not found, so nothing forbids `unsafe` in deck"));
     };
-    let code = blank(&deck.text, Keep::Code);
-    (!code.contains(WANTED)).then(|| format!("{path}: `{WANTED}` is missing"))
+    let forbids = deck.text.lines().any(|line| line == WANTED);
+    (!forbids).then(|| format!("{path}: `{WANTED}` is missing"))
 }
 
 fn collect(folder: &Path, below: &str, found: &mut Vec<Source>) -> io::Result<()> {
