@@ -4,7 +4,7 @@
 //! an oracle compares with the C compiler's (`transports/verbs/oracle`). Enumerations are plain numbers here, because a
 //! program on the other side of an ABI may write any value.
 
-#![allow(non_camel_case_types, missing_docs)]
+#![allow(non_camel_case_types, missing_docs, reason = "names of the header's, which explains them")]
 
 use libc::{c_char, c_int, c_uint, c_void, pthread_cond_t, pthread_mutex_t};
 

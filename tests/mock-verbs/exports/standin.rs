@@ -13,7 +13,7 @@ use libc::{c_int, c_uint, c_void};
 /// Counts of this process's objects and of the work done. A program that has cleaned up has no objects.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "a field counts what its name says")]
 pub struct StandinCounters {
     pub contexts: u64,
     pub domains: u64,

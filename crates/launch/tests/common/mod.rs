@@ -1,7 +1,6 @@
 //! Helpers that run `deckrun` and find the processes that it leaves.
 
-// Each test program uses its own part of this.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses its own part of this")]
 
 #[path = "../../../../tests/common/processes.rs"]
 mod processes;

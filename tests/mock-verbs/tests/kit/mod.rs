@@ -1,6 +1,6 @@
 //! Loads the library by its path, as a program does, and calls it through its own interface.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test program uses its own part of this")]
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::{CStr, CString};
