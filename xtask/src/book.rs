@@ -7,7 +7,12 @@
 mod errors;
 mod markdown;
 
-use crate::{child, counts::StepReport, workspace::Workspace};
+use crate::{
+    child,
+    counts::StepReport,
+    files::{below, read, write},
+    workspace::Workspace,
+};
 use std::{
     collections::BTreeSet,
     fs,
@@ -208,7 +213,7 @@ fn copy_pages(root: &Path, copy: &Path, repository: &str) -> Result<(), String> 
     for page in documents(&docs)? {
         write(&place(&page), outward(root, &page, &read(&page)?, repository))?;
     }
-    for picture in files(&docs, ".png")? {
+    for picture in below(&docs, ".png")? {
         let bytes =
             fs::read(&picture).map_err(|error| format!("cannot read {}: {error}", picture.display()))?;
         write(&place(&picture), bytes)?;
@@ -268,37 +273,7 @@ fn resolved(document: &Path, file: &str) -> PathBuf {
 
 /// All Markdown files below a folder.
 fn documents(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    files(folder, ".md")
-}
-
-/// All files below a folder whose names end with `end`, except hidden folders and build outputs.
-fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    let entries =
-        fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
-    for entry in entries.flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_string_lossy();
-        match entry.file_type() {
-            _ if name.starts_with('.') || name == "target" => {}
-            Ok(kind) if kind.is_dir() => found.extend(files(&path, end)?),
-            Ok(kind) if kind.is_file() && name.ends_with(end) => found.push(path),
-            _ => {}
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-}
-
-fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), String> {
-    let folder = path.parent().expect("a file lies in a folder");
-    fs::create_dir_all(folder)
-        .and_then(|()| fs::write(path, text))
-        .map_err(|error| format!("cannot write {}: {error}", path.display()))
+    below(folder, ".md")
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod circles;
 mod console;
 mod counts;
 mod fabric;
+mod files;
 mod install;
 mod oracle;
 mod ordering_mutants;

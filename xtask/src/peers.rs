@@ -15,8 +15,11 @@
 
 mod wheel;
 
-use crate::{child, console::say};
-use rustix::fs::{FlockOperation, flock};
+use crate::{
+    child,
+    console::say,
+    files::{self, remove},
+};
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File},
@@ -29,6 +32,8 @@ use wheel::Inside;
 
 /// Time limit of one download over a slow line.
 const LIMIT: Duration = Duration::from_secs(1800);
+/// Time to wait for another run, before it is reported.
+const LOCK_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct PeersOptions {
@@ -114,22 +119,12 @@ impl PeersFolder {
         fs::create_dir_all(folder.join(".parts")).map_err(problem)?;
         // The path is made absolute, because programs below it are started from other folders, too.
         let folder = folder.canonicalize().map_err(problem)?;
-        let lock = File::create(folder.join(".parts/lock")).map_err(problem)?;
-        // A program that another thread is starting holds this process's descriptors for a moment.
-        let attempt = || flock(&lock, FlockOperation::NonBlockingLockExclusive);
-        let locked = (0..20).map(|_| attempt()).find(|locked| {
-            let is_held = matches!(locked, Err(rustix::io::Errno::AGAIN));
-            if is_held {
-                std::thread::sleep(std::time::Duration::from_millis(50));
-            }
-            !is_held
-        });
-        match locked.unwrap_or(Err(rustix::io::Errno::AGAIN)) {
-            Ok(()) => Ok(PeersFolder { folder, python, _lock: lock }),
-            Err(rustix::io::Errno::AGAIN) => {
+        match files::lock(&folder.join(".parts/lock"), LOCK_LIMIT, || ()) {
+            Ok(lock) => Ok(PeersFolder { folder, python, _lock: lock }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Err(format!("another run is making the peers in {}", folder.display()))
             }
-            Err(error) => Err(problem(error.into())),
+            Err(error) => Err(problem(error)),
         }
     }
 
@@ -236,14 +231,6 @@ fn has_pip(python: &[OsString]) -> Result<(), String> {
 fn find_wheel(folder: &Path) -> Option<PathBuf> {
     let mut files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     files.find(|path| path.extension().is_some_and(|extension| extension == "whl"))
-}
-
-/// Removes a folder with its contents, if it exists.
-fn remove(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

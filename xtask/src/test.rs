@@ -317,7 +317,7 @@ fn check_arrows(workspace: &Workspace, outcome: &mut Outcome) {
     say!("    $ cargo {}", METADATA_ARGS.join(" "));
     let sources = match unsafe_policy::sources(&workspace.root) {
         Ok(sources) => sources,
-        Err(e) => return outcome.fail(format!("cannot read the sources: {e}")),
+        Err(problem) => return outcome.fail(problem),
     };
     let arrows = arrows::violations(workspace);
     say!("{} arrows between {} packages", arrows::count(workspace), workspace.packages.len());

@@ -3,8 +3,11 @@
 //! These rules read the text because no lint can express them: whether a file may contain `unsafe` depends on its
 //! folder. Clippy checks that each `unsafe` block has its `// SAFETY:` line.
 
-use crate::rust_text::{Keep, words};
-use std::{fs, io, path::Path};
+use crate::{
+    files::{below, read},
+    rust_text::{Keep, words},
+};
+use std::path::{Path, PathBuf};
 
 /// A place for `unsafe`: files whose path begins with `at`, and what it allows.
 struct UnsafePlace {
@@ -89,11 +92,12 @@ pub struct Source {
 }
 
 /// Every Rust file below the root, except build outputs and hidden folders.
-pub fn sources(root: &Path) -> io::Result<Vec<Source>> {
-    let mut found = Vec::new();
-    collect(root, "", &mut found)?;
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(found)
+pub fn sources(root: &Path) -> Result<Vec<Source>, String> {
+    let source = |path: PathBuf| {
+        let below = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        Ok(Source { path: below, text: read(&path)? })
+    };
+    below(root, ".rs")?.into_iter().map(source).collect()
 }
 
 /// Violations of the rules, as `path:line: what`.
@@ -175,21 +179,6 @@ fn deck_without_forbid(sources: &[Source]) -> Option<String> {
     };
     let forbids = deck.text.lines().any(|line| line == WANTED);
     (!forbids).then(|| format!("{path}: `{WANTED}` is missing"))
-}
-
-fn collect(folder: &Path, below: &str, found: &mut Vec<Source>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let path = format!("{below}{name}");
-        let kind = entry.file_type()?;
-        if kind.is_dir() && !name.starts_with('.') && name != "target" {
-            collect(&entry.path(), &format!("{path}/"), found)?;
-        } else if kind.is_file() && name.ends_with(".rs") {
-            found.push(Source { path, text: fs::read_to_string(entry.path())? });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! The texts are read from the sources: the literal of `#[error("…")]`, in which `…` stands for each inserted
 //! value.
 
-use super::read;
+use crate::files::read;
 use std::path::Path;
 
 const PAGE: &str = "docs/error-texts.md";

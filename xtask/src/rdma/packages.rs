@@ -3,15 +3,12 @@
 //! installed on this machine, so that it gets every library, changes nothing outside, and needs not be root.
 
 use super::{Stop, modules, root::Root};
-use crate::child;
 use crate::console::say;
-use rustix::fs::{FlockOperation, flock};
+use crate::{child, files};
 use std::{
     fs::{self, File},
-    io,
     path::{Path, PathBuf},
     process::Command,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -52,7 +49,8 @@ impl Cache {
     pub fn ready(folder: PathBuf) -> Result<Cache, Stop> {
         let problem = |error| Stop::Fail(format!("cannot use the cache {}: {error}", folder.display()));
         fs::create_dir_all(&folder).map_err(problem)?;
-        let lock = lock(&folder).map_err(problem)?;
+        let waits = || say!("waiting for another run that uses {}", folder.display());
+        let lock = files::lock(&folder.join("lock"), LIMIT, waits).map_err(problem)?;
         let root = Root(folder.join("root"));
         let stamp = format!("{RECIPE} {} {}\n", os_release("VERSION_ID"), PACKAGES.join(" "));
         if fs::read_to_string(folder.join("stamp")).is_ok_and(|text| text == stamp) {
@@ -95,24 +93,6 @@ fn value_of(text: &str, field: &str) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-fn lock(folder: &Path) -> io::Result<File> {
-    let file = File::create(folder.join("lock"))?;
-    let deadline = Instant::now() + LIMIT;
-    let mut said = false;
-    loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::AGAIN) if Instant::now() < deadline => {
-                if !said {
-                    say!("waiting for another run that uses {}", folder.display());
-                    said = true;
-                }
-                thread::sleep(Duration::from_millis(200));
-            }
-            result => return result.map(|()| file).map_err(io::Error::from),
-        }
-    }
-}
-
 /// Downloads the packages. Files of an earlier attempt, complete or begun, are not fetched again; apt checks everything.
 fn download(apt: &Path) -> Result<(), Stop> {
     let problem = |error| Stop::Fail(format!("cannot make {}: {error}", apt.display()));
@@ -148,10 +128,7 @@ fn unpack(folder: &Path) -> Result<(), String> {
     let problem = |error| format!("cannot unpack to {}: {error}", folder.display());
     let root = Root(folder.join("root"));
     for left in ["root", "modules"] {
-        match fs::remove_dir_all(folder.join(left)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(problem(error)),
-            _ => {}
-        }
+        files::remove(&folder.join(left)).map_err(problem)?;
         fs::create_dir(folder.join(left)).map_err(problem)?;
     }
     say!("unpacking");
@@ -195,19 +172,5 @@ mod tests {
         let text = "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nVERSION_ID=\"12\"\nID=debian\n";
         assert_eq!((value_of(text, "ID"), value_of(text, "VERSION_ID")), ("debian".into(), "12".into()));
         assert_eq!(value_of(text, "ID_LIKE"), "");
-    }
-
-    #[test]
-    fn one_run_at_a_time_has_the_cache() {
-        let folder = std::env::temp_dir().join(format!("xtask-lock-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let first = lock(&folder).unwrap();
-        let (place, (sender, receiver)) = (folder.clone(), std::sync::mpsc::channel());
-        let second = thread::spawn(move || sender.send(lock(&place).is_ok()).unwrap());
-        assert!(receiver.recv_timeout(Duration::from_millis(300)).is_err(), "two have it");
-        drop(first);
-        assert!(receiver.recv().unwrap());
-        second.join().unwrap();
-        fs::remove_dir_all(&folder).unwrap();
     }
 }
