@@ -6,7 +6,7 @@
 use crate::{
     child,
     counts::StepReport,
-    workspace::{METADATA_ARGS, Workspace, cargo},
+    workspace::{Workspace, cargo, metadata},
 };
 use serde_json::Value;
 use std::{path::Path, process::Command, time::Duration};
@@ -23,7 +23,7 @@ const NO_ADVISORIES: &str = "failed to fetch advisory database";
 /// Runs all checks. Each kind counts as one.
 pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
     let mut report = StepReport::default();
-    match metadata(&workspace.root) {
+    match metadata() {
         Ok(metadata) => {
             let published: Vec<_> = list(&metadata, "packages").iter().filter(|p| is_published(p)).collect();
             println!("{} packages are published", published.len());
@@ -47,12 +47,6 @@ pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
     }
     report.problems.iter().for_each(|problem| println!("{problem}"));
     report
-}
-
-fn metadata(root: &Path) -> Result<Value, String> {
-    let output = Command::new(cargo()).args(METADATA_ARGS).current_dir(root).output();
-    let output = output.map_err(|error| format!("cannot start `cargo metadata`: {error}"))?;
-    serde_json::from_slice(&output.stdout).map_err(|error| format!("`cargo metadata`: {error}"))
 }
 
 /// Whether the package is published. `publish` is a list of registries, or null for all; `false` in the

@@ -41,25 +41,29 @@ pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
+/// Asks cargo for its knowledge of the workspace.
+pub fn metadata() -> Result<Value, String> {
+    let output = Command::new(cargo())
+        .args(METADATA_ARGS)
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("cannot start `cargo metadata`: {e}"))?;
+    if !output.status.success() {
+        return Err(format!("`cargo metadata` failed ({}): its message is above", output.status));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| format!("`cargo metadata`: {error}"))
+}
+
 impl Workspace {
     pub fn load() -> Result<Self, String> {
-        let output = Command::new(cargo())
-            .args(METADATA_ARGS)
-            .stderr(Stdio::inherit())
-            .output()
-            .map_err(|e| format!("cannot start `cargo metadata`: {e}"))?;
-        if !output.status.success() {
-            return Err(format!("`cargo metadata` failed ({}): its message is above", output.status));
-        }
-        let text = String::from_utf8_lossy(&output.stdout);
-        Self::parse(&text).map_err(|what| format!("`cargo metadata` printed something unexpected: {what}"))
+        Self::parse(&metadata()?)
+            .map_err(|what| format!("`cargo metadata` printed something unexpected: {what}"))
     }
 
-    pub fn parse(metadata: &str) -> Result<Self, String> {
-        let metadata: Value = serde_json::from_str(metadata).map_err(|e| e.to_string())?;
-        let root = PathBuf::from(text(&metadata, "workspace_root")?);
-        let target = PathBuf::from(text(&metadata, "target_directory")?);
-        let described = list(&metadata, "packages")?;
+    fn parse(metadata: &Value) -> Result<Self, String> {
+        let root = PathBuf::from(text(metadata, "workspace_root")?);
+        let target = PathBuf::from(text(metadata, "target_directory")?);
+        let described = list(metadata, "packages")?;
         let names = described.iter().map(|p| text(p, "name")).collect::<Result<Vec<_>, _>>()?;
         let packages =
             described.iter().map(|p| Package::parse(p, &root, &names)).collect::<Result<_, _>>()?;
@@ -131,7 +135,7 @@ mod tests {
 
     #[test]
     fn packages_are_placed_below_the_root_and_foreign_dependencies_left_out() {
-        let workspace = Workspace::parse(METADATA).unwrap();
+        let workspace = Workspace::parse(&serde_json::from_str(METADATA).unwrap()).unwrap();
         let [umbrella, sys] = &workspace.packages[..] else { panic!("two packages") };
         assert_eq!((umbrella.folder.as_str(), umbrella.manifest().as_str()), (".", "Cargo.toml"));
         assert_eq!((sys.folder.as_str(), sys.manifest().as_str()), ("crates/sys", "crates/sys/Cargo.toml"));
@@ -144,7 +148,7 @@ mod tests {
 
     #[test]
     fn metadata_without_its_fields_is_an_error_that_names_the_field() {
-        let problem = Workspace::parse("{}").err().expect("refused");
+        let problem = Workspace::parse(&Value::Null).err().expect("refused");
         assert!(problem.contains("workspace_root"), "{problem}");
     }
 }
