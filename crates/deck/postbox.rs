@@ -179,10 +179,7 @@ impl<T: Payload> Postbox<T> {
 
     /// Explains by which protocol a message of `len` bytes would travel if it were posted now, and why.
     pub fn explain(&self, len: usize) -> Choice {
-        match self.poster.protocol() {
-            Protocol::Auto => self.poster.selector().explain(len),
-            protocol => Choice { protocol, why: "it is set for all messages of this postbox".into() },
-        }
+        self.poster.selector().explain(self.poster.protocol(), len)
     }
 
     /// The transport of this postbox's messages, and why no better one is used. It never changes.

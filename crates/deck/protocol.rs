@@ -5,14 +5,14 @@
 //! | file | contents |
 //! |---|---|
 //! | `eager`, `hand_off`, `copy`, `rdma_write`, `rdma_read`, `handshake` | a protocol |
-//! | `auto` | chooses the protocol of a message |
+//! | `auto` | plans a message: chooses its protocol, and what its sender does |
 //! | `side` | the two sides of a connection, on which a protocol works |
 //! | `message_block` | a message's memory on its way |
 //! | `outgoing`, `incoming` | a message in an engine's queue, by any protocol |
 //!
 //! The engines (`send`, `recv`) decide when a step is taken and in which order. The step itself is written
-//! here. A new protocol gets its file, a variant in [`Protocol`], a line in the functions of `outgoing` and
-//! `incoming`, and one where its arrivals are dispatched (`recv/connection.rs`; answers: `send/queue.rs`).
+//! here. A new protocol gets its file, a variant in [`Protocol`] and in `auto::Step`, a line in the functions
+//! of `outgoing` and `incoming`, and one where its arrivals are dispatched (`recv/connection.rs`; answers: `send/queue.rs`).
 
 pub(crate) mod auto;
 pub(crate) mod copy;

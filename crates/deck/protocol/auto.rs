@@ -26,6 +26,34 @@ pub struct Thresholds {
     pub rdma_read: usize,
 }
 
+/// Action by which a sender moves a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Sends the bytes inside their descriptor.
+    Inline,
+    /// Copies the bytes into memory of the library, and sends the copy.
+    Bounce,
+    /// Sends the message's own memory: by hand-off, or, where there is none, by a transport that copies it
+    /// for the receiver anyway.
+    Lend,
+    /// Announces the message, and sends it by fragments.
+    AnnounceCopy,
+    /// Announces the message, and writes it into the receiver's memory.
+    AnnounceWrite,
+    /// Announces where the receiver can read the message.
+    AnnounceRead,
+    /// Asks for a receive descriptor, and waits until the message was received.
+    Handshake,
+}
+
+/// How a message travels: the protocol that explanation, counters and traces name, and its sender's step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Never [`Protocol::Auto`].
+    pub protocol: Protocol,
+    pub step: Step,
+}
+
 /// The protocol by which a message of some size will travel, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -71,7 +99,7 @@ impl Thresholds {
 
 /// [`Thresholds`] applied to one connection: the only place that decides how a message travels.
 ///
-/// Most messages are settled by its [`Dispatch`], with one comparison each. [`Selector::resolve`] answers for
+/// Most messages are settled by its [`Dispatch`], with one comparison each. [`Selector::plan`] answers for
 /// the others, and agrees with the [`Dispatch`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selector {
@@ -152,15 +180,21 @@ impl Selector {
         Dispatch { protocol, short_below, hand_off_from }
     }
 
-    /// The step that carries a message. Without hand-off the transport gives the receiver a copy of its own
-    /// anyway: then `eager` needs no copy by the library, and sends the message from where it lies, like
-    /// `hand-off`.
-    pub fn resolve(&self, protocol: Protocol, len: usize) -> Protocol {
-        let chosen = if protocol == Protocol::Auto { self.choose(len) } else { protocol };
-        match chosen {
-            Protocol::Eager if len > MAX_INLINE && !self.caps.has(Caps::HAND_OFF) => Protocol::HandOff,
-            chosen => chosen,
-        }
+    /// Plans a message of `len` bytes by the protocol that is set. Without hand-off the transport gives the
+    /// receiver a copy of its own anyway: then `eager` needs no copy by the library, and sends the message
+    /// from where it lies.
+    pub fn plan(&self, set: Protocol, len: usize) -> Plan {
+        let protocol = if set == Protocol::Auto { self.choose(len) } else { set };
+        let step = match protocol {
+            Protocol::Auto | Protocol::Eager if len <= MAX_INLINE => Step::Inline,
+            Protocol::Auto | Protocol::Eager if self.caps.has(Caps::HAND_OFF) => Step::Bounce,
+            Protocol::Auto | Protocol::Eager | Protocol::HandOff => Step::Lend,
+            Protocol::Copy => Step::AnnounceCopy,
+            Protocol::RdmaWrite => Step::AnnounceWrite,
+            Protocol::RdmaRead => Step::AnnounceRead,
+            Protocol::Handshake => Step::Handshake,
+        };
+        Plan { protocol, step }
     }
 
     /// The protocol that `Auto` chooses.
@@ -169,10 +203,13 @@ impl Selector {
         taken.map_or(Protocol::Eager, |(protocol, _)| *protocol)
     }
 
-    /// The protocol that `Auto` chooses, and why.
-    pub fn explain(&self, len: usize) -> Choice {
+    /// The protocol that a message of `len` bytes takes if this one is set, and why.
+    pub fn explain(&self, set: Protocol, len: usize) -> Choice {
+        let Plan { protocol, .. } = self.plan(set, len);
+        if set != Protocol::Auto {
+            return Choice { protocol, why: "it is set for all messages of this postbox".into() };
+        }
         let mut passed = Vec::new();
-        let protocol = self.choose(len);
         for (row, from) in self.rows {
             match from {
                 None if !self.caps.has(row.needs()) => passed.push(format!("the connection has no {row}")),
@@ -244,8 +281,17 @@ mod tests {
     #[test]
     fn a_forced_protocol_is_what_it_is() {
         let selector = Selector::new(&Thresholds::default(), Caps::HAND_OFF);
-        assert_eq!(selector.resolve(Protocol::Copy, 0), Protocol::Copy);
-        assert_eq!(selector.resolve(Protocol::Auto, 1 << 20), Protocol::HandOff);
+        assert_eq!(selector.plan(Protocol::Copy, 0).protocol, Protocol::Copy);
+        assert_eq!(selector.plan(Protocol::Auto, 1 << 20).protocol, Protocol::HandOff);
+    }
+
+    #[test]
+    fn eager_stays_eager_where_its_message_is_lent() {
+        let plan = |caps, len| Selector::new(&Thresholds::default(), caps).plan(Protocol::Eager, len);
+        let eager = |step| Plan { protocol: Protocol::Eager, step };
+        assert_eq!(plan(Caps::default(), MAX_INLINE), eager(Step::Inline));
+        assert_eq!(plan(Caps::HAND_OFF, MAX_INLINE + 1), eager(Step::Bounce));
+        assert_eq!(plan(Caps::default(), MAX_INLINE + 1), eager(Step::Lend));
     }
 
     #[test]
@@ -270,7 +316,7 @@ mod tests {
 
     #[test]
     fn an_explanation_names_what_decided() {
-        let explain = |len, caps| Selector::new(&Thresholds::default(), caps).explain(len);
+        let explain = |len, caps| Selector::new(&Thresholds::default(), caps).explain(Protocol::Auto, len);
         let small = explain(8, Caps::HAND_OFF);
         assert!(
             small.why.contains("hand-off begins at 41 bytes") && small.why.contains("inline"),
@@ -304,14 +350,17 @@ mod tests {
                 let first = thresholds.rows().into_iter().find(|(protocol, from)| len >= *from && *from != Thresholds::NEVER && caps.has(protocol.needs()));
                 let chosen = selector.choose(len);
                 prop_assert_eq!(chosen, first.map_or(Protocol::Eager, |(protocol, _)| protocol));
-                prop_assert_eq!(selector.explain(len).protocol, chosen);
-                // Skips a length that no message in memory has.
-                if len != usize::MAX {
-                    prop_assert_eq!(selector.dispatch(Protocol::Auto).is_handed_off(len), chosen == Protocol::HandOff);
-                }
-                if selector.dispatch(Protocol::Auto).is_short(len) {
-                    prop_assert_eq!(selector.resolve(Protocol::Auto, len), Protocol::Eager);
-                    prop_assert!(len <= MAX_INLINE);
+                for (set, _) in Protocol::NAMES {
+                    let (plan, dispatch) = (selector.plan(set, len), selector.dispatch(set));
+                    prop_assert_eq!(plan.protocol, if set == Protocol::Auto { chosen } else { set });
+                    prop_assert_eq!(selector.explain(set, len).protocol, plan.protocol);
+                    // Skips a length that no message in memory has.
+                    if len != usize::MAX {
+                        prop_assert_eq!(dispatch.is_handed_off(len), plan.protocol == Protocol::HandOff);
+                    }
+                    if dispatch.is_short(len) {
+                        prop_assert_eq!(plan, Plan { protocol: Protocol::Eager, step: Step::Inline });
+                    }
                 }
             }
         }
@@ -323,7 +372,7 @@ mod tests {
             let caps = (0..3).filter(|bit| which & (1 << bit) != 0).fold(Caps::default(), |caps, bit| caps | all[bit]);
             let selector = Selector::new(&thresholds, caps);
             for len in [len, usize::MAX] {
-                let Choice { protocol, why } = selector.explain(len);
+                let Choice { protocol, why } = selector.explain(Protocol::Auto, len);
                 prop_assert_eq!(protocol, selector.choose(len));
                 prop_assert_eq!(why.contains(" takes "), protocol != Protocol::Eager, "{}: {}", protocol, why);
             }

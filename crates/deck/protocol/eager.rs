@@ -2,7 +2,7 @@
 //! when it is posted, and out of it when it is retrieved.
 //!
 //! Nothing is announced. The poster's own memory is free at once. Without hand-off (over a network) the
-//! transport gives the receiver a copy of its own anyway, so `Auto` sends from where the message lies
+//! transport gives the receiver a copy of its own anyway, so a longer message is sent from where it lies
 //! (`protocol::auto`).
 
 use udeck_via::mem::Fill;

@@ -5,17 +5,19 @@ use std::time::Instant;
 
 use udeck_via::{Error as ViaError, fault, job_time};
 
+use super::auto::{Plan, Step};
 use super::message_block::MessageBlock;
 use super::rdma_read::AnnouncedReads;
 use super::side::SendSide;
-use super::{MAX_INLINE, Protocol, copy, eager, hand_off, rdma_write};
+use super::{Protocol, copy, eager, hand_off, rdma_write};
 use crate::trace;
 
 /// A message, and its state.
 pub(crate) enum Outgoing {
     Short(eager::ShortSend),
     Eager(eager::EagerSend),
-    HandOff(MessageBlock),
+    /// A message whose own memory is sent, by `hand-off` or `eager`.
+    Lent(MessageBlock, Protocol),
     Copy(copy::CopySend),
     RdmaWrite(rdma_write::WriteSend),
     /// A message that is announced when it is first, and then leaves the queue.
@@ -26,20 +28,18 @@ pub(crate) enum Outgoing {
 pub(crate) type Blocked = (Option<ViaError>, Outgoing);
 
 impl Outgoing {
-    /// Makes a queued message. `protocol` is neither `auto` nor `handshake`, whose messages are not queued.
-    pub fn new(block: MessageBlock, protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::HandOff => Outgoing::HandOff(block),
-            Protocol::Copy => Outgoing::Copy(copy::CopySend::new(block)),
-            Protocol::RdmaWrite => Outgoing::RdmaWrite(rdma_write::WriteSend::new(block)),
-            Protocol::RdmaRead => Outgoing::RdmaRead(block),
-            Protocol::Auto | Protocol::Eager | Protocol::Handshake => {
-                Outgoing::Eager(eager::EagerSend::new(block))
-            }
+    /// Makes a queued message. `plan` is not [`Step::Handshake`], whose messages are not queued.
+    pub fn new(block: MessageBlock, plan: Plan) -> Self {
+        match plan.step {
+            Step::Lend => Outgoing::Lent(block, plan.protocol),
+            Step::AnnounceCopy => Outgoing::Copy(copy::CopySend::new(block)),
+            Step::AnnounceWrite => Outgoing::RdmaWrite(rdma_write::WriteSend::new(block)),
+            Step::AnnounceRead => Outgoing::RdmaRead(block),
+            Step::Inline | Step::Bounce | Step::Handshake => Outgoing::Eager(eager::EagerSend::new(block)),
         }
     }
 
-    /// Makes a message of at most [`MAX_INLINE`] bytes by `eager`, which has no block.
+    /// Makes a message of at most [`super::MAX_INLINE`] bytes by `eager`, which has no block.
     pub fn short(bytes: &[u8], tag: u32) -> Self {
         Outgoing::Short(eager::ShortSend::new(bytes, tag))
     }
@@ -56,7 +56,7 @@ impl Outgoing {
     pub fn memory(&self) -> usize {
         match self {
             Outgoing::Short(_) => 0,
-            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => block.kept(),
+            Outgoing::Lent(block, _) | Outgoing::RdmaRead(block) => block.kept(),
             Outgoing::Eager(message) => message.block.kept(),
             Outgoing::Copy(message) => message.block.kept(),
             Outgoing::RdmaWrite(message) => message.block.kept(),
@@ -67,7 +67,7 @@ impl Outgoing {
     pub fn into_block(self) -> Option<MessageBlock> {
         match self {
             Outgoing::Short(_) => None,
-            Outgoing::HandOff(block) | Outgoing::RdmaRead(block) => Some(block),
+            Outgoing::Lent(block, _) | Outgoing::RdmaRead(block) => Some(block),
             Outgoing::Eager(message) => Some(message.block),
             Outgoing::Copy(message) => Some(message.block),
             Outgoing::RdmaWrite(message) => Some(message.block),
@@ -97,7 +97,7 @@ impl Outgoing {
         match self {
             Outgoing::Short(message) => (Protocol::Eager, message.len()),
             Outgoing::Eager(message) => (Protocol::Eager, message.block.len()),
-            Outgoing::HandOff(block) => (Protocol::HandOff, block.len()),
+            Outgoing::Lent(block, protocol) => (*protocol, block.len()),
             Outgoing::Copy(message) => (Protocol::Copy, message.block.len()),
             Outgoing::RdmaWrite(message) => (Protocol::RdmaWrite, message.block.len()),
             Outgoing::RdmaRead(block) => (Protocol::RdmaRead, block.len()),
@@ -150,7 +150,7 @@ impl Outgoing {
         match self {
             Outgoing::Short(message) => Some(message.len()),
             Outgoing::Eager(message) => Some(message.block.len()),
-            Outgoing::HandOff(block) => Some(block.len()),
+            Outgoing::Lent(block, _) => Some(block.len()),
             Outgoing::Copy(_) | Outgoing::RdmaWrite(_) | Outgoing::RdmaRead(_) => None,
         }
     }
@@ -196,9 +196,8 @@ impl Outgoing {
             Outgoing::Eager(message) => message
                 .advance(side, others_wait)
                 .map_err(|(error, message)| (Some(error), Outgoing::Eager(message))),
-            Outgoing::HandOff(block) => {
-                hand_off::send(side, block).map_err(|(error, block)| (Some(error), Outgoing::HandOff(block)))
-            }
+            Outgoing::Lent(block, protocol) => hand_off::send(side, block)
+                .map_err(|(error, block)| (Some(error), Outgoing::Lent(block, protocol))),
             Outgoing::Copy(message) => {
                 message.advance(side).map_err(|(error, message)| (error, Outgoing::Copy(message)))
             }
@@ -222,10 +221,10 @@ impl Outgoing {
 }
 
 /// Bytes of a message of `len` bytes that are copied at a time into other memory of this rank.
-pub(crate) fn copied_at_once(protocol: Protocol, len: usize) -> usize {
-    match protocol {
-        Protocol::Eager if len > MAX_INLINE => len,
-        Protocol::Copy => copy::FRAGMENT.min(len),
+pub(crate) fn copied_at_once(step: Step, len: usize) -> usize {
+    match step {
+        Step::Bounce => len,
+        Step::AnnounceCopy => copy::FRAGMENT.min(len),
         _ => 0,
     }
 }

@@ -13,11 +13,12 @@ use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
 #[cfg(doc)]
 use crate::protocol::auto::Dispatch;
+use crate::protocol::auto::{Plan, Step};
 use crate::protocol::handshake::{self, Host, Pairs, PostTiming};
 use crate::protocol::message_block::{MessageBlock, PostFailure};
 use crate::protocol::outgoing::Outgoing;
 use crate::protocol::side::{SendSide, is_busy};
-use crate::protocol::{MAX_INLINE, Protocol, eager, hand_off};
+use crate::protocol::{Protocol, eager, hand_off};
 use crate::wait_policy::{WaitPolicy, poll_deadline};
 use crate::wire::{Introduction, Role};
 
@@ -72,15 +73,15 @@ impl Channel {
             return Err((error, Some(block)));
         }
         let len = block.len();
-        let protocol = self.selector.resolve(protocol, len);
-        let request = match protocol {
-            Protocol::Eager | Protocol::HandOff if self.may_bypass_queue() => {
-                self.post_now(block, protocol, policy)?
+        let plan = self.selector.plan(protocol, len);
+        let request = match plan.step {
+            Step::Inline | Step::Bounce | Step::Lend if self.may_bypass_queue() => {
+                self.post_now(block, plan, policy)?
             }
-            Protocol::Handshake => return self.post_and_wait(block, policy),
-            _ => self.post_queued(block, protocol, policy)?,
+            Step::Handshake => return self.post_and_wait(block, policy),
+            _ => self.post_queued(block, plan, policy)?,
         };
-        self.side.counters.by(protocol);
+        self.side.counters.by(plan.protocol);
         self.side.counters.posted(len);
         Ok(request)
     }
@@ -88,12 +89,12 @@ impl Channel {
     fn post_now(
         &mut self,
         block: MessageBlock,
-        protocol: Protocol,
+        plan: Plan,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, PostFailure> {
-        match self.send(block, protocol) {
+        match self.send(block, plan.step) {
             Ok(()) => Ok(None),
-            Err((error, block)) => self.post_now_slow(error, block, protocol, policy),
+            Err((error, block)) => self.post_now_slow(error, block, plan, policy),
         }
     }
 
@@ -102,7 +103,7 @@ impl Channel {
         &mut self,
         mut error: ViaError,
         mut block: MessageBlock,
-        protocol: Protocol,
+        plan: Plan,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, PostFailure> {
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
@@ -119,7 +120,7 @@ impl Channel {
             if let Err(why) = self.wait(poll_deadline(&error, deadline), &mut wait, Call::Post) {
                 return Err((why, Some(block)));
             }
-            match self.send(block, protocol) {
+            match self.send(block, plan.step) {
                 Ok(()) => return Ok(None),
                 Err((again, returned)) => (error, block) = (again, returned),
             }
@@ -127,9 +128,9 @@ impl Channel {
         if !is_busy(&error) {
             return Err((self.translate(error, policy), Some(block)));
         }
-        if protocol == Protocol::Eager && block.len() > MAX_INLINE {
+        if plan.step == Step::Bounce {
             // Queued, so that the message is not copied again at each try.
-            let request = self.post_queued(block, protocol, policy)?;
+            let request = self.post_queued(block, plan, policy)?;
             self.retry_spinning(until, |channel| {
                 channel.progress();
                 channel.queue.is_empty().then_some(())
@@ -137,7 +138,7 @@ impl Channel {
             return Ok(request);
         }
         let mut message = Some(block);
-        let sent = self.retry_spinning(until, |channel| match channel.send(message.take()?, protocol) {
+        let sent = self.retry_spinning(until, |channel| match channel.send(message.take()?, plan.step) {
             Ok(()) => Some(Ok(())),
             Err((error, returned)) if is_busy(&error) => {
                 message = Some(returned);
@@ -146,16 +147,17 @@ impl Channel {
             Err(failed) => Some(Err(failed)),
         });
         match (sent, message) {
-            (None, Some(block)) => self.post_queued(block, protocol, policy),
+            (None, Some(block)) => self.post_queued(block, plan, policy),
             (Some(Err((error, block))), _) => Err((self.translate(error, policy), Some(block))),
             _ => Ok(None),
         }
     }
 
-    /// Sends a message that needs no announcement. By `eager`, the block is not needed any more afterwards.
-    fn send(&mut self, block: MessageBlock, protocol: Protocol) -> Result<(), (ViaError, MessageBlock)> {
+    /// Sends a message that needs no announcement. Unless it is lent, its block is not needed any more
+    /// afterwards.
+    fn send(&mut self, block: MessageBlock, step: Step) -> Result<(), (ViaError, MessageBlock)> {
         let len = block.len();
-        if protocol == Protocol::HandOff {
+        if step == Step::Lend {
             hand_off::send(&mut self.side, block)?;
         } else if let Err(error) = eager::send(&mut self.side, &block) {
             return Err((error, block));
@@ -178,7 +180,7 @@ impl Channel {
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
         }
-        if bytes.len() <= MAX_INLINE && self.selector.resolve(protocol, bytes.len()) == Protocol::Eager {
+        if self.selector.plan(protocol, bytes.len()).step == Step::Inline {
             return self.post_short_copy(bytes, tag, policy);
         }
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));

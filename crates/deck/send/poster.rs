@@ -215,11 +215,6 @@ impl Poster {
     fn traced<R, E>(&self, (bytes, tag): (usize, u32), post: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
         let (start, number) = (trace::begin(), self.counters.messages_posted());
         let posted = post()?;
-        let protocol = match self.dispatch.get() {
-            dispatch if dispatch.is_short(bytes) => Protocol::Eager,
-            dispatch if dispatch.is_handed_off(bytes) => Protocol::HandOff,
-            dispatch => self.selector.resolve(dispatch.protocol, bytes),
-        };
         trace::posted(&trace::Posted {
             start,
             rank: self.world.rank(),
@@ -227,7 +222,7 @@ impl Poster {
             postbox: self.number,
             number,
             mailbox: &self.name,
-            protocol,
+            protocol: self.selector.plan(self.protocol(), bytes).protocol,
             bytes,
             tag,
         });

@@ -13,7 +13,7 @@ use super::post::mailbox_is_full;
 use super::requests::RequestId;
 use crate::error::{Error, Result};
 use crate::long_wait::LongWait;
-use crate::protocol::Protocol;
+use crate::protocol::auto::{Plan, Step};
 use crate::protocol::message_block::{MessageBlock, PostFailure};
 use crate::protocol::outgoing::{Outgoing, copied_at_once};
 use crate::protocol::side::is_busy;
@@ -28,15 +28,15 @@ impl Channel {
     pub(super) fn post_queued(
         &mut self,
         block: MessageBlock,
-        protocol: Protocol,
+        plan: Plan,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, PostFailure> {
         // The protocol was checked against the connection's capabilities when it was set.
-        let checked = self.check_owner(&block).and_then(|()| self.check_copy(&block, protocol));
+        let checked = self.check_owner(&block).and_then(|()| self.check_copy(&block, plan.step));
         if let Err(error) = checked {
             return Err((error, Some(block)));
         }
-        self.enqueue(Outgoing::new(block, protocol), policy)
+        self.enqueue(Outgoing::new(block, plan), policy)
     }
 
     /// Accepts a message into the queue. Waits, if it must, for a place in the queue.
@@ -115,8 +115,8 @@ impl Channel {
 
     /// Checks that a message that is copied on its way leaves memory for the copy. Otherwise it would wait
     /// for memory in vain.
-    fn check_copy(&self, block: &MessageBlock, protocol: Protocol) -> Result {
-        let copy = copied_at_once(protocol, block.len());
+    fn check_copy(&self, block: &MessageBlock, step: Step) -> Result {
+        let copy = copied_at_once(step, block.len());
         if copy == 0 || block.kept() + copy <= self.side.vi.nic().outbox().usage().limit {
             return Ok(());
         }
