@@ -92,55 +92,11 @@ impl<T: Payload> Mailbox<T> {
         // Filled in place so that it moves once, into the caller: returning it inside a result would move it
         // again.
         let mut received = Received::new(Parcel::NONE);
-        if trace::is_on() {
-            self.retrieve_traced(&mut received)?;
-        } else if let Err(found) = self.take_short(&mut received) {
-            self.retrieve_slow(found, &mut received)?;
-        }
+        self.traced(&mut received, |to| match self.take_short(to) {
+            Ok(()) => Ok(true),
+            Err(found) => self.retrieve_slow(found, to).map(|()| true),
+        })?;
         Ok(received)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn retrieve_traced(&self, to: &mut Received<T>) -> Result {
-        let start = trace::begin();
-        if let Err(found) = self.take_short(to) {
-            self.retrieve_slow(found, to)?;
-        }
-        self.record(start, to);
-        Ok(())
-    }
-
-    /// Retrieves a message by value, and records it in the trace.
-    fn traced(&self, retrieve: impl FnOnce() -> Result<Received<T>>) -> Result<Received<T>> {
-        let start = trace::begin();
-        let received = retrieve()?;
-        self.record(start, &received);
-        Ok(received)
-    }
-
-    /// Like [`Mailbox::traced`], but retrieves into `to`, and records only if there was a message.
-    #[cold]
-    #[inline(never)]
-    fn traced_into(
-        &self,
-        to: &mut Received<T>,
-        retrieve: impl FnOnce(&mut Received<T>) -> Result<bool>,
-    ) -> Result<bool> {
-        let start = trace::begin();
-        let found = retrieve(to)?;
-        if found {
-            self.record(start, to);
-        }
-        Ok(found)
-    }
-
-    #[cold]
-    pub(crate) fn record(&self, start: u64, received: &Received<T>) {
-        if start == 0 {
-            return;
-        }
-        trace::retrieved(start, self.world.rank(), &self.name, received.parcel());
     }
 
     #[inline(never)]
@@ -161,52 +117,47 @@ impl<T: Payload> Mailbox<T> {
     /// [`Error::PeerLost`] once for each rank whose connection to this mailbox broke, when the launcher has
     /// said that the rank did not finish. The call asks the launcher, and does not wait for the answer.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
-        self.world.progress_other_postboxes();
-        self.taken_now()
+        let mut received = Received::new(Parcel::NONE);
+        Ok(self.try_retrieve_in_place(&mut received)?.then_some(received))
     }
 
     /// Like [`Mailbox::try_retrieve`], but waits the few microseconds in which a running peer answers
     /// ([`Inbox::wait_in_place`]). For use before a wait that reads the clock. Retrieves into `received`,
     /// which must be empty: a message that is returned is moved once more.
     pub(crate) fn retrieve_soon(&self, received: &mut Received<T>) -> Result<bool> {
-        match trace::is_on() {
-            true => self.traced_into(received, |received| self.retrieve_soon_untraced(received)),
-            false => self.retrieve_soon_untraced(received),
-        }
-    }
-
-    fn retrieve_soon_untraced(&self, received: &mut Received<T>) -> Result<bool> {
-        self.world.progress_other_postboxes();
-        if self.take_now_untraced(received)? {
-            return Ok(true);
-        }
-        let mut inbox = self.inbox.borrow_mut();
-        if !inbox.wait_in_place(received.parcel_mut())? {
-            return Ok(false);
-        }
-        self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
+        self.traced(received, |received| {
+            self.world.progress_other_postboxes();
+            if self.take_now(received)? {
+                return Ok(true);
+            }
+            let mut inbox = self.inbox.borrow_mut();
+            if !inbox.wait_in_place(received.parcel_mut())? {
+                return Ok(false);
+            }
+            self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
+        })
     }
 
     /// Like [`Mailbox::try_retrieve`], but retrieves into `received`, which must be empty.
     pub(crate) fn try_retrieve_in_place(&self, received: &mut Received<T>) -> Result<bool> {
-        self.world.progress_other_postboxes();
-        self.take_now(received)
+        self.traced(received, |received| {
+            self.world.progress_other_postboxes();
+            self.take_now(received)
+        })
     }
 
     /// Like [`Mailbox::try_retrieve_in_place`], for a few postboxes that each have a message now and then
     /// ([`Inbox::next_in_turn`]).
     pub(crate) fn try_retrieve_in_turn(&self, received: &mut Received<T>) -> Result<bool> {
-        let start = trace::begin();
-        let mut inbox = self.inbox.borrow_mut();
-        if !inbox.next_in_turn(received.parcel_mut())? {
+        self.traced(received, |received| {
+            let mut inbox = self.inbox.borrow_mut();
+            if inbox.next_in_turn(received.parcel_mut())? {
+                return self.give_out(&mut inbox, received.parcel_mut()).map(|()| true);
+            }
             drop(inbox);
-            return self.try_retrieve_in_place(received);
-        }
-        self.give_out(&mut inbox, received.parcel_mut())?;
-        if start != 0 {
-            self.record(start, received);
-        }
-        Ok(true)
+            self.world.progress_other_postboxes();
+            self.take_now(received)
+        })
     }
 
     /// Takes the messages that have arrived, at most `most`, and passes each to `each`: the quickest way to
@@ -217,36 +168,18 @@ impl<T: Payload> Mailbox<T> {
     ///
     /// # Errors
     /// The errors of [`Mailbox::try_retrieve`]. `each` has seen the messages before the error.
-    pub fn drain(&self, most: usize, each: impl FnMut(&mut Received<T>)) -> Result<usize> {
-        if trace::is_on() { self.drain_as::<true>(most, each) } else { self.drain_as::<false>(most, each) }
-    }
-
-    /// Implements [`Mailbox::drain`]. `TRACED` is decided once for the call: a check for each message costs
-    /// measurable time.
-    #[inline(always)]
-    fn drain_as<const TRACED: bool>(
-        &self,
-        most: usize,
-        mut each: impl FnMut(&mut Received<T>),
-    ) -> Result<usize> {
+    pub fn drain(&self, most: usize, mut each: impl FnMut(&mut Received<T>)) -> Result<usize> {
         self.world.progress_other_postboxes();
+        // The trace records each message, so a traced call takes no runs.
+        let (mut taken, runs) = (0, !trace::is_on());
         let mut received = Received::new(Parcel::NONE);
-        let mut taken = 0;
         while taken < most {
-            let start = if TRACED { trace::begin() } else { 0 };
-            if self.take_of_run(&mut received) {
-                if TRACED {
-                    received.parcel_mut().number = self.inbox.borrow().number_of_run();
-                }
-            } else {
-                match self.drain_step(most - taken, &mut received)? {
+            if !self.take_of_run(&mut received) {
+                match self.drain_step(if runs { most - taken } else { 0 }, &mut received)? {
                     DrainStep::Run => continue,
                     DrainStep::Message => {}
                     DrainStep::Nothing => break,
                 }
-            }
-            if TRACED {
-                self.record(start, &received);
             }
             each(&mut received);
             received.empty();
@@ -255,13 +188,14 @@ impl<T: Payload> Mailbox<T> {
         Ok(taken)
     }
 
-    /// Takes a run of at most `most` messages, or the next single message into `received`.
+    /// Takes a run of at most `most` messages (0: none), or the next single message into `received`.
     #[inline(never)]
     fn drain_step(&self, most: usize, received: &mut Received<T>) -> Result<DrainStep> {
         if self.inbox.borrow_mut().take_run(most) > 0 {
             return Ok(DrainStep::Run);
         }
-        Ok(if self.take_now_untraced(received)? { DrainStep::Message } else { DrainStep::Nothing })
+        let found = self.traced(received, |received| self.take_now(received))?;
+        Ok(if found { DrainStep::Message } else { DrainStep::Nothing })
     }
 
     /// Takes the next message of a run into `received`, which must be empty. A message that does not fit this
@@ -282,24 +216,9 @@ impl<T: Payload> Mailbox<T> {
         true
     }
 
-    /// Returns the next message if one has arrived. (By value: for callers whose speed does not depend on
-    /// this move.)
-    fn taken_now(&self) -> Result<Option<Received<T>>> {
-        let mut received = Received::new(Parcel::NONE);
-        Ok(if self.take_now(&mut received)? { Some(received) } else { None })
-    }
-
     /// Takes the next message, if one has arrived, into `received`, which must be empty.
     #[inline]
     fn take_now(&self, received: &mut Received<T>) -> Result<bool> {
-        match trace::is_on() {
-            true => self.traced_into(received, |received| self.take_now_untraced(received)),
-            false => self.take_now_untraced(received),
-        }
-    }
-
-    #[inline]
-    fn take_now_untraced(&self, received: &mut Received<T>) -> Result<bool> {
         match self.take_short(received) {
             Ok(()) => Ok(true),
             Err(found) => self.take_now_slow(found, received),
@@ -321,14 +240,12 @@ impl<T: Payload> Mailbox<T> {
     /// # Errors
     /// The errors of [`Mailbox::retrieve`].
     pub fn retrieve_timeout(&self, limit: Duration) -> Result<Received<T>> {
-        self.traced(|| self.retrieve_timeout_untraced(limit))
-    }
-
-    fn retrieve_timeout_untraced(&self, limit: Duration) -> Result<Received<T>> {
-        let mut inbox = self.inbox.borrow_mut();
         let mut received = Received::new(Parcel::NONE);
-        inbox.next(received.parcel_mut(), Deadline::after(limit))?;
-        self.give_out(&mut inbox, received.parcel_mut())?;
+        self.traced(&mut received, |received| {
+            let mut inbox = self.inbox.borrow_mut();
+            inbox.next(received.parcel_mut(), Deadline::after(limit))?;
+            self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
+        })?;
         Ok(received)
     }
 
@@ -381,6 +298,39 @@ impl<T: Payload> Mailbox<T> {
     /// Whether a connection is being accepted at this moment.
     pub(crate) fn is_admitting(&self) -> bool {
         self.inbox.borrow().is_admitting()
+    }
+
+    /// Retrieves by `retrieve`, and records the message that it has put into `to` in the trace, if there is
+    /// one. Each way to retrieve calls this once. Without tracing it is one branch.
+    #[inline(always)]
+    fn traced(
+        &self,
+        to: &mut Received<T>,
+        retrieve: impl FnOnce(&mut Received<T>) -> Result<bool>,
+    ) -> Result<bool> {
+        if trace::is_on() { self.recorded(to, retrieve) } else { retrieve(to) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn recorded(
+        &self,
+        to: &mut Received<T>,
+        retrieve: impl FnOnce(&mut Received<T>) -> Result<bool>,
+    ) -> Result<bool> {
+        let start = trace::begin();
+        let found = retrieve(to)?;
+        if found {
+            self.record(start, to.parcel());
+        }
+        Ok(found)
+    }
+
+    /// Records a message that was retrieved since `start` ([`trace::begin`]).
+    fn record(&self, start: u64, parcel: &Parcel) {
+        if start != 0 {
+            trace::retrieved(start, self.world.rank(), &self.name, parcel);
+        }
     }
 
     /// Turns a retrieve's result into an item of [`Iter`] or of a stream. Sets `is_over` if every later item

@@ -1,9 +1,12 @@
 //! Events of messages, waits and calls in the trace (`DECK_TRACE`): this package's call sites of the
 //! `tracing` crate.
 //!
-//! The fast path checks [`is_on`], which is a load and a comparison. The code that records is elsewhere, and
-//! cold. A message is one event with its beginning and end ([`udeck_trace::MESSAGES`]), a collective call is
-//! a span ([`udeck_trace::CALLS`]).
+//! A message is one event with its beginning and end ([`udeck_trace::MESSAGES`]), a collective call is a span
+//! ([`udeck_trace::CALLS`]).
+//!
+//! The entry that a program calls records the event ([`crate::Mailbox`], `send::poster`); the queue that takes a
+//! step of a protocol records the step. What they call knows no traces. An entry checks [`is_on`] once, which is
+//! a load and a comparison. The code that records is elsewhere, and cold.
 //!
 //! # Arrows
 //! An arrow goes from the post of a message to its retrieve, and both sides have to give it the same name.
@@ -95,9 +98,28 @@ pub(crate) fn retrieved(start: u64, rank: usize, mailbox: &str, parcel: &Parcel)
     );
 }
 
-/// Records a step of a protocol that was taken after a post, or before a retrieve.
+/// Step of a protocol that is being taken: its start, its protocol, and its message's length in bytes.
+pub(crate) type TracedStep = (u64, Protocol, usize);
+
+/// Begins a step of a protocol, after a post or before a retrieve; `None` if tracing is off.
+#[inline]
+pub(crate) fn begin_step(described: impl FnOnce() -> (Protocol, usize)) -> Option<TracedStep> {
+    is_on().then(|| {
+        let (protocol, bytes) = described();
+        (now(), protocol, bytes)
+    })
+}
+
+/// Records a step that was taken.
+#[inline]
+pub(crate) fn end_step(step: Option<TracedStep>, rank: usize, name: &'static str) {
+    if let Some(step) = step {
+        record_step(step, rank, name);
+    }
+}
+
 #[cold]
-pub(crate) fn step(start: u64, rank: usize, step: &'static str, (protocol, bytes): (Protocol, usize)) {
+fn record_step((start, protocol, bytes): TracedStep, rank: usize, step: &'static str) {
     tracing::event!(
         name: "step",
         target: MESSAGES,

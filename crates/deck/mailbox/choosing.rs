@@ -104,14 +104,15 @@ impl<T: Payload> Mailbox<T> {
             return self.retrieve_timeout(limit);
         }
         self.check_rank(matching)?;
-        let (start, deadline) = (trace::begin(), Deadline::after(limit));
-        let mut inbox = self.inbox.borrow_mut();
+        let deadline = Deadline::after(limit);
         let mut received = Received::new(Parcel::NONE);
-        if let Ok(parcel) = inbox.next_chosen(Choice { matching, room: None }, deadline)? {
-            *received.parcel_mut() = parcel;
-        }
-        self.give_out(&mut inbox, received.parcel_mut())?;
-        self.record(start, &received);
+        self.traced(&mut received, |received| {
+            let mut inbox = self.inbox.borrow_mut();
+            if let Ok(parcel) = inbox.next_chosen(Choice { matching, room: None }, deadline)? {
+                *received.parcel_mut() = parcel;
+            }
+            self.give_out(&mut inbox, received.parcel_mut()).map(|()| true)
+        })?;
         Ok(received)
     }
 
@@ -149,9 +150,7 @@ impl<T: Payload> Mailbox<T> {
             let retrieved =
                 Retrieved { len: bytes.len() / T::SIZE, source: parcel.rank as usize, tag: parcel.tag };
             let value = take(bytes, retrieved)?;
-            if start != 0 {
-                trace::retrieved(start, self.world.rank(), &self.name, parcel);
-            }
+            self.record(start, parcel);
             Ok(Ok((value, bytes.len())))
         })?;
         match offered {
@@ -241,9 +240,7 @@ impl<T: Pod> Mailbox<T> {
                 copy_bytes(&mut bytemuck::cast_slice_mut(to)[..bytes.len()], bytes);
                 inbox.counters().retrieved(bytes.len());
                 inbox.counters().copied(bytes.len());
-                if start != 0 {
-                    trace::retrieved(start, self.world.rank(), &self.name, &parcel);
-                }
+                self.record(start, &parcel);
                 Ok(Retrieved { len: bytes.len() / T::SIZE, source: parcel.rank as usize, tag: parcel.tag })
             }
             Err((bytes, rank)) => {

@@ -10,6 +10,7 @@ use udeck_via::transport::Armed;
 
 use super::Mailbox;
 use crate::error::{Error, Result, Titled};
+use crate::parcel::Parcel;
 use crate::payload::Payload;
 use crate::received::Received;
 use crate::tasks::{Alarm, POLLS};
@@ -38,7 +39,8 @@ impl<T: Payload> Mailbox<T> {
     fn poll_retrieve(&mut self, alarm: &mut Alarm, task: &mut Context<'_>) -> Poll<Result<Received<T>>> {
         self.world.progress_other_postboxes();
         for _ in 0..POLLS {
-            if let Some(received) = self.taken_now()? {
+            let mut received = Received::new(Parcel::NONE);
+            if self.traced(&mut received, |received| self.take_now(received))? {
                 alarm.rest();
                 return Poll::Ready(Ok(received));
             }

@@ -10,7 +10,6 @@ use super::message_block::MessageBlock;
 use super::rdma_read::AnnouncedReads;
 use super::side::SendSide;
 use super::{Protocol, copy, eager, hand_off, rdma_write};
-use crate::trace;
 
 /// A message, and its state.
 pub(crate) enum Outgoing {
@@ -93,7 +92,7 @@ impl Outgoing {
     }
 
     /// Protocol of the message, and its length in bytes.
-    fn described(&self) -> (Protocol, usize) {
+    pub fn described(&self) -> (Protocol, usize) {
         match self {
             Outgoing::Short(message) => (Protocol::Eager, message.len()),
             Outgoing::Eager(message) => (Protocol::Eager, message.block.len()),
@@ -107,16 +106,12 @@ impl Outgoing {
     /// Announces the message while others are before it. `false`: it goes out when it is first, and nothing
     /// behind it may be announced.
     pub fn announce(&mut self, side: &mut SendSide) -> Result<bool, ViaError> {
-        let start = trace::begin();
         match self {
             Outgoing::Copy(message) => message.announce(side)?,
             Outgoing::RdmaWrite(message) => message.announce(side)?,
             _ => return Ok(false),
         }
         fault::point("announce.said");
-        if start != 0 {
-            trace::step(start, side.world.rank(), "announce", self.described());
-        }
         Ok(true)
     }
 
@@ -173,22 +168,6 @@ impl Outgoing {
         if self.granted_from().is_some_and(|from| job_time() < from) {
             return Err((None, self));
         }
-        let start = trace::begin();
-        if start == 0 {
-            return self.advance_untraced(side, announced_reads, others_wait);
-        }
-        let (rank, described) = (side.world.rank(), self.described());
-        self.advance_untraced(side, announced_reads, others_wait)
-            .inspect(|()| trace::step(start, rank, "send", described))
-    }
-
-    #[allow(clippy::result_large_err, reason = "as above")]
-    fn advance_untraced(
-        self,
-        side: &mut SendSide,
-        announced_reads: &mut AnnouncedReads,
-        others_wait: bool,
-    ) -> Result<(), Blocked> {
         match self {
             Outgoing::Short(message) => {
                 message.send(side).map_err(|error| (Some(error), Outgoing::Short(message)))

@@ -15,7 +15,6 @@ use crate::protocol::incoming::{Announcement, Incoming, prepare};
 use crate::protocol::side::{RecvSide, RendezvousStatus};
 use crate::protocol::{eager, hand_off, rdma_read};
 use crate::stats::Counters;
-use crate::trace;
 use crate::wire::{self, Kind, MAX_ANNOUNCED, Malformed};
 use crate::world_state::WorldState;
 
@@ -222,21 +221,6 @@ impl Connection {
     /// Serves an announcement. `buffer_len` is the length in bytes of the program's buffer, if it brought
     /// one.
     pub fn serve(
-        &mut self,
-        announcement: Announcement,
-        buffer_len: Option<usize>,
-        world: &WorldState,
-        grants: &mut Grants,
-    ) -> Result<RendezvousStatus, Malformed> {
-        let start = trace::begin();
-        let served = self.serve_untraced(announcement, buffer_len, world, grants);
-        if start != 0 && matches!(served, Ok(RendezvousStatus::Received(_) | RendezvousStatus::Answered)) {
-            trace::step(start, world.rank(), "answer", announcement.described());
-        }
-        served
-    }
-
-    fn serve_untraced(
         &mut self,
         announcement: Announcement,
         buffer_len: Option<usize>,

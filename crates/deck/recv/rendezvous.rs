@@ -15,6 +15,7 @@ use super::memory_quota::{MEMORIES, Memory};
 use crate::error::Result;
 use crate::parcel::Parcel;
 use crate::protocol::side::RendezvousStatus;
+use crate::trace;
 use crate::wire::{Kind, Malformed};
 
 /// Result of serving a connection's oldest announcement.
@@ -132,7 +133,12 @@ impl Inbox {
             return Ok(ServeResult::Done(None));
         };
         let Some(announcement) = connection.announced() else { return Ok(ServeResult::Done(None)) };
-        let parcel = match connection.serve(announcement, self.buffer_len, &self.world, &mut self.grants) {
+        let step = trace::begin_step(|| announcement.described());
+        let served = connection.serve(announcement, self.buffer_len, &self.world, &mut self.grants);
+        if matches!(served, Ok(RendezvousStatus::Received(_) | RendezvousStatus::Answered)) {
+            trace::end_step(step, self.world.rank(), "answer");
+        }
+        let parcel = match served {
             Ok(RendezvousStatus::Deferred) => return Ok(ServeResult::Deferred),
             Ok(RendezvousStatus::Received(parcel)) => Some(parcel),
             Ok(RendezvousStatus::Answered) => None,

@@ -21,6 +21,7 @@ use super::requests::RequestId;
 use crate::protocol::outgoing::Outgoing;
 use crate::protocol::rdma_read::AnnouncedReads;
 use crate::protocol::side::SendSide;
+use crate::trace;
 use crate::wire::MAX_ANNOUNCED;
 
 /// Bytes that a message counts beside its memory: its place in the list, which may be half empty.
@@ -106,8 +107,12 @@ impl Backlog {
         announced_reads: &mut AnnouncedReads,
     ) -> Option<Result<(), Option<ViaError>>> {
         let Entry { message, id, is_held } = self.pop()?;
+        let step = trace::begin_step(|| message.described());
         Some(match message.advance(side, announced_reads, !self.entries.is_empty()) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                trace::end_step(step, side.world.rank(), "send");
+                Ok(())
+            }
             Err((error, message)) => {
                 self.put_back(Entry { message, id, is_held });
                 Err(error)
@@ -185,9 +190,11 @@ impl Backlog {
         }
         let Some(next) = self.entries.get_mut(self.announced) else { return Ok(false) };
         let memory = next.message.memory();
+        let step = trace::begin_step(|| next.message.described());
         if !next.message.announce(side)? {
             return Ok(false);
         }
+        trace::end_step(step, side.world.rank(), "announce");
         self.announced += 1;
         self.waiting -= self.cost(memory);
         Ok(true)

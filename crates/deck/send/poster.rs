@@ -117,11 +117,7 @@ impl Poster {
         block: Block,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, BlockFailure> {
-        if trace::is_on() {
-            self.post_block_traced(block, policy)
-        } else {
-            self.post_any_block(block, policy)
-        }
+        self.traced((block.len(), block.notes()[0]), || self.post_any_block(block, policy))
     }
 
     #[inline]
@@ -179,40 +175,35 @@ impl Poster {
     /// Posts a message of which the caller keeps an owner, with the tag in its notes.
     pub(crate) fn post_shared(&self, bytes: &SharedBytes, policy: WaitPolicy) -> Result<Option<RequestId>> {
         self.world.check()?;
-        let post = || {
+        self.traced((bytes.len(), bytes.notes()[0]), || {
             let block = MessageBlock::Shared(bytes.clone());
             let posted = self.post_slow(|channel, protocol| channel.post(block, protocol, policy));
             posted.map_err(|(error, _)| error)
-        };
-        if trace::is_on() { self.traced((bytes.bytes().len(), bytes.notes()[0]), post) } else { post() }
+        })
     }
 
     /// Posts a copy. May also wait for the copy's memory.
     #[inline]
     pub(crate) fn post_copy(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
-        if trace::is_on() {
-            return self.post_copy_traced(bytes, tag, policy);
-        }
-        if self.post_short(bytes, tag) {
-            return Ok(None);
-        }
-        self.post_copy_slow(bytes, tag, policy)
-    }
-
-    #[cold]
-    fn post_block_traced(&self, block: Block, policy: WaitPolicy) -> Result<Option<RequestId>, BlockFailure> {
-        self.traced((block.len(), block.notes()[0]), || self.post_any_block(block, policy))
-    }
-
-    #[cold]
-    fn post_copy_traced(&self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
         self.traced((bytes.len(), tag), || {
             if self.post_short(bytes, tag) { Ok(None) } else { self.post_copy_slow(bytes, tag, policy) }
         })
     }
 
-    /// Posts a message, and records it in the trace if it was accepted.
-    fn traced<R, E>(&self, (bytes, tag): (usize, u32), post: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+    /// Posts a message by `post`, and records it in the trace if it was accepted: its length in bytes, and its
+    /// tag. Each way to post calls this once. Without tracing it is one branch.
+    #[inline(always)]
+    fn traced<R, E>(&self, message: (usize, u32), post: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+        if trace::is_on() { self.recorded(message, post) } else { post() }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn recorded<R, E>(
+        &self,
+        (bytes, tag): (usize, u32),
+        post: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R, E> {
         let (start, number) = (trace::begin(), self.counters.messages_posted());
         let posted = post()?;
         trace::posted(&trace::Posted {
