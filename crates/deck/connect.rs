@@ -23,7 +23,7 @@ use self::attempt::Attempt;
 use self::wire::{Advert, Endpoint};
 use crate::config::ENCRYPT_ALL;
 use crate::error::{Error, Result, is_internal};
-use crate::exit_check::MAX_WAIT;
+use crate::exits::check::MAX_WAIT;
 use crate::long_wait::{asking, for_owner, publish};
 use crate::nics::WorldNic;
 use crate::payload::Payload;

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `world` | the job as one rank sees it |
 //! | `group` | groups of ranks, and collective calls |
-//! | `world_state`, `exit_log` | the state that a world's objects share; the launcher's reports of exits |
+//! | `world_state` | the state that a world's objects share |
 //! | `mailbox`, `matching`, `recv` | retrieving: typed interface, and the engine behind it |
 //! | `postbox`, `send` | posting: typed interface, and the engine behind it |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
@@ -16,20 +16,19 @@
 //! | `connect` | how a postbox finds its mailbox and connects to it |
 //! | `nics`, `route` | the NICs of a world, and which of them leads to a mailbox |
 //! | `progress` | progress of announced messages while the application computes |
-//! | `buffer`, `message`, `pack`, `received`, `parcel` | typed and packed messages: before the post, on their way, and received |
-//! | `message_memory`, `memory_accounting` | memory for messages: waiting for it, and its holders |
+//! | `memory` | typed messages before their post, and the memory of messages, with its holders |
+//! | `message`, `pack` | packed messages |
+//! | `received`, `parcel` | received messages |
 //! | `post_request` | posts that return at once, and their handles |
-//! | `select`, `rank_exits` | waiting at several mailboxes, and for the exit of ranks |
-//! | `shared_buf` | one message to many mailboxes |
-//! | `shared_segment`, `shared_mutex`, `semaphore` | objects that the ranks of a host share beside messages: typed interface |
-//! | `shared`, `sharing` | what the three have in common; a rank's list of its shared objects |
+//! | `select` | waiting at several mailboxes |
+//! | `exits` | the exits of ranks: the launcher's reports, checks after a connection broke, and waiting for them |
+//! | `sharing` | objects that the ranks of a host share beside messages: segments, locks, semaphores |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
-//! | `external_buf`, `payload`, `postable` | messages in memory of the program; types that mailboxes carry; types that can be posted |
-//! | `exit_check` | whether a rank whose connection broke has finished or is lost |
+//! | `payload`, `postable` | types that mailboxes carry; types that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |
-//! | `trace`, `tracing_job` | events of messages in the trace; how a trace is begun, and gathered from all ranks |
-//! | `config`, `stats`, `metrics`, `error` | settings of a world, counters, counters as text, errors |
+//! | `stats` | counters, and counters as text; events of messages in the trace, and how a trace is gathered |
+//! | `config`, `error` | settings of a world, errors |
 //!
 //! This crate names no transport. It chooses protocols by the capabilities (`Caps`) of a NIC.
 //!
@@ -39,14 +38,11 @@
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 #![forbid(unsafe_code)]
 
-mod buffer;
 mod config;
 mod connect;
 mod error;
 pub mod exchange;
-mod exit_check;
-mod exit_log;
-mod external_buf;
+mod exits;
 mod group;
 mod incast;
 mod interrupt;
@@ -54,10 +50,8 @@ mod long_wait;
 mod mailbox;
 mod mailbox_options;
 mod matching;
-mod memory_accounting;
+mod memory;
 mod message;
-mod message_memory;
-mod metrics;
 mod nics;
 mod pack;
 mod parcel;
@@ -67,35 +61,26 @@ mod postable;
 mod postbox;
 mod progress;
 mod protocol;
-mod rank_exits;
 mod received;
 mod recv;
 mod route;
 mod select;
-mod semaphore;
 mod send;
-mod shared;
-mod shared_buf;
-mod shared_mutex;
-mod shared_segment;
 mod sharing;
 mod stats;
 #[cfg(feature = "async")]
 mod tasks;
-mod trace;
-mod tracing_job;
 mod turns;
 mod wait_policy;
 mod wire;
 mod world;
 mod world_state;
 
-pub use buffer::Buf;
 pub use bytemuck::{self, Pod};
 pub use config::Config;
 pub use error::{Error, FailureCause, PostEachError, PostError, Result};
-pub use exit_log::{ExitKind, RankExit};
-pub use external_buf::ExternalBuf;
+pub use exits::log::{ExitKind, RankExit};
+pub use exits::rank_exits::RankExits;
 pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
 pub use incast::IncastControl;
 pub use interrupt::interruptible;
@@ -104,6 +89,9 @@ pub use mailbox::tasks::{Messages, Retrieve};
 pub use mailbox::{Iter, Mailbox, Retrieved};
 pub use mailbox_options::MailboxOptions;
 pub use matching::Match;
+pub use memory::buffer::Buf;
+pub use memory::external_buf::ExternalBuf;
+pub use memory::shared_buf::{PostAllError, SharedBuf, post_all, post_all_timeout};
 pub use message::{Message, Packed};
 pub use pack::{ItemType, PackError, PackType};
 pub use payload::Payload;
@@ -114,14 +102,12 @@ pub use postbox::Postbox;
 pub use postbox::tasks::{Flush, Post};
 pub use protocol::auto::{Choice, Thresholds};
 pub use protocol::{Protocol, ReceiveModel};
-pub use rank_exits::RankExits;
 pub use received::{Nested, Received};
 pub use route::{Route, RouteLevel, SkippedTransport, UnavailableTransport};
 pub use select::{Selectable, select, select_timeout, try_select};
-pub use semaphore::{Permit, Semaphore};
-pub use shared_buf::{PostAllError, SharedBuf, post_all, post_all_timeout};
-pub use shared_mutex::{SharedMutex, SharedMutexGuard};
-pub use shared_segment::{AtomicElement, SegmentLock, SharedSegment};
+pub use sharing::mutex::{SharedMutex, SharedMutexGuard};
+pub use sharing::segment::{AtomicElement, SegmentLock, SharedSegment};
+pub use sharing::semaphore::{Permit, Semaphore};
 pub use stats::{PeerStats, Stats};
 pub use turns::{Turns, in_turn, lock_within};
 pub use udeck_via::ServiceLevel;

@@ -13,7 +13,7 @@ use udeck_via::Deadline;
 
 use crate::error::{Error, Result, is_internal};
 use crate::interrupt;
-use crate::trace;
+use crate::stats::trace;
 use crate::world_state::WorldState;
 
 /// Shortest wait that is recorded in the trace, in nanoseconds: longer than a poll.

@@ -21,7 +21,7 @@ use crate::parcel::{Parcel, Stored};
 use crate::payload::Payload;
 use crate::received::Received;
 use crate::recv::Inbox;
-use crate::trace;
+use crate::stats::trace;
 use crate::turns::Turns;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;

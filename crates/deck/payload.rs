@@ -3,8 +3,8 @@
 use bytemuck::Pod;
 use udeck_via::Block;
 
-use crate::buffer::Buf;
 use crate::error::{Error, Result};
+use crate::memory::buffer::Buf;
 use crate::message::{Message, Packed};
 use crate::postable::Postable;
 

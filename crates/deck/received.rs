@@ -9,12 +9,12 @@ use bytemuck::Pod;
 use udeck_via::mem::SharedBytes;
 
 use crate::error::{PostError, Result};
+use crate::memory::accounting::Memory;
 use crate::message::Packed;
 use crate::pack::{self, PackError, PackType};
 use crate::parcel::{Parcel, Stored};
 use crate::payload::Payload;
 use crate::postable::{Postable, sealed};
-use crate::recv::memory_quota::Memory;
 use crate::send::poster::Poster;
 use crate::send::requests::RequestId;
 use crate::wait_policy::WaitPolicy;

@@ -12,19 +12,16 @@
 //! | `connection` | one connection, and what arrives on it |
 //! | `accept` | accepting connections |
 //! | `incast` | grants under incast control: how long postboxes have to wait |
-//! | `burst`, `completion_queues`, `wait_lists`, `memory_quota`, `exit_checks` | parts of an inbox |
+//! | `completion_queues`, `wait_lists` | parts of an inbox: where its connections report, and those that wait |
 //!
 //! A protocol (`protocol/*.rs`) says what to do with a message that arrives. This folder says when
 //! connections are polled, and in which order.
 
 mod accept;
-mod burst;
 pub(crate) mod choosing;
 mod completion_queues;
 mod connection;
-mod exit_checks;
 pub(crate) mod incast;
-pub(crate) mod memory_quota;
 mod poll;
 mod readiness;
 mod rendezvous;
@@ -39,8 +36,7 @@ use udeck_boot::family;
 use udeck_via::{CqHandle, Deadline, Error as ViaError, Listener, Ptag, SpinHistory};
 
 use self::accept::{Accepted, Acceptor, NicListener, WhileOpen};
-use self::burst::Burst;
-use self::completion_queues::CompletionQueues;
+use self::completion_queues::{Burst, CompletionQueues};
 use self::connection::Connection;
 use self::incast::Grants;
 use self::set_aside::SetAside;

@@ -9,10 +9,10 @@ use udeck_boot::waits::{Call, Wait};
 use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError};
 
 use crate::error::{Error, Result, check_process};
+use crate::exits::rank_exits::RankExits;
 use crate::long_wait::LongWait;
 use crate::mailbox::Mailbox;
 use crate::payload::Payload;
-use crate::rank_exits::RankExits;
 use crate::recv::{Inbox, WaitConditions};
 use crate::world_state::WorldState;
 

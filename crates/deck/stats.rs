@@ -1,4 +1,15 @@
-//! Counters of the library: messages, copies, registrations.
+//! Reports on the library's work: counters of messages, copies and registrations, and traces.
+//!
+//! | file | contents |
+//! |---|---|
+//! | here | the counters |
+//! | `metrics` | counters as text: a table, and Prometheus's format |
+//! | `trace` | events of messages in the trace |
+//! | `tracing_job` | how a job's trace is begun, and gathered from all ranks |
+
+pub(crate) mod metrics;
+pub(crate) mod trace;
+pub(crate) mod tracing_job;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

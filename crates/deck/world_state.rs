@@ -14,15 +14,15 @@ use udeck_via::{Block, Deadline, Error as ViaError, Nic, NicAttributes, host_key
 use crate::config::Config;
 use crate::connect::wire::{Advert, Endpoint};
 use crate::error::{Error, Result, check_process, is_internal};
-use crate::exit_log::ExitLog;
+use crate::exits::log::ExitLog;
 use crate::incast::Rules;
 use crate::mailbox_options::MailboxOptions;
-use crate::memory_accounting::{Accounting, Holders};
+use crate::memory::accounting::{Accounting, Holders};
+use crate::memory::accounting::{Memory, MemoryQuota};
 use crate::nics::{Nics, WorldNic};
 use crate::progress::Progress;
-use crate::recv::memory_quota::{Memory, MemoryQuota};
 use crate::route::Explained;
-use crate::sharing::Sharing;
+use crate::sharing::service::Sharing;
 use crate::stats::{Arrivals, Counters, PeerStats, Stats};
 
 /// Length in bytes from which an allocation first collects buffers that came back: reusing the block that was

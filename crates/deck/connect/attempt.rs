@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use udeck_via::{Deadline, Error as ViaError, Withdrawal};
 
 use crate::error::{Error, Titled};
-use crate::exit_check::{Verdict, awaited_launcher, check_exit};
+use crate::exits::check::{Verdict, awaited_launcher, check_exit};
 use crate::world_state::WorldState;
 
 /// First and longest interval between requests while the mailbox, or this side, has no place for another

@@ -17,7 +17,7 @@ use super::state::GroupState;
 use super::waiting::{Clock, drive};
 use crate::error::{Error, Result};
 use crate::payload::check_payload;
-use crate::trace;
+use crate::stats::trace;
 
 impl Group {
     /// Waits until all members have called `barrier`. After [`Error::Deadline`] the next call goes on waiting

@@ -23,7 +23,7 @@ use super::op::Operator;
 use super::waiting::Clock;
 use crate::error::{Error, Result};
 use crate::payload::check_payload;
-use crate::trace;
+use crate::stats::trace;
 
 /// Maximum number of a group's requests whose end this member has not seen.
 const MAX_PENDING: usize = 64;

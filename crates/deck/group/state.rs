@@ -10,7 +10,7 @@ use super::kind::{Kind, Signature};
 use super::layout::Layout;
 use super::plan::BarrierStep;
 use crate::error::{Error, FailureCause, INTERNAL, Quoted, Result};
-use crate::exit_check::MAX_WAIT;
+use crate::exits::check::MAX_WAIT;
 use crate::world_state::WorldState;
 
 /// The fixed part of a membership: names and layout of the group.

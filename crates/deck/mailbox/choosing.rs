@@ -12,7 +12,7 @@ use crate::parcel::Parcel;
 use crate::payload::Payload;
 use crate::received::Received;
 use crate::recv::choosing::Choice;
-use crate::trace;
+use crate::stats::trace;
 
 /// Description of a message that [`Mailbox::retrieve_into`] has put into the program's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,8 +27,8 @@ use udeck_via::{
 
 use super::side::{RecvSide, RendezvousStatus, SendSide, block_for, is_busy};
 use crate::error::{Error, Result};
+use crate::memory::accounting::Grant;
 use crate::parcel::{Parcel, Stored};
-use crate::recv::memory_quota::Grant;
 use crate::wire::{self, Kind, MAX_REQUEST, Malformed, Role};
 use crate::world_state::WorldState;
 

@@ -11,8 +11,8 @@ use udeck_via::{Error as ViaError, MemHandle, RemoteBuffer, fault};
 
 use super::side::{RecvSide, RendezvousStatus, may_come};
 use super::{Protocol, copy, rdma_write};
+use crate::memory::accounting::{Grant, Memory};
 use crate::recv::incast::Grants;
-use crate::recv::memory_quota::{Grant, Memory};
 use crate::wire::{self, Kind, Malformed};
 use crate::world_state::WorldState;
 

@@ -8,7 +8,7 @@ use udeck_via::transport::{Arrival, Body, Found, Inline};
 use udeck_via::{Lent, Vi, fault};
 
 use super::incast::{Grants, Reservations};
-use super::memory_quota::{Grant, Memory};
+use crate::memory::accounting::{Grant, Memory};
 use crate::parcel::{Parcel, Stored};
 use crate::protocol::handshake::{self, RecvData, Request};
 use crate::protocol::incoming::{Announcement, Incoming, prepare};

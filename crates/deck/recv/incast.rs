@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use udeck_qos::pacing::{Account, Scheduler};
 use udeck_via::job_time;
 
-use super::memory_quota::{MEMORIES, MemoryQuota};
 use crate::incast::{GRANTED, Rules};
+use crate::memory::accounting::{MEMORIES, MemoryQuota};
 use crate::protocol::side::RecvSide;
 use crate::stats::Counters;
 use crate::wire::Malformed;

@@ -7,7 +7,7 @@ use udeck_via::transport::{Arrival, Body, Found};
 use udeck_via::{LentSlice, PollBudget};
 
 use super::Inbox;
-use super::burst::Burst;
+use super::completion_queues::Burst;
 use crate::error::{Result, check_process};
 use crate::parcel::{Parcel, Stored};
 use crate::protocol::ReceiveModel;

@@ -11,11 +11,11 @@ use udeck_via::PollBudget;
 
 use super::Inbox;
 use super::connection::Connection;
-use super::memory_quota::{MEMORIES, Memory};
 use crate::error::Result;
+use crate::memory::accounting::{MEMORIES, Memory};
 use crate::parcel::Parcel;
 use crate::protocol::side::RendezvousStatus;
-use crate::trace;
+use crate::stats::trace;
 use crate::wire::{Kind, Malformed};
 
 /// Result of serving a connection's oldest announcement.

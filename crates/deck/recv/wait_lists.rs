@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 
-use super::exit_checks::ExitChecks;
+use crate::exits::check::{ExitCheck, Verdict};
+use crate::world_state::WorldState;
 
 /// Connections that wait, by context.
 #[derive(Debug, Default)]
 pub(super) struct WaitLists {
-    /// Connections that wait for memory, by [`super::memory_quota::Memory`], in the order of their requests.
+    /// Connections that wait for memory, by [`crate::memory::accounting::Memory`], in the order of their requests.
     /// Each is in one list at most.
     pub for_memory: [VecDeque<usize>; 2],
     /// Connections with a message that has almost arrived.
@@ -41,5 +42,43 @@ impl WaitLists {
     /// The connection that is served next.
     pub fn first(&self) -> Option<usize> {
         self.for_memory.iter().find_map(|list| list.front()).copied()
+    }
+}
+
+/// Pending checks of ranks whose connections to a mailbox broke, at most one for each rank: each is pending
+/// until it is known whether the rank has finished ([`crate::exits::check`]). No call waits for the verdict: a
+/// later poll reports it.
+#[derive(Default)]
+pub(super) struct ExitChecks(Vec<ExitCheck>);
+
+impl ExitChecks {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn add(&mut self, rank: u32, how: String) {
+        if self.0.iter().all(|check| check.rank() != rank) {
+            self.0.push(ExitCheck::new(rank, how));
+        }
+    }
+
+    /// Returns a rank that turns out to be lost, and how it ended. Does not wait.
+    pub fn next_lost(&mut self, world: &WorldState) -> Option<(u32, String)> {
+        let mut at = 0;
+        while at < self.0.len() {
+            match self.0[at].verdict(world) {
+                Verdict::Pending => at += 1,
+                Verdict::Finished => drop(self.0.swap_remove(at)),
+                Verdict::Lost(how) => return Some((self.0.swap_remove(at).rank(), how)),
+            }
+        }
+        None
+    }
+}
+
+impl std::fmt::Debug for ExitChecks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|check| (check.rank(), check.how()))).finish()
     }
 }

@@ -21,7 +21,7 @@ use super::requests::RequestId;
 use crate::protocol::outgoing::Outgoing;
 use crate::protocol::rdma_read::AnnouncedReads;
 use crate::protocol::side::SendSide;
-use crate::trace;
+use crate::stats::trace;
 use crate::wire::MAX_ANNOUNCED;
 
 /// Bytes that a message counts beside its memory: its place in the list, which may be half empty.

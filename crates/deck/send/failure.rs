@@ -8,8 +8,8 @@ use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
 use crate::error::{Error, Result, Titled};
-use crate::exit_check::{ExitCheck, Verdict, awaited_launcher};
-use crate::recv::memory_quota::Memory;
+use crate::exits::check::{ExitCheck, Verdict, awaited_launcher};
+use crate::memory::accounting::Memory;
 use crate::wait_policy::WaitPolicy;
 
 impl Channel {

@@ -16,7 +16,7 @@ use crate::protocol::message_block::MessageBlock;
 use crate::protocol::{MAX_INLINE, Protocol};
 use crate::route::Route;
 use crate::stats::Counters;
-use crate::trace;
+use crate::stats::trace;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
 

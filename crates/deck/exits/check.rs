@@ -3,7 +3,7 @@
 //! Three things must not be confused:
 //!
 //! * The *end of a connection* says nothing of its rank: a rank that finishes closes its connections, too.
-//! * An *exit report* comes from the launcher, and says how a rank has ended. [`crate::exit_log`] keeps them.
+//! * An *exit report* comes from the launcher, and says how a rank has ended. [`crate::exits::log`] keeps them.
 //! * An *exit check* ([`ExitCheck`]) begins when a connection breaks, and ends with a verdict: by an exit report, or without one
 //!   when the launcher has none in time.
 //!

@@ -7,8 +7,8 @@ use udeck_via::{Block, Deadline, Error as ViaError, Pause, Spinner};
 
 use crate::error::{Error, Result, check_process};
 use crate::long_wait::LongWait;
+use crate::memory::accounting::Memory;
 use crate::protocol::copy::FRAGMENT;
-use crate::recv::memory_quota::Memory;
 use crate::wait_policy::{MEMORY_PAUSE, WaitPolicy};
 use crate::world_state::{LARGE, WorldState};
 

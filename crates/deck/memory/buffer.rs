@@ -15,7 +15,7 @@ use crate::wait_policy::WaitPolicy;
 
 /// A typed message: elements of plain data, 64-byte aligned, in memory that can be sent from where it lies.
 ///
-#[cfg_attr(not(doctest), doc = include_str!("examples/buf.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("../examples/buf.md"))]
 ///
 /// # Use
 ///

@@ -11,7 +11,7 @@ use udeck_via::{Deadline, Pause, Spinner};
 
 use super::Shared;
 use crate::error::{Error, Result};
-use crate::exit_check::{Verdict, check_exit};
+use crate::exits::check::{Verdict, check_exit};
 use crate::long_wait::LongWait;
 use crate::world_state::WorldState;
 
@@ -102,7 +102,7 @@ fn wait_long<R>(
 #[cold]
 pub(crate) fn how_ended(world: &WorldState, rank: u32) -> String {
     let how = "its process has ended".to_owned();
-    match check_exit(rank, how.clone(), world, Deadline::after(crate::exit_check::MAX_WAIT)) {
+    match check_exit(rank, how.clone(), world, Deadline::after(crate::exits::check::MAX_WAIT)) {
         Verdict::Lost(how) => how,
         Verdict::Finished => "it has finished".into(),
         Verdict::Pending => how,

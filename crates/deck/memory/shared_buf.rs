@@ -9,8 +9,8 @@ use bytemuck::Pod;
 use udeck_via::Deadline;
 use udeck_via::mem::SharedBytes;
 
-use crate::buffer::Buf;
 use crate::error::{Error, PostError, Result};
+use crate::memory::buffer::Buf;
 use crate::postable::{Postable, sealed};
 use crate::postbox::Postbox;
 use crate::send::poster::Poster;

@@ -17,9 +17,9 @@ use udeck_via::{Deadline, Error as ViaError};
 use super::wait::how_ended;
 use super::{BarrierState, Shared};
 use crate::error::{Error, INTERNAL, Result, check_process};
-use crate::exit_check::{Verdict, check_exit};
+use crate::exits::check::{Verdict, check_exit};
 use crate::long_wait::{LongWait, asking};
-use crate::world::check_name;
+use crate::world::{World, check_name};
 use crate::world_state::WorldState;
 
 /// Interval after which a call that found no place at the maker asks again.
@@ -122,7 +122,7 @@ fn make(
     Ok(memory)
 }
 
-/// An error of either kind, returned through [`crate::sharing::Sharing::offer`].
+/// An error of either kind, returned through [`crate::sharing::service::Sharing::offer`].
 struct OfferError(Error);
 
 impl From<io::Error> for OfferError {
@@ -223,7 +223,7 @@ impl Attempt<'_> {
     /// The error if the maker does not listen any more.
     fn gone(&self) -> Error {
         let how = "it has closed its socket".to_owned();
-        match check_exit(self.maker, how, self.world, Deadline::after(crate::exit_check::MAX_WAIT)) {
+        match check_exit(self.maker, how, self.world, Deadline::after(crate::exits::check::MAX_WAIT)) {
             Verdict::Finished => self.finished(),
             _ => Error::PeerLost { rank: self.maker as usize, how: how_ended(self.world, self.maker) },
         }
@@ -241,4 +241,46 @@ fn os(what: &str, source: io::Error) -> Error {
 /// Name under which a rank publishes the address of its segments.
 fn service_of(rank: u32) -> String {
     format!("{INTERNAL}{}{rank}", &SEGMENTS[1..])
+}
+
+// ---- the ranks that may share an object ----
+
+impl World {
+    /// The ranks of this rank's host, in ascending order: the ranks that can share memory with it.
+    pub fn host_ranks(&self) -> Vec<usize> {
+        let neighbours = self.state.client().welcome().neighbours();
+        neighbours.map(|rank| rank as usize).collect()
+    }
+}
+
+/// Returns all ranks of the job, if they are on one host.
+pub(crate) fn all_members(world: &WorldState, what: &str) -> Result<Vec<usize>> {
+    checked_members(world, what, &(0..world.size()).collect::<Vec<_>>())
+}
+
+/// Returns these ranks, sorted, if they can share an object with this one.
+pub(crate) fn checked_members(world: &WorldState, what: &str, ranks: &[usize]) -> Result<Vec<usize>> {
+    let mut members = ranks.to_vec();
+    members.sort_unstable();
+    let bad = |why: String| Err(Error::BadMembers { what: what.to_owned(), ranks: ranks.to_vec(), why });
+    if let Some(twice) = members.windows(2).find(|pair| pair[0] == pair[1]) {
+        return bad(format!("rank {} is named twice", twice[0]));
+    }
+    if let Some(rank) = members.iter().find(|rank| **rank >= world.size()) {
+        return bad(format!("this job has ranks 0 to {}, and no rank {rank}", world.size() - 1));
+    }
+    if !members.contains(&world.rank()) {
+        return bad(format!("this rank, {}, is not among them", world.rank()));
+    }
+    let welcome = world.client().welcome();
+    let host = |rank: usize| welcome.placement.host_of(rank as u32);
+    match members.iter().find(|rank| host(**rank) != host(world.rank())) {
+        None => Ok(members),
+        Some(&rank) => {
+            let name = |rank| {
+                host(rank).map_or("another host".into(), |host| welcome.placement.hosts()[host].clone())
+            };
+            Err(Error::OtherHost { what: what.to_owned(), rank, host: name(rank), ours: name(world.rank()) })
+        }
+    }
 }

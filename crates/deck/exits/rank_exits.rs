@@ -7,7 +7,7 @@ use std::sync::Arc;
 use udeck_via::Cq;
 
 use crate::error::{Error, Result};
-use crate::exit_log::RankExit;
+use crate::exits::log::RankExit;
 use crate::world_state::WorldState;
 
 /// Events of other ranks that end, one after another ([`crate::World::rank_exits`]). [`crate::select`] waits for

@@ -9,8 +9,8 @@ use udeck_via::segments::{Elements, LockGuard, Purpose};
 
 use crate::error::{Result, check_process};
 use crate::payload::check_payload;
-use crate::shared::attach::{Wanted, share};
-use crate::shared::{IfAbandoned, Shared, members};
+use crate::sharing::attach::{Wanted, all_members, checked_members, share};
+use crate::sharing::{IfAbandoned, Shared};
 use crate::world::World;
 
 pub use self::atomic::AtomicElement;
@@ -21,7 +21,7 @@ pub use self::atomic::AtomicElement;
 /// [`World::shared_segment`] makes it, called by all ranks that share it. It has no name in any file system,
 /// and is gone with its last user, however that user dies.
 ///
-#[cfg_attr(not(doctest), doc = include_str!("examples/shared_segment.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("../examples/shared_segment.md"))]
 ///
 /// # Access
 ///
@@ -59,7 +59,7 @@ impl World {
     #[doc(alias = "deck_shmem_create")]
     pub fn shared_segment<T: Pod>(&self, name: &str, len: usize) -> Result<SharedSegment<T>> {
         let wanted = wanted::<T>(name, len);
-        self.share_segment(members::all(&self.state, &wanted.title())?, &wanted)
+        self.share_segment(all_members(&self.state, &wanted.title())?, &wanted)
     }
 
     /// Shares a segment like [`World::shared_segment`], among these ranks of this host ([`World::host_ranks`]
@@ -74,7 +74,7 @@ impl World {
         len: usize,
     ) -> Result<SharedSegment<T>> {
         let wanted = wanted::<T>(name, len);
-        self.share_segment(members::checked(&self.state, &wanted.title(), ranks)?, &wanted)
+        self.share_segment(checked_members(&self.state, &wanted.title(), ranks)?, &wanted)
     }
 
     fn share_segment<T: Pod>(&self, ranks: Vec<usize>, wanted: &Wanted<'_>) -> Result<SharedSegment<T>> {

@@ -9,9 +9,9 @@ use udeck_boot::waits::Call;
 use udeck_via::segments::{MAX_PERMITS, MemberState, Purpose};
 
 use crate::error::{Error, Result, check_process};
-use crate::shared::attach::{Wanted, share};
-use crate::shared::wait::{CheckResult, WaitContext, wait};
-use crate::shared::{IfAbandoned, Shared, members};
+use crate::sharing::attach::{Wanted, all_members, checked_members, share};
+use crate::sharing::wait::{CheckResult, WaitContext, wait};
+use crate::sharing::{IfAbandoned, Shared};
 use crate::world::World;
 
 /// Attempts to take a permit while another rank is taking one, which lasts a moment.
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 1000;
 /// permits of a rank that dies come back, like with System V's `SEM_UNDO`; a [`Permit`] that came back in this
 /// way reports it ([`Permit::reclaimed_from`]).
 ///
-#[cfg_attr(not(doctest), doc = include_str!("examples/semaphore.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("../examples/semaphore.md"))]
 pub struct Semaphore {
     shared: Shared,
 }
@@ -38,7 +38,7 @@ impl World {
     #[doc(alias = "deck_semaph_create")]
     pub fn semaphore(&self, name: &str, permits: u32) -> Result<Semaphore> {
         let wanted = wanted(name, permits);
-        self.share_semaphore(members::all(&self.state, &wanted.title())?, &wanted, permits)
+        self.share_semaphore(all_members(&self.state, &wanted.title())?, &wanted, permits)
     }
 
     /// Shares a semaphore like [`World::semaphore`], among these ranks of this host ([`World::host_ranks`]
@@ -48,7 +48,7 @@ impl World {
     /// The errors of [`World::semaphore`], and [`Error::BadMembers`].
     pub fn semaphore_of(&self, ranks: &[usize], name: &str, permits: u32) -> Result<Semaphore> {
         let wanted = wanted(name, permits);
-        self.share_semaphore(members::checked(&self.state, &wanted.title(), ranks)?, &wanted, permits)
+        self.share_semaphore(checked_members(&self.state, &wanted.title(), ranks)?, &wanted, permits)
     }
 
     fn share_semaphore(&self, ranks: Vec<usize>, wanted: &Wanted<'_>, permits: u32) -> Result<Semaphore> {

@@ -29,7 +29,7 @@ use crate::mailbox_options::MailboxOptions;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
 use crate::received::Received;
-use crate::trace;
+use crate::stats::trace;
 use crate::world_state::WorldState;
 
 /// Number of round trips for a comparison of clocks; the shortest counts.

@@ -10,8 +10,8 @@ use udeck_via::segments::{LockGuard, Purpose};
 
 use crate::error::{Result, check_process};
 use crate::payload::check_payload;
-use crate::shared::attach::{Wanted, share};
-use crate::shared::{IfAbandoned, Shared, members};
+use crate::sharing::attach::{Wanted, all_members, checked_members, share};
+use crate::sharing::{IfAbandoned, Shared};
 use crate::world::World;
 
 /// Memory of a host that one rank uses at a time, as a slice: a mutex around `[T]`, between processes.
@@ -20,7 +20,7 @@ use crate::world::World;
 /// std's mutex, it reports that its last holder may have left the data half written, because that rank was
 /// killed or panicked.
 ///
-#[cfg_attr(not(doctest), doc = include_str!("examples/shared_mutex.md"))]
+#[cfg_attr(not(doctest), doc = include_str!("../examples/shared_mutex.md"))]
 ///
 /// # Trust
 ///
@@ -41,7 +41,7 @@ impl World {
     /// The errors of [`World::shared_segment`].
     pub fn shared_mutex<T: Pod>(&self, name: &str, len: usize) -> Result<SharedMutex<T>> {
         let wanted = wanted::<T>(name, len);
-        self.share_mutex(members::all(&self.state, &wanted.title())?, &wanted)
+        self.share_mutex(all_members(&self.state, &wanted.title())?, &wanted)
     }
 
     /// Shares a mutex like [`World::shared_mutex`], among these ranks of this host. This rank must be one of
@@ -51,7 +51,7 @@ impl World {
     /// The errors of [`World::shared_segment_of`].
     pub fn shared_mutex_of<T: Pod>(&self, ranks: &[usize], name: &str, len: usize) -> Result<SharedMutex<T>> {
         let wanted = wanted::<T>(name, len);
-        self.share_mutex(members::checked(&self.state, &wanted.title(), ranks)?, &wanted)
+        self.share_mutex(checked_members(&self.state, &wanted.title(), ranks)?, &wanted)
     }
 
     fn share_mutex<T: Pod>(&self, ranks: Vec<usize>, wanted: &Wanted<'_>) -> Result<SharedMutex<T>> {
