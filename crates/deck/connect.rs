@@ -438,7 +438,7 @@ mod tests {
             os(io::ErrorKind::PermissionDenied),
             os(io::ErrorKind::OutOfMemory),
             ViaError::NoMatch("in".into()),
-            ViaError::Rejected("the secret is not the same".into()),
+            ViaError::rejected("the secret is not the same"),
             ViaError::Closed,
         ] {
             assert!(!may_try_next(&error), "{error}");

@@ -11,8 +11,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::attributes::ViAttributes;
 use crate::connection_quota::ConnectionShare;
 use crate::cq::{CqHandle, CqReservations};
-use crate::error::{Error, NO_PLACE, Result};
+use crate::error::{Error, Result};
 use crate::nic::Nic;
+use crate::rejection::{RejectKind, Rejection};
 use crate::transport::{Device, Hello, Incoming, Queues};
 use crate::vi::Vi;
 use udeck_sys::Deadline;
@@ -51,25 +52,25 @@ impl Request {
         vi.require_idle("accept")?;
         if !self.device.ptr_eq(&Arc::downgrade(vi.nic().device())) {
             // The endpoint would apply the VI's offsets to its own device's memory.
-            self.incoming.reject("the acceptor used a VI of another NIC");
+            self.refuse(RejectKind::Failed, "the acceptor used a VI of another NIC");
             return Err(Error::InvalidParameter("the request came to another NIC than the VI's".into()));
         }
         if let Some(wanted) = vi.attributes().peer.filter(|wanted| self.peer() != Some(*wanted)) {
-            self.incoming.reject("the acceptor used a VI for another process");
+            self.refuse(RejectKind::Identity, "the acceptor used a VI for another process");
             return Err(Error::InvalidParameter(format!("the request is not from rank {wanted}")));
         }
         if self.incoming.hello().reliability != vi.attributes().reliability {
-            self.incoming.reject_reliability();
+            self.incoming.reject(RejectKind::Reliability.into());
             return Err(Error::InvalidReliability);
         }
         let hello = vi.hello(private_data)?;
         let places = match CqReservations::take(send, receive) {
             Ok(places) => places,
             Err(full) => {
-                self.incoming.reject(&no_place(
+                self.reject_for_now(
                     "a completion queue of the acceptor is full, with connections that may have ended and that its owner has not \
                      looked at since",
-                ));
+                );
                 return Err(full);
             }
         };
@@ -87,15 +88,33 @@ impl Request {
         Ok(())
     }
 
-    /// Refuses the request. The requester is told `reason`.
+    /// Refuses the request. The requester is told `reason`, of which [`Rejection::MAX_DATA`] bytes travel.
     pub fn reject(self, reason: &str) {
-        self.incoming.reject(reason);
+        self.refuse(RejectKind::Refused, reason);
+    }
+
+    /// Refuses the request, with private data for the requester ([`RejectKind::Program`]).
+    ///
+    /// # Errors
+    /// [`Error::InvalidParameter`] for more than [`Rejection::MAX_DATA`] bytes: the request is then refused without them.
+    pub fn reject_with(self, private_data: &[u8]) -> Result {
+        let (len, most) = (private_data.len(), Rejection::MAX_DATA);
+        if len > most {
+            let what = format!("{len} bytes of private data, at most {most} travel with a refusal");
+            return Err(Error::InvalidParameter(what));
+        }
+        self.incoming.reject(Rejection::with_data(private_data));
+        Ok(())
     }
 
     /// Refuses because there is no place for the connection now: the requester sees that by [`Error::is_no_place`], and may
     /// ask again.
     pub fn reject_for_now(self, reason: &str) {
-        self.incoming.reject(&no_place(reason));
+        self.refuse(RejectKind::NoPlace, reason);
+    }
+
+    fn refuse(self, kind: RejectKind, words: &str) {
+        self.incoming.reject(Rejection::new(kind, words));
     }
 }
 
@@ -103,10 +122,6 @@ impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Request({} bytes of private data)", self.private_data().len())
     }
-}
-
-fn no_place(why: &str) -> String {
-    format!("{NO_PLACE}{why}")
 }
 
 /// Listener for connection requests at a discriminator. Dropping it ends that; later requests meet [`Error::NoMatch`].
@@ -199,7 +214,7 @@ impl Listener {
                     let request = Request { incoming, share, device: device.clone() };
                     callback.call(|| on_request(request));
                 }
-                Err(why) => incoming.reject(&no_place(&why)),
+                Err(why) => incoming.reject(Rejection::new(RejectKind::NoPlace, why)),
             }
         });
         nic.check()?;

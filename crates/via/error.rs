@@ -5,10 +5,8 @@ use std::io;
 use std::time::Duration;
 
 use crate::caps::Caps;
+use crate::rejection::{RejectKind, Rejection};
 use crate::state::State;
-
-/// Prefix of a retryable rejection.
-pub(crate) const NO_PLACE: &str = "no place for it now: ";
 
 /// Result of a VI operation.
 pub type Result<T = (), E = Error> = std::result::Result<T, E>;
@@ -91,7 +89,7 @@ pub enum Error {
     NoMatch(String),
     /// The peer refused the connection. \[REJECT\]
     #[error("the peer refused the connection: {0}")]
-    Rejected(String),
+    Rejected(Rejection),
     /// The peer closed the connection in order.
     #[error("the peer closed the connection")]
     Closed,
@@ -138,6 +136,21 @@ impl Error {
         Error::Os { what: what.into(), source: source.into() }
     }
 
+    /// The error of a connection that a process refused in these words.
+    pub fn rejected(words: impl Into<String>) -> Self {
+        Error::Rejected(Rejection::new(RejectKind::Refused, words))
+    }
+
+    /// The error of a requester that was refused at this discriminator.
+    #[cold]
+    pub fn of_rejection(rejection: Rejection, discriminator: &[u8]) -> Self {
+        match rejection.kind {
+            RejectKind::NoListener => Error::NoMatch(String::from_utf8_lossy(discriminator).into_owned()),
+            RejectKind::Reliability => Error::InvalidReliability,
+            _ => Error::Rejected(rejection),
+        }
+    }
+
     /// The error of a forked child: the NIC belongs to its parent.
     #[cold]
     pub(crate) fn forked() -> Self {
@@ -148,11 +161,34 @@ impl Error {
     /// Whether the peer refused a connection only because it has no place for it now
     /// ([`Request::reject_for_now`](crate::Request::reject_for_now)): a later request may succeed.
     pub fn is_no_place(&self) -> bool {
-        matches!(self, Error::Rejected(why) if why.starts_with(NO_PLACE))
+        matches!(self, Error::Rejected(rejection) if rejection.kind == RejectKind::NoPlace)
     }
 
     /// Whether the connection is over.
     pub fn is_final(&self) -> bool {
         matches!(self, Error::Closed | Error::Lost(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rejection_is_an_error_and_only_one_may_be_tried_again() {
+        for kind in RejectKind::ALL {
+            let error = Error::of_rejection(kind.into(), b"at");
+            assert_eq!(error.is_no_place(), kind == RejectKind::NoPlace, "{error}");
+            let is_expected = match (kind, &error) {
+                (RejectKind::NoListener, Error::NoMatch(at)) => at == "at",
+                (RejectKind::Reliability, Error::InvalidReliability) => true,
+                (_, Error::Rejected(rejection)) => rejection.kind == kind,
+                _ => false,
+            };
+            assert!(is_expected, "{kind:?}: {error}");
+        }
+        assert_eq!(Error::rejected("busy").to_string(), "the peer refused the connection: busy");
+        let same = Rejection::from(RejectKind::Reliability).to_string();
+        assert_eq!(same, Error::InvalidReliability.to_string());
     }
 }

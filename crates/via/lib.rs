@@ -44,6 +44,7 @@ pub mod names;
 mod nic;
 mod on_error;
 mod peer;
+mod rejection;
 mod report;
 #[cfg(test)]
 #[path = "tests/script/mod.rs"]
@@ -67,6 +68,7 @@ pub use mem::{
     RemoteBuffer, Rights, Settled, StableBuffer, UserMemory, Window,
 };
 pub use nic::Nic;
+pub use rejection::{RejectKind, Rejection};
 pub use report::{ErrorCode, ErrorEvent, Resource};
 pub use shared::SharedReceives;
 pub use state::State;

@@ -26,6 +26,7 @@ use crate::attributes::{NetAddress, ServiceLevel};
 use crate::cq::CqHandle;
 use crate::error::{Error, Result};
 use crate::nic::Nic;
+use crate::rejection::{RejectKind, Rejection};
 use crate::report::ErrorSink;
 use crate::transport::{Hello, Incoming, Queues, Reporter, ViEndpoint};
 use udeck_sys::{Deadline, thread};
@@ -186,13 +187,15 @@ impl PeerRendezvous {
     fn answer(&self, incoming: Box<dyn Incoming>, side: &Side) {
         if side.peer.is_some() && incoming.peer() != side.peer {
             // The wanted process may still come.
-            return incoming.reject("the peer waits for another process");
+            let words = "the peer waits for another process";
+            return incoming.reject(Rejection::new(RejectKind::Identity, words));
         }
         let mut outcome = self.outcome.lock();
         outcome.poll_confirmation();
         if !matches!(*outcome, PeerOutcome::Pending) {
             drop(outcome);
-            incoming.reject("the peer has given up, or is connected already");
+            let words = "the peer has given up, or is connected already";
+            incoming.reject(Rejection::new(RejectKind::Refused, words));
             return;
         }
         let theirs = incoming.hello().clone();
@@ -205,7 +208,7 @@ impl PeerRendezvous {
                 Err(error) => PeerOutcome::Settled(Err(error)),
             }
         } else {
-            incoming.reject_reliability();
+            incoming.reject(RejectKind::Reliability.into());
             PeerOutcome::Settled(Err(Error::InvalidReliability))
         };
         self.changed.notify_all();

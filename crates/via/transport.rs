@@ -41,6 +41,7 @@ use crate::attributes::{NetAddress, NicAttributes, Reliability, ServiceLevel};
 use crate::caps::Caps;
 use crate::error::{Error, Result};
 use crate::mem::{Arena, Block, Lent, LentSlice, MemHandle, Ptag, RemoteBuffer, Rights, SharedBytes};
+use crate::rejection::Rejection;
 pub use crate::report::Reporter;
 use crate::withdrawal::Until;
 use udeck_sys::Deadline;
@@ -263,10 +264,8 @@ pub trait Incoming: Send {
     /// # Errors
     /// When the requester is gone, or resources are short.
     fn accept(self: Box<Self>, hello: &Hello, queues: Queues<'_>) -> Result<Box<dyn ViEndpoint>>;
-    /// Refuses the request, with words for the requester.
-    fn reject(self: Box<Self>, reason: &str);
-    /// Refuses the request, because the VIs have different reliability levels.
-    fn reject_reliability(self: Box<Self>);
+    /// Refuses the request.
+    fn reject(self: Box<Self>, rejection: Rejection);
 }
 
 /// One of the two work queues of a VI.

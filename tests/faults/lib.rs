@@ -44,7 +44,7 @@ use udeck_via::mem::{Arena, MemHandle, Ptag, Rights};
 use udeck_via::transport::{
     Connected, Device, Hello, Incoming, OnRequest, Owner, Queues, Registration, ViEndpoint, Waiter,
 };
-use udeck_via::{Error, Result};
+use udeck_via::{Error, Rejection, Result};
 use udeck_via::{NetAddress, NicAttributes, Reliability};
 
 pub use disguise::Disguise;
@@ -279,11 +279,7 @@ impl Incoming for WrappedIncoming {
         Ok(self.layer.endpoint(endpoint, hello.reliability, queues, &outbox))
     }
 
-    fn reject(self: Box<Self>, reason: &str) {
-        self.inner.reject(reason);
-    }
-
-    fn reject_reliability(self: Box<Self>) {
-        self.inner.reject_reliability();
+    fn reject(self: Box<Self>, rejection: Rejection) {
+        self.inner.reject(rejection);
     }
 }

@@ -42,7 +42,7 @@ use crate::connection::{Connection, Loss};
 use crate::endpoint::ShmEndpoint;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::peer_socket::{Answer, PeerSocket, process};
-use crate::peer_socket_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE, RefusalReason};
+use crate::peer_socket_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE};
 use crate::revoking::{Revoking, Visitor};
 use crate::space::Space;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
@@ -386,11 +386,7 @@ unsafe impl Device for ShmDevice {
                     establish(&device, &connection, (send, receive), queues.context, hello.reliability);
                 Ok((endpoint, hello))
             }
-            Ok(Answer::Refused { why: RefusalReason::NoMatch, .. }) => {
-                Err(Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()))
-            }
-            Ok(Answer::Refused { why: RefusalReason::Rejected, text }) => Err(Error::Rejected(text)),
-            Ok(Answer::Refused { why: RefusalReason::Reliability, .. }) => Err(Error::InvalidReliability),
+            Ok(Answer::Refused(rejection)) => Err(Error::of_rejection(rejection, &to.discriminator)),
             Err(error) => {
                 // An answer that comes too late finds the connection closed.
                 mark_closed(&control);

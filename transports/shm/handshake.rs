@@ -109,7 +109,9 @@ impl Handshake {
                 Ok(Step::Authenticated { answer: None, peer: pair.callee() })
             }
             // The peer has proved its identity, but is short of room for our descriptors.
-            (Expects::Welcome(_), Datagram::Refuse { text, .. }) => Err(HandshakeError::Short(text.clone())),
+            (Expects::Welcome(_), Datagram::Refuse { rejection, .. }) => {
+                Err(HandshakeError::Short(rejection.to_string()))
+            }
             _ => Err(HandshakeError::Protocol),
         }
     }

@@ -18,13 +18,13 @@ use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
 use udeck_sys::{descriptor_advice, is_shortage, job_time, socket};
 use udeck_via::transport::Hello;
-use udeck_via::{Error, Result, Until};
+use udeck_via::{Error, RejectKind, Rejection, Result, Until};
 
 use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
 use crate::handshake::{Handshake, HandshakeError, Step};
-use crate::peer_socket_wire::{Datagram, Doorbells, RefusalReason};
+use crate::peer_socket_wire::{Datagram, Doorbells};
 use crate::space::{Space, Taken};
 
 /// Upper bound of chunks that are entered into our page tables at one access; the others follow when they are first
@@ -116,7 +116,7 @@ impl From<&str> for Ended {
 /// The answer to a connection request.
 pub enum Answer {
     Accepted { doorbells: Doorbells, hello: Hello },
-    Refused { why: RefusalReason, text: String },
+    Refused(Rejection),
 }
 
 struct PeerSegments {
@@ -319,7 +319,8 @@ impl PeerSocket {
                     Ok((_, control)) => control,
                     Err(error) => match Ended::by_call("mapping a control segment", &error) {
                         Ended::Short(text) => {
-                            self.send(&Datagram::Refuse { id, why: RefusalReason::Rejected, text }, &[])?;
+                            let rejection = Rejection::new(RejectKind::Failed, text);
+                            self.send(&Datagram::Refuse { id, rejection }, &[])?;
                             return Ok(Event::Nothing);
                         }
                         lost => return Err(lost),
@@ -332,9 +333,9 @@ impl PeerSocket {
                 // The requester gave up, and marked the control segment closed. The ring makes the acceptor find that.
                 None => self.peer_board().doorbell(doorbells.receive.doorbell).ring(doorbells.receive.bit),
             },
-            Datagram::Refuse { id, why, text } => {
+            Datagram::Refuse { id, rejection } => {
                 if let Some(answer) = state.requests.get_mut(&id) {
-                    *answer = Some(Answer::Refused { why, text });
+                    *answer = Some(Answer::Refused(rejection));
                 }
             }
             Datagram::Goodbye => state.parted = true,

@@ -3,21 +3,19 @@
 //! ```text
 //! byte 0  kind
 //! fields  little-endian, in the order of the enum
-//! texts   u16 length, then bytes; the last thing in a datagram
+//! bytes   u16 length, then bytes; the last thing in a datagram
 //! ```
 
 use udeck_via::auth::Claim;
 use udeck_via::transport::Hello;
-use udeck_via::{Ptag, Reliability};
+use udeck_via::{Ptag, Rejection, Reliability};
 
 /// Version of all formats that processes share: peer sockets, cells, control segments, boards.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Upper bound of a discriminator in bytes.
 pub const MAX_DISCRIMINATOR: usize = 512;
 /// Upper bound of private data in bytes.
 pub const MAX_PRIVATE: usize = 1024;
-/// Upper bound of a refusal text in bytes.
-const MAX_TEXT: usize = 512;
 /// Upper bound of a datagram in bytes.
 pub const MAX_DATAGRAM: usize = 4096;
 
@@ -33,14 +31,6 @@ pub struct DoorbellBit {
 pub struct Doorbells {
     pub send: DoorbellBit,
     pub receive: DoorbellBit,
-}
-
-/// Why a request was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalReason {
-    NoMatch,
-    Rejected,
-    Reliability,
 }
 
 /// A datagram.
@@ -59,7 +49,7 @@ pub enum Datagram {
     /// Acceptance of the request `id`.
     Accept { id: u32, doorbells: Doorbells, hello: Hello },
     /// Refusal of the request `id`.
-    Refuse { id: u32, why: RefusalReason, text: String },
+    Refuse { id: u32, rejection: Rejection },
     /// The process ends in order.
     Goodbye,
     /// The sender ended a connection of this peer socket by an error. The connection's state says which.
@@ -114,13 +104,11 @@ impl Datagram {
                 put_doorbells(&mut out, doorbells);
                 put_hello(&mut out, hello);
             }
-            Datagram::Refuse { id, why, text } => {
+            Datagram::Refuse { id, rejection } => {
                 out.push(7);
                 out.extend(id.to_le_bytes());
-                out.push(*why as u8);
-                let end =
-                    (0..=MAX_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-                put_bytes(&mut out, &text.as_bytes()[..end]);
+                out.push(rejection.kind as u8);
+                put_bytes(&mut out, rejection.sent_data());
             }
             Datagram::Goodbye => out.push(8),
             Datagram::Broken => out.push(9),
@@ -152,13 +140,8 @@ impl Datagram {
             6 => Datagram::Accept { id: r.u32()?, doorbells: r.doorbells()?, hello: r.hello()? },
             7 => Datagram::Refuse {
                 id: r.u32()?,
-                why: match r.u8()? {
-                    0 => RefusalReason::NoMatch,
-                    1 => RefusalReason::Rejected,
-                    2 => RefusalReason::Reliability,
-                    _ => return Err(MalformedDatagram),
-                },
-                text: String::from_utf8(r.bytes(MAX_TEXT)?).map_err(|_| MalformedDatagram)?,
+                rejection: Rejection::decode(r.u8()?, &r.bytes(Rejection::MAX_DATA)?)
+                    .ok_or(MalformedDatagram)?,
             },
             8 => Datagram::Goodbye,
             9 => Datagram::Broken,
@@ -233,6 +216,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use udeck_via::RejectKind;
 
     fn hello() -> impl Strategy<Value = Hello> {
         let reliability = prop_oneof![
@@ -278,11 +262,16 @@ mod tests {
                 doorbells,
                 hello
             }),
-            (any::<u32>(), "\\PC{0,100}").prop_map(|(id, text)| Datagram::Refuse {
+            (any::<u32>(), "\\PC{0,100}").prop_map(|(id, words)| Datagram::Refuse {
                 id,
-                why: RefusalReason::Rejected,
-                text
+                rejection: Rejection::new(RejectKind::Refused, words),
             }),
+            (any::<u32>(), prop::collection::vec(any::<u8>(), 0..=Rejection::MAX_DATA)).prop_map(
+                |(id, data)| Datagram::Refuse {
+                    id,
+                    rejection: Rejection { kind: RejectKind::Program, data },
+                }
+            ),
             Just(Datagram::Goodbye),
             Just(Datagram::Broken),
         ]
@@ -308,5 +297,18 @@ mod tests {
             let bytes = datagram.encode();
             prop_assert_eq!(Datagram::decode(&bytes[..cut.index(bytes.len())]), Err(MalformedDatagram));
         }
+    }
+    #[test]
+    fn a_refusal_of_an_unknown_kind_or_with_too_much_data_is_malformed() {
+        for kind in 0..=u8::MAX {
+            let most = RejectKind::decode(kind).map(RejectKind::max_data);
+            for len in [0, 1, Rejection::MAX_DATA, Rejection::MAX_DATA + 1, u16::MAX.into()] {
+                let mut bytes = vec![7, 0, 0, 0, 0, kind];
+                put_bytes(&mut bytes, &vec![b'x'; len]);
+                let is_valid = most.is_some_and(|most| len <= most);
+                assert_eq!(Datagram::decode(&bytes).is_ok(), is_valid, "kind {kind}, {len} bytes");
+            }
+        }
+        assert!(Datagram::decode(&[7, 0, 0, 0, 0, 3, 1, 0, 0xff]).is_err(), "these are no words");
     }
 }

@@ -14,7 +14,8 @@ use udeck_via::transport::{
     Connected, Device, Hello, Inline, Notifier, OnRequest, Queues, ViEndpoint, Waiter,
 };
 use udeck_via::{
-    Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, Result, Rights,
+    Arena, Caps, Deadline, Error, Lent, MemHandle, NetAddress, NicAttributes, Ptag, RejectKind, Rejection,
+    Result, Rights,
 };
 
 use crate::Options;
@@ -136,7 +137,8 @@ fn meet(asks: &Keys, peer: Option<u32>, answers: &Keys) -> Result<Option<u32>> {
     let asked = asks.call(peer).map_err(|error| Error::InvalidParameter(error.to_string()))?;
     let answered = answers.answer(asked.claim()).map_err(|error| Error::NoMatch(error.to_string()))?;
     if !answered.check(&asked.prove(b"sim", b"", &[]), b"sim", b"", &[]) {
-        return Err(Error::Rejected(asked.why_wrong_callee()));
+        let rejection = Rejection::new(RejectKind::Identity, asked.why_wrong_callee());
+        return Err(Error::Rejected(rejection));
     }
     Ok(answered.caller())
 }
@@ -285,7 +287,8 @@ unsafe impl Device for SimDevice {
             (Some(Verdict::Accepted { connection, hello }), Some(device)) => {
                 Ok((endpoint(device, connection, 0, notifiers), hello))
             }
-            (Some(Verdict::Refused(error)), _) => Err(error),
+            (Some(Verdict::Refused(rejection)), _) => Err(Error::of_rejection(rejection, &to.discriminator)),
+            (Some(Verdict::Lost(why)), _) => Err(Error::Lost(why)),
             _ => {
                 let what = format!("an answer from {:?}", String::from_utf8_lossy(&to.host));
                 Err(Error::Timeout { what, waited: start.elapsed() })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use udeck_via::transport::{Hello, Incoming, OnRequest, Queues, ViEndpoint};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, RejectKind, Rejection, Result};
 
 use crate::connection::{Connection, End};
 use crate::device::{SimDevice, endpoint, waiters_of};
@@ -29,7 +29,8 @@ pub struct Answer {
 
 pub enum Verdict {
     Accepted { connection: u64, hello: Hello },
-    Refused(Error),
+    Refused(Rejection),
+    Lost(String),
 }
 
 /// A request for a listener's handler. Virtual time stands still while the handler runs.
@@ -59,8 +60,7 @@ impl World {
         let (to, shared) = (&self.nodes[pending.link.1], self.this.upgrade());
         let (Some(listener), Some(shared)) = (to.listeners.get(&pending.discriminator).cloned(), shared)
         else {
-            let name = String::from_utf8_lossy(&pending.discriminator).into_owned();
-            return self.answer(number, Verdict::Refused(Error::NoMatch(name)));
+            return self.answer(number, Verdict::Refused(RejectKind::NoListener.into()));
         };
         let request = IncomingRequest {
             shared: shared.clone(),
@@ -93,7 +93,7 @@ impl World {
                 self.wake(asker);
             }
             (_, Verdict::Accepted { connection, .. }) => self.abandon(connection),
-            (_, Verdict::Refused(_)) => {}
+            (_, Verdict::Refused(_) | Verdict::Lost(_)) => {}
         }
     }
 
@@ -113,7 +113,7 @@ impl World {
         let concerned = |p: &&mut Pending| (p.link.0 == node || p.link.1 == node) && p.answer.is_none();
         for pending in self.pending.values_mut().filter(concerned) {
             let why = format!("{} is gone", self.nodes[node].name);
-            pending.answer = Some(Verdict::Refused(Error::Lost(why)));
+            pending.answer = Some(Verdict::Lost(why));
         }
         // Any of the NICs may have asked.
         (0..self.nodes.len()).for_each(|node| self.wake(node));
@@ -131,9 +131,9 @@ struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    fn refuse(&mut self, error: Error) {
+    fn refuse(&mut self, rejection: Rejection) {
         self.answered = true;
-        self.shared.with(|world| world.answer(self.number, Verdict::Refused(error)));
+        self.shared.with(|world| world.answer(self.number, Verdict::Refused(rejection)));
     }
 
     /// Makes the connection, with the acceptor's end in place.
@@ -179,19 +179,18 @@ impl Incoming for IncomingRequest {
                     let verdict = Verdict::Accepted { connection: *connection, hello: hello.clone() };
                     world.answer(self.number, verdict);
                 }
-                Err(_) => world.answer(self.number, Verdict::Refused(Error::Rejected("no resources".into()))),
+                Err(_) => {
+                    let rejection = Rejection::new(RejectKind::Failed, "no resources");
+                    world.answer(self.number, Verdict::Refused(rejection));
+                }
             }
             made
         })?;
         Ok(endpoint(device, connection, 1, notifiers))
     }
 
-    fn reject(mut self: Box<Self>, reason: &str) {
-        self.refuse(Error::Rejected(reason.to_owned()));
-    }
-
-    fn reject_reliability(mut self: Box<Self>) {
-        self.refuse(Error::InvalidReliability);
+    fn reject(mut self: Box<Self>, rejection: Rejection) {
+        self.refuse(rejection);
     }
 }
 
@@ -201,7 +200,7 @@ impl Drop for IncomingRequest {
             return;
         }
         if !self.answered {
-            self.refuse(Error::Rejected("the request was dropped unanswered".into()));
+            self.refuse(RejectKind::Unanswered.into());
         }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use udeck_session::Side;
 use udeck_session::admission::PendingRequest;
-use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
+use udeck_via::{RejectKind, Rejection, Result};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
@@ -21,7 +21,7 @@ impl IncomingRequest {
     pub fn deliver(core: &Arc<Core>, pending: PendingRequest) {
         match core.listeners.get(pending.discriminator()) {
             Some(listener) => (listener.lock())(Box::new(IncomingRequest { core: core.clone(), pending })),
-            None => pending.no_match(),
+            None => pending.reject(RejectKind::NoListener),
         }
     }
 }
@@ -41,11 +41,7 @@ impl Incoming for IncomingRequest {
         Ok(self.core.establish(admitted, hello, Side::Accepted, slots, &queues)?.0)
     }
 
-    fn reject(self: Box<Self>, reason: &str) {
-        self.pending.reject(reason);
-    }
-
-    fn reject_reliability(self: Box<Self>) {
-        self.pending.reject_reliability();
+    fn reject(self: Box<Self>, rejection: Rejection) {
+        self.pending.reject(rejection);
     }
 }

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use quinn_proto::StreamId;
 use rustix::io::Errno;
 use udeck_session::address;
-use udeck_session::admission::wire::{Answer, Request, fits};
+use udeck_session::admission::wire::{Request, fits};
 use udeck_session::poll::Bell;
 use udeck_sys::{advise_route, job_time};
 use udeck_via::transport::{Connected, Hello, Queues};
-use udeck_via::{Deadline, Error, NetAddress, Result, Until};
+use udeck_via::{Deadline, Error, NetAddress, RejectKind, Rejection, Result, Until};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
@@ -217,27 +217,25 @@ impl Connector<'_> {
     fn error(&self, outcome: RequestOutcome, request: &Request) -> Error {
         let at = self.at;
         match outcome {
-            RequestOutcome::Refused(Answer::Rejected(text)) => Error::Rejected(text),
-            RequestOutcome::Refused(Answer::Reliability) => Error::InvalidReliability,
-            RequestOutcome::Refused(_) | RequestOutcome::Accepted(..) => {
-                Error::NoMatch(String::from_utf8_lossy(&request.discriminator).into_owned())
-            }
+            RequestOutcome::Refused(rejection) => Error::of_rejection(rejection, &request.discriminator),
+            RequestOutcome::Accepted(..) => Error::Lost("the connection was given up".into()),
             RequestOutcome::Ended(ConnectionStatus::VersionMismatch(theirs)) => {
                 let theirs = theirs.map_or_else(
                     || "another version".into(),
                     |theirs| format!("version {}.{}", theirs.datagrams, theirs.frames),
                 );
-                Error::Rejected(format!(
+                let words = format!(
                     "{at} was called: it speaks {theirs} of the UDP protocol, this process {}.{}: build both from one version",
                     OURS.datagrams, OURS.frames
-                ))
+                );
+                Error::Rejected(Rejection::new(RejectKind::Version, words))
             }
             RequestOutcome::Ended(ConnectionStatus::PortUnreachable) => {
                 let error = io::Error::from(io::ErrorKind::ConnectionRefused);
                 Error::os(format!("connecting to the process at {at}, where no socket is bound"), error)
             }
             RequestOutcome::Ended(ConnectionStatus::NotAuthenticated(why)) => {
-                Error::Rejected(format!("{at} was called: {why}"))
+                Error::Rejected(Rejection::new(RejectKind::Identity, format!("{at} was called: {why}")))
             }
             RequestOutcome::Ended(ConnectionStatus::WrongProcess) => {
                 Error::NoMatch(format!("{at}, where another process is now"))

@@ -7,7 +7,7 @@ use quinn_proto::StreamId;
 use udeck_session::Side;
 use udeck_session::admission::wire::{Answer, Request};
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, RejectKind, Rejection, Result};
 
 use crate::completion_queue::take_slots;
 use crate::core::Core;
@@ -45,13 +45,12 @@ impl IncomingRequest {
     pub fn deliver(self: Box<Self>) {
         match self.core.listeners.get(&self.request.discriminator) {
             Some(listener) => (listener.lock())(self),
-            None => self.refuse(&Answer::NoMatch),
+            None => self.reject(RejectKind::NoListener.into()),
         }
     }
 
-    fn refuse(mut self, answer: &Answer) {
-        self.answered = true;
-        self.peer.with(|state| self.peer.send_answer(state, self.stream, answer));
+    fn refuse(&self, rejection: Rejection) {
+        self.peer.with(|state| self.peer.send_answer(state, self.stream, &Answer::Refused(rejection)));
     }
 }
 
@@ -82,12 +81,9 @@ impl Incoming for IncomingRequest {
         }
     }
 
-    fn reject(self: Box<Self>, reason: &str) {
-        self.refuse(&Answer::Rejected(reason.to_owned()));
-    }
-
-    fn reject_reliability(self: Box<Self>) {
-        self.refuse(&Answer::Reliability);
+    fn reject(mut self: Box<Self>, rejection: Rejection) {
+        self.answered = true;
+        self.refuse(rejection);
     }
 }
 
@@ -97,8 +93,7 @@ impl Drop for IncomingRequest {
             return;
         }
         if !self.answered {
-            let answer = Answer::Rejected("the request was dropped unanswered".into());
-            self.peer.with(|state| self.peer.send_answer(state, self.stream, &answer));
+            self.refuse(RejectKind::Unanswered.into());
         }
     }
 }

@@ -18,7 +18,7 @@ mod fragment;
 pub use fragment::Fragment;
 
 /// Version of all formats in this file.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Bytes of an [`AuthMessage`] without a claim.
 pub const AUTH_MESSAGE: usize = 4 + 12 + 32;
 /// Bytes of a control message.

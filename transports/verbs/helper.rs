@@ -13,6 +13,7 @@ use udeck_session::admission::RequestListener;
 use udeck_session::nap::Nap;
 use udeck_session::poll::{EventFlags, Found};
 use udeck_sys::{PollBudget, job_time, thread};
+use udeck_via::RejectKind;
 
 use crate::core::{Core, Token};
 use crate::ffi::codes::event;
@@ -180,6 +181,6 @@ impl Helper {
 fn pass_on(core: &Arc<Core>, pending: udeck_session::admission::PendingRequest) {
     match core.listeners.get(pending.discriminator()) {
         Some(listener) => (listener.lock())(Box::new(IncomingRequest::new(core.clone(), pending))),
-        None => pending.no_match(),
+        None => pending.reject(RejectKind::NoListener),
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use udeck_session::admission::PendingRequest;
-use udeck_via::Result;
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
+use udeck_via::{RejectKind, Rejection, Result};
 
 use crate::completion_queue::take_slots;
 use crate::core::{AgreedConnection, Core};
@@ -40,7 +40,7 @@ impl Incoming for IncomingRequest {
         let more = match core.expect(number, &mut queue, pending.parameters()) {
             Ok(more) => more,
             Err(error) => {
-                pending.reject(&error.to_string());
+                pending.reject(Rejection::new(RejectKind::Failed, error.to_string()));
                 return Err(error);
             }
         };
@@ -58,11 +58,7 @@ impl Incoming for IncomingRequest {
         made
     }
 
-    fn reject(self: Box<Self>, reason: &str) {
-        self.pending.reject(reason);
-    }
-
-    fn reject_reliability(self: Box<Self>) {
-        self.pending.reject_reliability();
+    fn reject(self: Box<Self>, rejection: Rejection) {
+        self.pending.reject(rejection);
     }
 }

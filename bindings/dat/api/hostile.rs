@@ -425,7 +425,7 @@ fn who_does_not_greet_is_refused() {
     let (here, there) = (nic("shm"), nic("shm"));
     let honest = Honest::new(&here);
     let long = Greeting { host: [0; 16], port: 1, private_data: vec![0; MAX_PRIVATE_DATA + 1] }.encode();
-    for hello in [&b""[..], b"uDAPL 2\n", b"uDAPL 1\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", &long] {
+    for hello in [&b""[..], b"uDAPL 3\n", b"uDAPL 2\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", &long] {
         let refused = Peer::new(&there).connect(&honest.psp, hello);
         assert!(matches!(refused, Err(ViaError::Rejected(_))), "{refused:?}");
     }

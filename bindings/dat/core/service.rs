@@ -284,7 +284,7 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
 /// It was answered.
 pub fn reject(cr: &'static Slot<Cr>, private_data: &[u8]) -> Result {
     let Cr { request, reserved, pending, .. } = take(cr)?;
-    request.reject(&wire::refusal(private_data));
+    let _ = request.reject_with(private_data); // fails only beyond MAX_PRIVATE bytes, of which the callers let none pass
     if let Some(reserved) = reserved {
         let is_closed = pending.door.is_closed.lock();
         refused_at(reserved, *is_closed);
@@ -397,8 +397,8 @@ impl Asking {
                     again = (2 * again).min(AGAIN_AT_MOST);
                 }
                 Err(why) if why.is_no_place() => return Err((number::TIMED_OUT, Vec::new())),
-                Err(Error::Rejected(words)) => {
-                    return Err(match wire::refused(&words) {
+                Err(Error::Rejected(rejection)) => {
+                    return Err(match wire::refused(rejection) {
                         Some(private_data) => (number::PEER_REJECTED, private_data),
                         None => (number::NON_PEER_REJECTED, Vec::new()),
                     });

@@ -1,9 +1,10 @@
-//! Wire format of the connection handshake: the connection request and its answer carry [`Greeting`], a refusal carries private data.
+//! Wire format of the connection handshake: the connection request and its answer carry [`Greeting`], a refusal the program's private data.
 //! `udeck-rdma` has the frames of a connection.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
+use udeck::via::{RejectKind, Rejection};
 use udeck_directory::address::{HOST, Host};
 
 /// Most bytes of private data of a connection request or its answer.
@@ -20,7 +21,7 @@ pub struct Greeting {
     pub private_data: Vec<u8>,
 }
 
-const GREETING: &[u8; 8] = b"uDAPL 2\n";
+const GREETING: &[u8; 8] = b"uDAPL 3\n";
 
 /// A process, identified by its own word. Two processes that give the same wait for each other's events a little longer than they need
 /// to, and nothing else follows from it.
@@ -65,37 +66,10 @@ impl Greeting {
     }
 }
 
-/// Prefix of a program's refusal. The private data follow in its text, of which a transport may keep only the first 512 bytes: six bits in each
-/// character, from `0` to `o`.
-const REFUSED: &str = "uDAPL ";
-const FIRST_DIGIT: u8 = b'0';
-
-pub fn refusal(private_data: &[u8]) -> String {
-    let mut words = String::from(REFUSED);
-    for part in private_data.chunks(3) {
-        let bits =
-            part.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - part.len()));
-        words.extend(
-            (0..=part.len()).map(|at| char::from(FIRST_DIGIT + (bits >> (18 - 6 * at) & 0x3f) as u8)),
-        );
-    }
-    words
-}
-
-/// Decodes the private data of a refusal. `None`: no uDAPL program has refused, but the transport or another kind of program.
-pub fn refused(words: &str) -> Option<Vec<u8>> {
-    let digits = words.strip_prefix(REFUSED)?.as_bytes();
-    let mut private_data = Vec::new();
-    for part in digits.chunks(4) {
-        let mut bits = 0_u32;
-        for digit in part {
-            let value = digit.checked_sub(FIRST_DIGIT).filter(|value| *value < 64)?;
-            bits = bits << 6 | u32::from(value);
-        }
-        let bytes = (bits << (6 * (4 - part.len()))).to_be_bytes();
-        private_data.extend(&bytes[1..part.len()]);
-    }
-    (private_data.len() <= MAX_PRIVATE && digits.len() % 4 != 1).then_some(private_data)
+/// Private data of a program's refusal. `None`: no uDAPL program has refused, but the transport or another kind of program.
+pub fn refused(rejection: Rejection) -> Option<Vec<u8>> {
+    let is_programs = rejection.kind == RejectKind::Program && rejection.data.len() <= MAX_PRIVATE;
+    is_programs.then_some(rejection.data)
 }
 
 #[cfg(test)]
@@ -112,20 +86,25 @@ mod tests {
         assert_ne!(process(1).number, std::process::id());
     }
 
+    #[test]
+    fn only_a_program_refuses_with_private_data() {
+        let most = Rejection::with_data(&[0xff; MAX_PRIVATE]);
+        assert_eq!(refused(most), Some(vec![0xff; MAX_PRIVATE]));
+        assert_eq!(refused(Rejection::with_data(&[0; MAX_PRIVATE + 1])), None, "too much");
+        assert_eq!(refused(Rejection::new(RejectKind::Refused, "no")), None, "words");
+        assert_eq!(refused(RejectKind::Unanswered.into()), None);
+    }
+
     proptest! {
         #[test]
         fn what_is_said_is_heard(host: [u8; 16], port: u64, private_data in prop::collection::vec(any::<u8>(), 0..=MAX_PRIVATE)) {
-            let words = refusal(&private_data);
-            prop_assert!(words.len() <= 512);
-            prop_assert_eq!(refused(&words), Some(private_data.clone()));
             let greeting = Greeting { host, port, private_data };
             prop_assert_eq!(Greeting::decode(&greeting.encode()), Some(greeting));
         }
 
         #[test]
-        fn any_bytes_are_read_within_their_bounds(bytes in prop::collection::vec(any::<u8>(), 0..64), words: String) {
+        fn any_bytes_are_read_within_their_bounds(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             let _ = Greeting::decode(&bytes);
-            let _ = refused(&words);
         }
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn agree(
     })?;
     let (agreed, theirs) = said.split_at(own.encode().len().min(said.len()));
     let Some(agreed) = Agreed::decode(agreed) else {
-        let other = ViaError::Rejected(format!("rank {} has another version of this library", ranks[0]));
+        let other = ViaError::rejected(format!("rank {} has another version of this library", ranks[0]));
         return Err(Error::via(join_wait.title(), other));
     };
     if theirs != &record[own.encode().len()..] {

@@ -154,7 +154,7 @@ impl GroupState {
     pub fn too_many_early(&self, member: usize) -> Error {
         let rank = self.layout.ranks[member];
         let why = format!("rank {rank} has sent more messages than its calls need");
-        Error::via(self.titled(), ViaError::Rejected(why))
+        Error::via(self.titled(), ViaError::rejected(why))
     }
 
     /// The error of a group that an earlier call has failed.

@@ -230,7 +230,7 @@ impl Attempt<'_> {
     }
 
     fn broken(&self, why: String) -> Error {
-        Error::via(format!("asking rank {} for {}", self.maker, self.what), ViaError::Rejected(why))
+        Error::via(format!("asking rank {} for {}", self.maker, self.what), ViaError::rejected(why))
     }
 }
 

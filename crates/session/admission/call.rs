@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use udeck_sys::{advise_route, is_shortage};
 use udeck_via::transport::Hello;
-use udeck_via::{Deadline, Error, NetAddress, Result, Until};
+use udeck_via::{Deadline, Error, NetAddress, Rejection, Result, Until};
 
 use super::handshake::{ConnectStep, Connector, Refusal};
 use super::socket::{connect_to, prepare, reset_when_closed};
@@ -49,13 +49,9 @@ impl Admission {
             (Answer::Accepted(theirs, parameters), socket) => {
                 Ok(Admitted { socket, peer: at, theirs, parameters })
             }
-            (refusal, socket) => {
+            (Answer::Refused(rejection), socket) => {
                 reset_when_closed(socket.as_fd());
-                Err(match refusal {
-                    Answer::Rejected(text) => Error::Rejected(text),
-                    Answer::Reliability => Error::InvalidReliability,
-                    _ => Error::NoMatch(String::from_utf8_lossy(&to.discriminator).into_owned()),
-                })
+                Err(Error::of_rejection(rejection, &to.discriminator))
             }
         }
     }
@@ -134,7 +130,10 @@ impl<'a> Call<'a> {
                 Err(Refusal::OtherProcess { .. }) => {
                     return Err(Error::NoMatch(format!("{}, where another process is now", self.at)));
                 }
-                Err(refusal) => return Err(Error::Rejected(format!("{} was called: {refusal}", self.at))),
+                Err(refusal) => {
+                    let words = format!("{} was called: {refusal}", self.at);
+                    return Err(Error::Rejected(Rejection::new(refusal.kind(), words)));
+                }
             }
         }
     }

@@ -17,6 +17,7 @@
 //!
 //! Each side says how many bytes it [wants](Acceptor::wants), is fed at most that many, and says what to do.
 
+use udeck_via::RejectKind;
 use udeck_via::auth::{Claim, Keys, Pair};
 
 use super::wire::{
@@ -64,6 +65,17 @@ pub enum Refusal {
     /// The other side sent bytes that no process of this library sends.
     #[error("the peer is not a process of this library or job: {0}")]
     Malformed(#[from] Malformed),
+}
+
+impl Refusal {
+    /// The kind of the requester's error.
+    pub(super) fn kind(&self) -> RejectKind {
+        match self {
+            Refusal::Version { .. } | Refusal::Protocol { .. } => RejectKind::Version,
+            Refusal::Secret | Refusal::Identity(_) | Refusal::OtherProcess { .. } => RejectKind::Identity,
+            Refusal::Malformed(_) => RejectKind::Failed,
+        }
+    }
 }
 
 /// Bytes of a message that is being received.

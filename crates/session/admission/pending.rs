@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{SendFlags, send};
 use udeck_via::transport::Hello;
-use udeck_via::{Error, Result};
+use udeck_via::{Error, RejectKind, Rejection, Result};
 
 use super::Admitted;
 use super::wire::{Answer, Request, fits};
@@ -64,19 +64,9 @@ impl PendingRequest {
         Ok(Admitted { socket, peer: self.from, theirs, parameters })
     }
 
-    /// Rejects the request. `reason`: text for the requester, cut to 512 bytes.
-    pub fn reject(mut self, reason: &str) {
-        self.answer(&Answer::Rejected(reason.to_owned()));
-    }
-
-    /// Rejects the request: the two VIs differ in reliability.
-    pub fn reject_reliability(mut self) {
-        self.answer(&Answer::Reliability);
-    }
-
-    /// Answers that there is no such listener.
-    pub fn no_match(mut self) {
-        self.answer(&Answer::NoMatch);
+    /// Rejects the request.
+    pub fn reject(mut self, rejection: impl Into<Rejection>) {
+        self.answer(&Answer::Refused(rejection.into()));
     }
 
     /// Sends the answer. Returns the socket, for a connection.
@@ -94,7 +84,7 @@ impl Drop for PendingRequest {
         if udeck_sys::process::is_forked() {
             return;
         }
-        self.answer(&Answer::Rejected("the request was dropped unanswered".into()));
+        self.answer(&Answer::Refused(RejectKind::Unanswered.into()));
     }
 }
 

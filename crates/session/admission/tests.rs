@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use udeck_via::auth::Claim;
-use udeck_via::{Deadline, Error, NetAddress, Reliability};
+use udeck_via::{Deadline, Error, NetAddress, RejectKind, Rejection, Reliability};
 
 use super::wire::Meet;
 use super::*;
@@ -111,9 +111,11 @@ fn each_refusal_is_an_error_of_its_own() {
     let mut listener = listening("verbs");
     let caller = admission("verbs");
     let mut refused = |answer: fn(PendingRequest)| call(&mut listener, &caller, b"", answer).unwrap_err();
-    assert!(matches!(refused(|pending| pending.reject("busy")), Error::Rejected(text) if text == "busy"));
-    assert!(matches!(refused(PendingRequest::no_match), Error::NoMatch(at) if at == "at"));
-    assert!(matches!(refused(PendingRequest::reject_reliability), Error::InvalidReliability));
+    let busy = refused(|pending| pending.reject(Rejection::new(RejectKind::Refused, "busy")));
+    assert!(matches!(busy, Error::Rejected(rejection) if rejection.to_string() == "busy"));
+    let nobody = refused(|pending| pending.reject(RejectKind::NoListener));
+    assert!(matches!(nobody, Error::NoMatch(at) if at == "at"));
+    assert!(matches!(refused(|pending| pending.reject(RejectKind::Reliability)), Error::InvalidReliability));
     assert!(refused(drop).to_string().contains("dropped unanswered"));
     let too_long = refused(|pending| {
         let error = pending.accept(&hello(b""), &[0; MAX_PARAMETERS + 1]).unwrap_err();

@@ -14,29 +14,28 @@
 //! Request  0    1     2     4     6     8        12       16
 //!          | 1  | rel | d   | p   | a   | w.tag  | r.tag  | d bytes of discriminator, p of private data, a of parameters
 //! Answer   0    1     2     4     6     8        12       16
-//!          | kind| rel| 0   | p   | a   | w.tag  | r.tag  | p bytes of private data, or of a refusal's words, a of parameters
+//!          | kind| rel| 0   | p   | a   | w.tag  | r.tag  | p bytes of private data, or of a refusal's data, a of parameters
 //! ```
 //! `adm.`: [`VERSION`], of all this. `protocol`, `vers.`: the transport's protocol, which follows ([`Protocol`]). `claim`:
 //! which rank calls which ([`Claim`]); the answer repeats the claim, or has none if another process was called. The first
 //! eight bytes of Meet and Prove stay the same in all versions, so that two sides that differ can say so. A tag of 0: none.
+//! `kind`: 1, the request is accepted; another number, it is refused ([`RejectKind`]).
 
 use std::fmt;
 
 use udeck_via::auth::Claim;
 pub use udeck_via::auth::{Nonce, Proof};
 use udeck_via::transport::Hello;
-use udeck_via::{Error, Ptag, Reliability};
+use udeck_via::{Error, Ptag, RejectKind, Rejection, Reliability};
 
 /// Version of this hand-shake.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Longest discriminator, in bytes.
 pub const MAX_DISCRIMINATOR: usize = 512;
 /// Longest private data, in bytes.
 pub const MAX_PRIVATE: usize = 1024;
 /// Longest parameters of the transport, in bytes.
 pub const MAX_PARAMETERS: usize = 256;
-/// Longest words of a refusal, in bytes.
-const MAX_TEXT: usize = 512;
 
 /// Bytes of a [`Meet`].
 pub const MEET: usize = FRONT + NAME + Claim::LEN + 32;
@@ -51,6 +50,7 @@ pub const HEAD: usize = 16;
 
 const MAGIC: [u8; 4] = *b"uDtc";
 const REQUEST: u8 = 1;
+const ACCEPTED: u8 = 1;
 
 /// Bytes of a protocol's name.
 const NAME: usize = 8;
@@ -156,12 +156,8 @@ pub struct Request {
 pub enum Answer {
     /// The connection is made: the hello of the acceptor's VI layer, and its transport's parameters.
     Accepted(Hello, Vec<u8>),
-    /// There is no such listener.
-    NoMatch,
-    /// The listener rejects the request, in these words.
-    Rejected(String),
-    /// The two VIs differ in reliability.
-    Reliability,
+    /// The request is refused.
+    Refused(Rejection),
 }
 
 /// The bytes are no message of this protocol.
@@ -274,21 +270,20 @@ impl Answer {
     /// Encodes the answer. The parts of an acceptance are within their bounds ([`fits`]); the words of a refusal are cut to
     /// theirs.
     pub fn encode(&self) -> Vec<u8> {
-        let (kind, text) = match self {
+        match self {
             Answer::Accepted(hello, parameters) => {
-                let mut out = head(1, hello, [0, hello.private_data.len(), parameters.len()]);
+                let mut out = head(ACCEPTED, hello, [0, hello.private_data.len(), parameters.len()]);
                 out.extend(&hello.private_data);
                 out.extend(parameters);
-                return out;
+                out
             }
-            Answer::NoMatch => (2, ""),
-            Answer::Rejected(text) => (3, text.as_str()),
-            Answer::Reliability => (4, ""),
-        };
-        let end = (0..=MAX_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-        let mut out = head(kind, &nobody(), [0, end, 0]);
-        out.extend(&text.as_bytes()[..end]);
-        out
+            Answer::Refused(rejection) => {
+                let data = rejection.sent_data();
+                let mut out = head(rejection.kind as u8, &nobody(), [0, data.len(), 0]);
+                out.extend(data);
+                out
+            }
+        }
     }
 
     /// Length in bytes of the answer with this head.
@@ -298,10 +293,8 @@ impl Answer {
     pub fn len_of(head: &[u8; HEAD]) -> Result<usize, Malformed> {
         let head = Head::decode(head).ok_or(Malformed("answer"))?;
         let limits = match head.kind {
-            1 => [0, MAX_PRIVATE, MAX_PARAMETERS],
-            3 => [0, MAX_TEXT, 0],
-            2 | 4 => [0; 3],
-            _ => return Err(Malformed("answer")),
+            ACCEPTED => [0, MAX_PRIVATE, MAX_PARAMETERS],
+            kind => [0, RejectKind::decode(kind).ok_or(Malformed("answer"))?.max_data(), 0],
         };
         head.len(limits).ok_or(Malformed("answer"))
     }
@@ -317,14 +310,12 @@ impl Answer {
             return Err(malformed);
         }
         let head = Head::decode(first).ok_or(malformed)?;
-        let [_, words, parameters] = head.split(rest).ok_or(malformed)?;
+        let [_, data, parameters] = head.split(rest).ok_or(malformed)?;
         match head.kind {
-            1 => Ok(Answer::Accepted(head.hello(words), parameters.to_vec())),
+            ACCEPTED => Ok(Answer::Accepted(head.hello(data), parameters.to_vec())),
             // An answer that carries no hello has exactly one encoding.
             _ if head.hello(&[]) != nobody() => Err(malformed),
-            2 => Ok(Answer::NoMatch),
-            3 => String::from_utf8(words.to_vec()).map(Answer::Rejected).map_err(|_| malformed),
-            _ => Ok(Answer::Reliability),
+            kind => Rejection::decode(kind, data).map(Answer::Refused).ok_or(malformed),
         }
     }
 }

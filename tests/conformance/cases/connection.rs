@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use udeck_via::auth::{HostKey, Keys, RankKey, SealedTicket};
 use udeck_via::{
-    Deadline, Descriptor, Error, Listener, Nic, Receive, Reliability, State, Status, ViAttributes,
+    Deadline, Descriptor, Error, Listener, Nic, Receive, RejectKind, Rejection, Reliability, State, Status,
+    ViAttributes,
 };
 
 use crate::kit::{Door, End, Pair, address, nics, pattern, regions, shortly, soon, until};
@@ -24,6 +25,7 @@ pub const CASES: &[Case] = &[
     case!(private_data_too_long_are_refused_by_accept),
     case!(a_rejection_carries_its_reason),
     case!(a_long_reason_arrives_cut),
+    case!(a_rejection_carries_private_data),
     case!(a_request_dropped_unanswered_is_refused),
     case!(nobody_listens),
     case!(nobody_listens_any_more),
@@ -197,7 +199,7 @@ fn a_rejection_carries_its_reason(fabric: &dyn Fabric) {
     let door = Door::new(&pair.b.nic, b"strict");
     for reason in ["", "no, thank you: ñ µ"] {
         let (asked, ()) = door.connect(&mut pair.a, b"", |request| request.reject(reason));
-        assert!(matches!(&asked, Err(Error::Rejected(why)) if why == reason), "{asked:?}");
+        assert!(matches!(&asked, Err(Error::Rejected(why)) if why.to_string() == reason), "{asked:?}");
         assert_eq!(pair.a.vi.state(), State::Idle);
     }
     door.join(&mut pair.a, &mut pair.b);
@@ -209,7 +211,25 @@ fn a_long_reason_arrives_cut(fabric: &dyn Fabric) {
     let reason = "µ".repeat(100_000);
     let (asked, ()) = door.connect(&mut pair.a, b"", |request| request.reject(&reason));
     let Err(Error::Rejected(why)) = asked else { panic!("{asked:?}") };
+    let why = why.to_string();
     assert!(!why.is_empty() && reason.starts_with(&why), "a beginning of the reason");
+    door.join(&mut pair.a, &mut pair.b);
+}
+
+fn a_rejection_carries_private_data(fabric: &dyn Fabric) {
+    let mut pair = Pair::idle(fabric, &Options::default(), |_| {});
+    let door = Door::new(&pair.b.nic, b"strict");
+    for len in [0, 1, Rejection::MAX_DATA] {
+        let data = [&[0xff, 0][..], &pattern(7, len)].concat()[..len].to_vec();
+        let (asked, ()) = door.connect(&mut pair.a, b"", |request| request.reject_with(&data).unwrap());
+        let Err(Error::Rejected(rejection)) = asked else { panic!("{asked:?}") };
+        assert_eq!(rejection, Rejection { kind: RejectKind::Program, data });
+    }
+    let too_long = [0; Rejection::MAX_DATA + 1];
+    let (asked, refused) = door.connect(&mut pair.a, b"", |request| request.reject_with(&too_long));
+    assert!(matches!(refused, Err(Error::InvalidParameter(_))), "{refused:?}");
+    let Err(Error::Rejected(rejection)) = asked else { panic!("{asked:?}") };
+    assert_eq!(rejection, RejectKind::Unanswered.into());
     door.join(&mut pair.a, &mut pair.b);
 }
 
@@ -304,7 +324,7 @@ fn a_listener_with_a_handler(fabric: &dyn Fabric) {
     let to = address(&pair.b.nic, b"handled");
     for data in [&b"one"[..], b"two"] {
         let asked = pair.a.connect(&to, data);
-        assert!(matches!(&asked, Err(Error::Rejected(why)) if why == "seen"), "{asked:?}");
+        assert!(matches!(&asked, Err(Error::Rejected(why)) if why.to_string() == "seen"), "{asked:?}");
         assert_eq!(told.recv_timeout(Duration::from_secs(60)).unwrap(), data);
     }
 }
@@ -356,7 +376,7 @@ fn a_discriminator_is_taken_once(fabric: &dyn Fabric) {
         first.wait(soon()).expect("the first listener still listens").reject("here");
         asker.join().unwrap()
     });
-    assert!(matches!(&asked, Err(Error::Rejected(why)) if why == "here"), "{asked:?}");
+    assert!(matches!(&asked, Err(Error::Rejected(why)) if why.to_string() == "here"), "{asked:?}");
     drop(first);
     Listener::new(&a, b"mine").expect("free again");
 }
@@ -371,7 +391,7 @@ fn discriminators_are_compared_by_all_their_bytes(fabric: &dyn Fabric) {
             assert_eq!(request.private_data(), name);
             request.reject("right");
         });
-        assert!(matches!(&asked, Err(Error::Rejected(why)) if why == "right"), "{asked:?}");
+        assert!(matches!(&asked, Err(Error::Rejected(why)) if why.to_string() == "right"), "{asked:?}");
     }
 }
 

@@ -75,7 +75,11 @@ pub const CALLS: &[Rule] = &[
     ),
     rule(
         "VipConnectReject",
-        &["connection::a_rejection_carries_its_reason", "connection::a_long_reason_arrives_cut"],
+        &[
+            "connection::a_rejection_carries_its_reason",
+            "connection::a_long_reason_arrives_cut",
+            "connection::a_rejection_carries_private_data",
+        ],
     ),
     rule(
         "VipDisconnect",

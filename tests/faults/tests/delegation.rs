@@ -15,7 +15,7 @@ use udeck_via::mem::{MemHandle, Ptag, RemoteBuffer, Rights};
 use udeck_via::transport::{
     Device, Incoming, PostedBuffer, Queue, Registration, TransferStatus, ViEndpoint, Waiter,
 };
-use udeck_via::{NetAddress, NicAttributes, Reliability};
+use udeck_via::{NetAddress, NicAttributes, RejectKind, Rejection, Reliability};
 
 fn interposers() -> [(&'static str, Box<dyn Interpose>); 4] {
     [
@@ -136,8 +136,8 @@ fn a_request() {
         let answer = format!("{:?}", next().hello());
         let mut endpoint = next().accept(&hello(Reliability::Delivery), queues).unwrap();
         endpoint.send(None, b"a", b"b").unwrap();
-        next().reject("not today");
-        next().reject_reliability();
+        next().reject(Rejection::new(RejectKind::Refused, "not today"));
+        next().reject(RejectKind::Reliability.into());
         vec![answer]
     });
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::reactor::{Interest, Token};
 use udeck_sys::{is_shortage, socket};
-use udeck_via::{Error, PollBudget, Result, Until};
+use udeck_via::{Error, PollBudget, RejectKind, Rejection, Result, Until};
 
 use super::ShmDevice;
 use super::accept::{SHORTAGE_PAUSE, nonce};
@@ -17,7 +17,7 @@ use super::request::IncomingRequest;
 use crate::connection::Loss;
 use crate::handshake::Handshake;
 use crate::peer_socket::{Ended, Event, PeerSocket, process};
-use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM, RefusalReason};
+use crate::peer_socket_wire::{Datagram, MAX_DATAGRAM};
 
 /// Reason of a peer socket's end when its socket was closed.
 const CLOSED_OR_DIED: &str = "closed its connection or died";
@@ -195,7 +195,8 @@ impl ShmDevice {
             Ended::Lost(why) => Ended::Lost(format!("process {}: {why}", process(peer_socket.pid))),
             Ended::Short(text) => {
                 // The request that we refuse waits for the end of the hand-shake, and may be gone.
-                let refusal = Datagram::Refuse { id: 0, why: RefusalReason::Rejected, text: text.clone() };
+                let rejection = Rejection::new(RejectKind::Failed, text.clone());
+                let refusal = Datagram::Refuse { id: 0, rejection };
                 let _ = peer_socket.send(&refusal, &[]);
                 Ended::Short(text)
             }
@@ -241,7 +242,7 @@ impl ShmDevice {
             }
             Event::Request { id, doorbells, hello, discriminator, control } => {
                 let device = self.this.upgrade().ok_or("the NIC is closing")?;
-                let request = IncomingRequest {
+                let mut request = IncomingRequest {
                     device,
                     peer_socket: peer_socket.clone(),
                     id,
@@ -253,7 +254,7 @@ impl ShmDevice {
                 let listener = self.listeners.lock().get(&discriminator).cloned();
                 match listener {
                     Some(listener) => (listener.lock())(Box::new(request)),
-                    None => request.refuse(RefusalReason::NoMatch, ""),
+                    None => request.refuse(RejectKind::NoListener.into()),
                 }
             }
         }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use udeck_sys::segment::Mapping;
 use udeck_via::transport::{Hello, Incoming, Queues, ViEndpoint};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, RejectKind, Rejection, Result};
 
 use super::{ShmDevice, attach, establish};
 use crate::connection::{Connection, Loss};
 use crate::peer_socket::PeerSocket;
-use crate::peer_socket_wire::{Datagram, Doorbells, RefusalReason};
+use crate::peer_socket_wire::{Datagram, Doorbells};
 
 /// A request that waits for this process's answer.
 pub(super) struct IncomingRequest {
@@ -23,13 +23,9 @@ pub(super) struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    pub(super) fn refuse(mut self, why: RefusalReason, text: &str) {
-        self.answer_refusal(why, text);
-    }
-
-    fn answer_refusal(&mut self, why: RefusalReason, text: &str) {
+    pub(super) fn refuse(&mut self, rejection: Rejection) {
         self.answered = true;
-        let refusal = Datagram::Refuse { id: self.id, why, text: text.to_owned() };
+        let refusal = Datagram::Refuse { id: self.id, rejection };
         if let Err(why) = self.peer_socket.send(&refusal, &[]) {
             self.peer_socket.down(why, Loss::Unresponsive);
         }
@@ -67,12 +63,8 @@ impl Incoming for IncomingRequest {
         Ok(endpoint)
     }
 
-    fn reject(mut self: Box<Self>, reason: &str) {
-        self.answer_refusal(RefusalReason::Rejected, reason);
-    }
-
-    fn reject_reliability(self: Box<Self>) {
-        self.refuse(RefusalReason::Reliability, "");
+    fn reject(mut self: Box<Self>, rejection: Rejection) {
+        self.refuse(rejection);
     }
 }
 
@@ -82,7 +74,7 @@ impl Drop for IncomingRequest {
             return;
         }
         if !self.answered {
-            self.answer_refusal(RefusalReason::Rejected, "the request was dropped unanswered");
+            self.refuse(RejectKind::Unanswered.into());
         }
     }
 }

@@ -9,8 +9,8 @@ use quinn_proto::{Dir, ReadError, ReadableError, StreamId, VarInt, WriteError};
 use udeck_session::Side;
 use udeck_session::admission::wire::{Answer, HEAD, Request};
 use udeck_session::poll::Bell;
-use udeck_via::Reliability;
 use udeck_via::transport::Hello;
+use udeck_via::{RejectKind, Rejection, Reliability};
 
 use super::handshake::code;
 use super::{ConnectionStatus, Peer, State};
@@ -65,7 +65,7 @@ pub struct PendingRequest {
 /// Result of a connection request.
 pub enum RequestOutcome {
     Accepted(Arc<ViLink>, Hello),
-    Refused(Answer),
+    Refused(Rejection),
     Ended(ConnectionStatus),
 }
 
@@ -166,12 +166,13 @@ impl Peer {
     /// Reads the answer to a request of this side.
     fn on_answer_readable(self: &Arc<Self>, state: &mut State, stream: StreamId) {
         let Some(Stream::Outgoing(call, mut bytes)) = state.streams.remove(&stream) else { return };
+        let failed = |words| Rejection::new(RejectKind::Failed, words);
         let refused = match take_message(state, stream, &mut bytes, Answer::len_of) {
             MessageRead::Partial => {
                 state.streams.insert(stream, Stream::Outgoing(call, bytes));
                 return;
             }
-            MessageRead::Ended => Answer::Rejected("it ended the request without an answer".into()),
+            MessageRead::Ended => failed("it ended the request without an answer"),
             MessageRead::Whole => match Answer::decode(&bytes) {
                 Ok(Answer::Accepted(theirs, _)) => {
                     let link = self.core.new_link(self, stream, (&call.ours, &theirs), Side::Asked);
@@ -179,8 +180,8 @@ impl Peer {
                     self.attach(state, stream, (&link, level), *call.confirm_at.lock());
                     return call.end(RequestOutcome::Accepted(link, theirs));
                 }
-                Ok(refused) => refused,
-                Err(_) => Answer::Rejected("its answer cannot be decoded".into()),
+                Ok(Answer::Refused(rejection)) => rejection,
+                Err(_) => failed("its answer cannot be decoded"),
             },
         };
         self.drop_stream(state, stream);

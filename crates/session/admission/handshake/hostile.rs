@@ -2,7 +2,7 @@
 //! no side wants more bytes than its messages may have.
 
 use udeck_via::transport::Hello;
-use udeck_via::{Ptag, Reliability};
+use udeck_via::{Ptag, Rejection, Reliability};
 
 use super::*;
 use crate::admission::wire::{MAX_DISCRIMINATOR, MAX_PARAMETERS, MAX_PRIVATE};
@@ -30,10 +30,13 @@ fn request() -> Request {
 
 fn answers() -> Vec<Vec<u8>> {
     let accepted = Answer::Accepted(hello(), b"parameters".to_vec());
-    [accepted, Answer::NoMatch, Answer::Rejected("no".into()), Answer::Reliability]
-        .iter()
-        .map(Answer::encode)
-        .collect()
+    let rejections = [
+        RejectKind::NoListener.into(),
+        Rejection::new(RejectKind::Refused, "no"),
+        RejectKind::Reliability.into(),
+        Rejection::with_data(&[0xff; 3]),
+    ];
+    [accepted].into_iter().chain(rejections.map(Answer::Refused)).map(|answer| answer.encode()).collect()
 }
 
 /// Spoils the message in every other case.

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use udeck_via::transport::Hello;
-use udeck_via::{Ptag, Reliability};
+use udeck_via::{Ptag, Rejection, Reliability};
 
 use super::*;
 use crate::admission::wire::MAX_PARAMETERS;
@@ -88,16 +88,21 @@ fn run(theirs: u8, step: usize, answer: &Answer) -> Result<(Request, Answer), Re
     Ok((request, answer))
 }
 
+fn nobody_listens() -> Answer {
+    Answer::Refused(RejectKind::NoListener.into())
+}
+
 #[test]
 fn the_secret_opens_and_nothing_else() {
     let accepted = |len| Answer::Accepted(request().hello, vec![3; len]);
-    let answers = [accepted(0), accepted(MAX_PARAMETERS), Answer::NoMatch, Answer::Rejected("no".into())];
+    let no = Rejection::new(RejectKind::Refused, "no");
+    let answers = [accepted(0), accepted(MAX_PARAMETERS), nobody_listens(), Answer::Refused(no)];
     for answer in answers {
         for step in [1, 7, 4096] {
             assert_eq!(run(7, step, &answer), Ok((request(), answer.clone())));
         }
     }
-    assert_eq!(run(8, 4096, &Answer::NoMatch), Err(Refusal::Secret));
+    assert_eq!(run(8, 4096, &nobody_listens()), Err(Refusal::Secret));
 }
 
 #[test]
@@ -168,8 +173,8 @@ fn another_protocol_is_told_and_tells() {
         (
             Protocol::new("tcp", 6),
             [
-                "speaks version 3.6 of the tcp protocol, this process 3.7",
-                "3.7 of the tcp protocol, this process 3.6",
+                "speaks version 4.6 of the tcp protocol, this process 4.7",
+                "4.7 of the tcp protocol, this process 4.6",
             ],
         ),
         (

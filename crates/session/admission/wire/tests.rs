@@ -33,9 +33,11 @@ fn protocol() -> impl Strategy<Value = Protocol> {
 fn answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         (hello(), parameters()).prop_map(|(hello, parameters)| Answer::Accepted(hello, parameters)),
-        Just(Answer::NoMatch),
-        Just(Answer::Reliability),
-        "\\PC{0,100}".prop_map(Answer::Rejected),
+        Just(Answer::Refused(RejectKind::NoListener.into())),
+        Just(Answer::Refused(RejectKind::Reliability.into())),
+        "\\PC{0,100}".prop_map(|words| Answer::Refused(Rejection::new(RejectKind::Refused, words))),
+        prop::collection::vec(any::<u8>(), 0..=Rejection::MAX_DATA)
+            .prop_map(|data| Answer::Refused(Rejection { kind: RejectKind::Program, data })),
     ]
 }
 
@@ -127,7 +129,7 @@ fn nobody_announces_more_than_may_come() {
 
 #[test]
 fn only_who_accepts_has_parameters() {
-    for kind in 2..=4 {
+    for kind in 2..=u8::MAX {
         let mut bytes = [0; HEAD];
         (bytes[0], bytes[6]) = (kind, 1);
         assert!(Answer::len_of(&bytes).is_err(), "kind {kind}");
@@ -146,8 +148,26 @@ fn what_does_not_fit_says_what_and_how_much() {
 
 #[test]
 fn long_words_are_cut_between_letters() {
-    let bytes = Answer::Rejected("µ".repeat(1000)).encode();
-    assert_eq!(Answer::decode(&bytes), Ok(Answer::Rejected("µ".repeat(MAX_TEXT / 2))));
-    let bytes = Answer::Rejected(format!("x{}", "µ".repeat(1000))).encode();
-    assert_eq!(Answer::decode(&bytes).map(|_| bytes.len()), Ok(HEAD + MAX_TEXT - 1));
+    let refused = |words| Answer::Refused(Rejection::new(RejectKind::Refused, words));
+    let bytes = refused("µ".repeat(1000)).encode();
+    assert_eq!(Answer::decode(&bytes), Ok(refused("µ".repeat(Rejection::MAX_DATA / 2))));
+    let bytes = refused(format!("x{}", "µ".repeat(1000))).encode();
+    assert_eq!(Answer::decode(&bytes).map(|_| bytes.len()), Ok(HEAD + Rejection::MAX_DATA - 1));
+}
+
+#[test]
+fn a_refusal_of_an_unknown_kind_or_with_too_much_data_is_malformed() {
+    for kind in (0..=u8::MAX).filter(|kind| *kind != ACCEPTED) {
+        let most = RejectKind::decode(kind).map(RejectKind::max_data);
+        for len in [0, 1, Rejection::MAX_DATA, Rejection::MAX_DATA + 1, u16::MAX.into()] {
+            let mut bytes = head(kind, &nobody(), [0, len, 0]);
+            bytes.extend(vec![b'x'; len]);
+            let is_valid = most.is_some_and(|most| len <= most);
+            assert_eq!(Answer::len_of(first(&bytes)).is_ok(), is_valid, "kind {kind}, {len} bytes");
+            assert_eq!(Answer::decode(&bytes).is_ok(), is_valid, "kind {kind}, {len} bytes");
+        }
+    }
+    let mut words = Answer::Refused(Rejection::new(RejectKind::Refused, "x")).encode();
+    words[HEAD] = 0xff;
+    assert!(Answer::decode(&words).is_err(), "these are no words");
 }

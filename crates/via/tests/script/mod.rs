@@ -19,7 +19,7 @@ use udeck_via::transport::{
     Queue, Queues, Ready, Refused, Registration, TransferStatus, ViEndpoint, Waiter,
 };
 use udeck_via::{Caps, NetAddress, NicAttributes, Reliability};
-use udeck_via::{Error, Result};
+use udeck_via::{Error, Rejection, Result};
 
 /// Recorded calls, in order.
 pub type Calls = Arc<Mutex<Vec<String>>>;
@@ -240,11 +240,8 @@ impl Incoming for ScriptedIncoming {
             None => Ok(Box::new(ScriptedEndpoint(self.script.clone()))),
         }
     }
-    fn reject(self: Box<Self>, reason: &str) {
-        self.script.asked(format!("reject {reason}"));
-    }
-    fn reject_reliability(self: Box<Self>) {
-        self.script.asked("reject_reliability");
+    fn reject(self: Box<Self>, rejection: Rejection) {
+        self.script.asked(format!("reject {rejection:?}"));
     }
 }
 

@@ -4,12 +4,12 @@ use std::os::fd::AsFd;
 
 use udeck_faults::{Disguise, wrapped};
 use udeck_sys::segment::PeerAccess;
-use udeck_via::MemHandle;
+use udeck_via::{MemHandle, RejectKind};
 
 use super::attacker::Attacker;
 use super::victim::{SECRET, Victim, await_descriptors, descriptors, soon};
 use crate::arenas::{MAX_ARENA, Segment};
-use crate::peer_socket_wire::{Datagram, RefusalReason};
+use crate::peer_socket_wire::Datagram;
 use crate::space::MOST;
 
 /// Counts the mapped control segments of attackers.
@@ -37,7 +37,9 @@ fn connections_that_a_peer_never_leaves_have_a_bound() {
                 .unwrap();
         attacker.request(fd.as_fd());
         match attacker.receive().expect("an answer").datagram {
-            Datagram::Refuse { why: RefusalReason::Rejected, text, .. } => {
+            Datagram::Refuse { rejection, .. } => {
+                assert_eq!(rejection.kind, RejectKind::NoPlace);
+                let text = rejection.to_string();
                 assert!(text.contains(&format!("{MOST} connections")), "{text}");
             }
             other => panic!("{other:?}"),

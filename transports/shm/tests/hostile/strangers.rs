@@ -16,7 +16,7 @@ use udeck_sys::{boot_id, socket};
 
 use udeck_via::auth::{Claim, Keys};
 use udeck_via::transport::Hello;
-use udeck_via::{Cq, Error, NetAddress, Reliability};
+use udeck_via::{Cq, Error, NetAddress, RejectKind, Reliability};
 
 use super::attacker::{Attacker, LANDING, OUTBOX};
 use super::victim::{NAME, SECRET, Victim, await_descriptors, descriptors, soon, vi};
@@ -27,7 +27,7 @@ use crate::device::MAX_PEER_SOCKETS;
 use crate::handshake::Handshake;
 use crate::layout::CONTROL_BYTES;
 use crate::peer_socket::{Event, PeerSocket};
-use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM, RefusalReason, VERSION};
+use crate::peer_socket_wire::{Datagram, DoorbellBit, Doorbells, MAX_DATAGRAM, VERSION};
 
 const ANOTHER_USER: &str = "tests::hostile::strangers::another_user_is_no_way";
 /// Set in the process of the other user: the address to which it connects.
@@ -227,7 +227,7 @@ fn nothing_counts_over_a_link_that_went_down_before_it_was_up() {
         Datagram::Accept { id: 77, doorbells, hello: hello.clone() },
         meet(),
         request(hello),
-        Datagram::Refuse { id: 77, why: RefusalReason::NoMatch, text: String::new() },
+        Datagram::Refuse { id: 77, rejection: RejectKind::NoListener.into() },
         Datagram::Broken,
         Datagram::Goodbye,
         Datagram::Welcome,
