@@ -7,6 +7,7 @@ pub mod cpu;
 pub mod dat;
 pub mod explain;
 pub mod jobs;
+pub mod messages;
 pub mod overlap;
 pub mod page;
 pub mod peers;

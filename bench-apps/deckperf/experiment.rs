@@ -1,304 +1,241 @@
-//! The timed loops, which both ranks run in step, and the two roles (conductor and follower) around them.
+//! The driver of every experiment among ranks: rank 0 gives the orders and holds the clock, and the other ranks follow.
+//!
+//! A command gives the operations under measurement ([`Experiment`]) and the cells of its tables. All ranks have the same
+//! command line, and so the same cells: an order is the number of a cell, with the numbers of iterations and messages.
+//! Between orders a rank sleeps in `retrieve` and leaves its core to the machine's own limits ([`baseline`]).
 
 pub mod baseline;
 pub mod binding;
 pub mod exchange;
 pub mod handicap;
 pub mod memory;
+pub mod messages;
 pub mod off_cache;
-pub mod order;
 pub mod payload;
+pub mod places;
 pub mod plan;
 pub mod rank_pair;
 pub mod rounds;
 pub mod sizes;
 pub mod turn;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use udeck::{Buf, Error, PostError, Postbox, Protocol};
+use udeck::{Received, World};
+use udeck_cli::progress;
 
-use crate::{
-    experiment::{
-        baseline::{BaselineSample, Baselines},
-        exchange::{Tally, exchange},
-        handicap::Handicap,
-        order::{Batch, Order},
-        plan::Payload,
-        rank_pair::RankPair,
-        rounds::{Contender, Runner, Sample},
-    },
-    failure::{PerfError, Result},
+use self::{
+    baseline::{BaselineSample, Baselines},
+    plan::Pace,
+    rank_pair::{RankPair, report},
+    rounds::{Contend, Results, Runner, Sample, Shape, Trial},
 };
+use crate::failure::{PerfError, Result};
 
-/// Longest message, in bytes, that is posted from the program's own memory, as a program posts a value; it travels inside
-/// its descriptor. A longer message lies in a buffer of the library's, which the program gives away.
-const SHORT: usize = 40;
+/// Operations under measurement. Each rank has one of these, and performs its own part of every batch.
+pub trait Experiment {
+    /// Contender whose batches are timed.
+    type Contender: Contend;
 
-/// Rank 0's role: it gives the orders and holds the clock.
-pub struct Conductor<'l, 'w> {
-    /// Link to rank 1.
-    pub pair: &'l RankPair<'w>,
-    /// Measures the raw limits; `None` without a second core.
-    pub raw: Option<Baselines>,
+    /// Whether the machine's copies limit the figures, and not only its hand-over of a cache line.
+    const COPIES: bool = true;
+
+    /// Is called at rank 0 when a round begins; batches before the first round belong to the calibration.
+    fn begin_round(&mut self, _number: usize) {}
+
+    /// Ranks that take part in a batch, without rank 0.
+    fn followers(&self, _trial: &Trial<Self::Contender>) -> Vec<usize> {
+        vec![1]
+    }
+
+    /// Performs this rank's part of a batch, and returns its time; only rank 0's counts.
+    fn perform(&mut self, trial: &Trial<Self::Contender>) -> Result<Timing>;
 }
 
-impl Runner for Conductor<'_, '_> {
-    type Contender = Contender;
+/// Time of a batch at one rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Timing {
+    /// Time of the timed iterations.
+    pub lasted: Duration,
+    /// Part of this time that does not count: rests between messages, and work around the timed operation.
+    pub rested: Duration,
+}
 
-    fn post(&mut self, order: Order) -> Result<Sample> {
-        let (sample, _) = conduct(self.pair, order)?;
-        Ok(sample)
+impl From<Duration> for Timing {
+    fn from(lasted: Duration) -> Self {
+        Self { lasted, rested: Duration::ZERO }
+    }
+}
+
+/// Words between rank 0 and the other ranks: orders and reports.
+pub trait Link {
+    /// The world of the ranks.
+    fn world(&self) -> &World;
+
+    /// Sends words from rank 0 to another rank, or from another rank to rank 0.
+    fn send(&self, rank: usize, words: &[u64]) -> Result;
+
+    /// Waits for the next words of `rank`.
+    fn receive(&self, rank: usize) -> Result<Received<u64>>;
+}
+
+impl Link for RankPair<'_> {
+    fn world(&self) -> &World {
+        RankPair::world(self)
+    }
+
+    fn send(&self, _rank: usize, words: &[u64]) -> Result {
+        self.send_words(words)
+    }
+
+    fn receive(&self, _rank: usize) -> Result<Received<u64>> {
+        self.receive_words()
+    }
+}
+
+/// Runs an experiment at one rank, and returns the results at rank 0. All ranks pass the same cells; `raw` prepares the
+/// measurement of the machine's limits up to a size.
+pub fn run<E: Experiment>(
+    link: &impl Link,
+    pace: Pace,
+    cells: Results<E::Contender>,
+    raw: impl FnOnce(usize) -> Option<Baselines>,
+    experiment: &mut E,
+) -> Result<Option<Results<E::Contender>>> {
+    if link.world().rank() != 0 {
+        follow(link, &cells, experiment)?;
+        return Ok(None);
+    }
+    let sizes = cells.raws.iter().map(|raw| raw.size);
+    let raw = raw(sizes.max().filter(|_| E::COPIES).unwrap_or(0));
+    let bar = progress::bar(pace.time.as_millis() as u64, "measuring");
+    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let results = rounds::measure(pace, cells, &mut Conductor { link, raw, experiment }, passed)?;
+    bar.finish_and_clear();
+    stop(link)?;
+    Ok(Some(results))
+}
+
+/// Rank 0's role.
+struct Conductor<'r, L, E> {
+    link: &'r L,
+    /// Measures the machine's limits; `None` without a second core.
+    raw: Option<Baselines>,
+    experiment: &'r mut E,
+}
+
+impl<L: Link, E: Experiment> Runner for Conductor<'_, L, E> {
+    type Contender = E::Contender;
+
+    fn begin_round(&mut self, number: usize) {
+        self.experiment.begin_round(number);
+    }
+
+    fn run(&mut self, cell: usize, trial: &Trial<E::Contender>) -> Result<Sample> {
+        conduct(self.link, cell, trial, self.experiment)
     }
 
     fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
+        let size = if E::COPIES { size } else { 0 };
         self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
     }
 }
 
-/// Performs rank 0's side of one order. Returns its time, the bytes that both libraries copied, and rank 1's tally.
-pub fn conduct(pair: &RankPair<'_>, order: Order) -> Result<(Sample, Tally)> {
-    conduct_as(pair, order, |pair| perform(pair, order))
-}
-
-/// Conducts a timed order that rank 0 performs in another way than rank 1.
-pub fn conduct_by(
-    pair: &RankPair<'_>,
-    order: Order,
-    perform: impl FnOnce(&RankPair<'_>) -> Result<Duration>,
+/// Runs one batch as rank 0.
+pub fn conduct<E: Experiment>(
+    link: &impl Link,
+    cell: usize,
+    trial: &Trial<E::Contender>,
+    experiment: &mut E,
 ) -> Result<Sample> {
-    conduct_as(pair, order, |pair| Ok((perform(pair)?, Tally::default()))).map(|(sample, _)| sample)
+    let followers = experiment.followers(trial);
+    followers.iter().try_for_each(|&rank| link.send(rank, &encode(cell, trial.shape)))?;
+    let copied_before = link.world().stats().bytes_copied;
+    let Timing { lasted, mut rested } = experiment.perform(trial)?;
+    let mut copied = link.world().stats().bytes_copied - copied_before;
+    for rank in followers {
+        // All messages have arrived here, so the other rank has made its last copies and may count them now.
+        link.send(rank, &[])?;
+        let [copied_there, rested_there] = report(&link.receive(rank)?)?;
+        copied = copied.saturating_add(copied_there);
+        rested += Duration::from_nanos(rested_there);
+    }
+    Ok(Sample { elapsed: lasted.saturating_sub(rested), lasted, copied })
 }
 
-fn conduct_as(
-    pair: &RankPair<'_>,
-    order: Order,
-    perform: impl FnOnce(&RankPair<'_>) -> Result<(Duration, Tally)>,
-) -> Result<(Sample, Tally)> {
-    pair.send_words(&order.encode()?)?;
-    let copied_before = pair.world().stats().bytes_copied;
-    let (elapsed, mut tally) = perform(pair)?;
-    let copied_here = pair.world().stats().bytes_copied - copied_before;
+/// Ends the other ranks' part.
+pub fn stop(link: &impl Link) -> Result {
+    (1..link.world().size()).try_for_each(|rank| link.send(rank, &[]))
+}
 
-    // All messages have arrived here, so the other rank has made its last copies and may count them now.
-    pair.send_words(&[])?;
-    let report = pair.receive_words()?;
-    let &[copied_there, messages, bytes, mismatches] = &report[..] else {
-        return Err(PerfError::BadReport(report.len()));
+/// Follows orders until there are no more, as any rank but 0.
+pub fn follow<E: Experiment>(link: &impl Link, cells: &Results<E::Contender>, experiment: &mut E) -> Result {
+    while let Some(trial) = decode(&link.receive(0)?, cells)? {
+        let copied_before = link.world().stats().bytes_copied;
+        let rested = experiment.perform(&trial)?.rested;
+        link.receive(0)?;
+        let copied = link.world().stats().bytes_copied - copied_before;
+        link.send(0, &[copied, rested.as_nanos() as u64])?;
+    }
+    Ok(())
+}
+
+/// Encodes an order as `[cell, warm-up, iterations, messages]`. No words at all are the last order.
+fn encode(cell: usize, Shape { warm_up, iterations, messages }: Shape) -> [u64; 4] {
+    [cell as u64, warm_up, iterations, messages]
+}
+
+/// Decodes an order of rank 0; `None` is the last one.
+fn decode<C: Contend>(words: &[u64], cells: &Results<C>) -> Result<Option<Trial<C>>> {
+    let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
+    let (cell, shape) = match *words {
+        [] => return Ok(None),
+        [cell, warm_up, iterations, messages] => (cell, Shape { warm_up, iterations, messages }),
+        _ => return Err(bad("not four words")),
     };
-    tally.add(&Tally { messages, bytes, mismatches });
-    Ok((Sample { elapsed, lasted: elapsed, copied: copied_here.saturating_add(copied_there) }, tally))
+    let series = usize::try_from(cell).ok().and_then(|cell| cells.posts.get(cell));
+    let series = series.ok_or_else(|| bad("no such cell"))?;
+    Ok(Some(Trial { contender: series.contender, size: series.size, shape }))
 }
 
-/// Follows orders as rank 1 until there are no more. Between orders it sleeps in `retrieve` and leaves its
-/// core to the raw measurements.
-pub fn follow(pair: &RankPair<'_>) -> Result {
-    while follow_one(pair)? {}
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use udeck::Protocol;
 
-/// Follows the next order; returns whether there may be more.
-pub fn follow_one(pair: &RankPair<'_>) -> Result<bool> {
-    let order = Order::decode(&pair.receive_words()?)?;
-    if order == Order::Stop {
-        return Ok(false);
-    }
-    let copied_before = pair.world().stats().bytes_copied;
-    let (_, tally) = perform(pair, order)?;
-    pair.receive_words()?;
-    let copied = pair.world().stats().bytes_copied - copied_before;
-    pair.send_words(&[copied, tally.messages, tally.bytes, tally.mismatches])?;
-    Ok(true)
-}
-
-fn perform(pair: &RankPair<'_>, order: Order) -> Result<(Duration, Tally)> {
-    match order {
-        Order::PingPong(batch) => Ok((ping_pong(pair, &batch)?, Tally::default())),
-        Order::Stream { batch, window } => Ok((stream(pair, &batch, window)?, Tally::default())),
-        Order::StreamBoth { batch, window } => Ok((stream_both(pair, &batch, window)?, Tally::default())),
-        Order::Verify(batch) => Ok((Duration::ZERO, exchange(pair, &batch)?)),
-        Order::Stop => Ok((Duration::ZERO, Tally::default())),
-    }
-}
-
-/// Ping-pong: a message there, a message back.
-pub fn ping_pong(pair: &RankPair<'_>, batch: &Batch) -> Result<Duration> {
-    let outlet = pair.outlet(batch.protocol)?;
-    let leads = pair.leads();
-    timed(pair, batch, |turn| {
-        if leads {
-            send(pair, outlet, batch, turn)?;
-            receive(pair, batch, turn)
-        } else {
-            receive(pair, batch, turn)?;
-            send(pair, outlet, batch, turn)
-        }
-    })
-}
-
-/// Runs rank 0's side of [`ping_pong`], and appends the time of each round trip to `each`: in nanoseconds, 4 s at most.
-pub fn ping_pong_each(pair: &RankPair<'_>, batch: &Batch, each: &mut Vec<u32>) -> Result<Duration> {
-    let outlet = pair.outlet(batch.protocol)?;
-    let turns = (batch.warm_up + batch.iterations) as usize;
-    each.reserve(turns);
-    // One read of the clock for each round trip: the end of one is the beginning of the next.
-    let mut last = Instant::now();
-    let elapsed = timed(pair, batch, |turn| {
-        send(pair, outlet, batch, turn)?;
-        receive(pair, batch, turn)?;
-        let now = Instant::now();
-        let nanoseconds = now.duration_since(last).as_nanos();
-        each.push(u32::try_from(nanoseconds).unwrap_or(u32::MAX));
-        last = now;
-        Ok(())
-    })?;
-    each.drain(..batch.warm_up as usize);
-    Ok(elapsed)
-}
-
-/// Streams windows of messages from rank 0; each is acknowledged when its last message has been taken.
-pub fn stream(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
-    let outlet = pair.outlet(batch.protocol)?;
-    let leads = pair.leads();
-    timed(pair, batch, |turn| {
-        if leads {
-            for slot in 0..window {
-                send(pair, outlet, batch, turn * window + slot)?;
-            }
-            pair.await_acknowledgement()
-        } else {
-            for slot in 0..window {
-                receive(pair, batch, turn * window + slot)?;
-            }
-            pair.acknowledge()
-        }
-    })
-}
-
-/// Streams windows of messages both ways at once. Where a post finds no room, this rank retrieves and so makes room for the
-/// peer's messages: two ranks that only waited for room would wait for each other.
-pub fn stream_both(pair: &RankPair<'_>, batch: &Batch, window: u64) -> Result<Duration> {
-    let outlet = pair.outlet(batch.protocol)?;
-    timed(pair, batch, |turn| {
-        let first = turn * window;
-        let mut retrieved = 0;
-        for slot in 0..window {
-            let mut next = Some(prepared(pair, batch, first + slot)?);
-            while let Some(message) = next.take() {
-                if retrieved == window {
-                    outlet.post(message)?;
-                    break;
-                }
-                match outlet.try_post(message) {
-                    Ok(()) => {}
-                    Err(PostError { error: Error::WouldBlock { .. }, message: Some(message) }) => {
-                        next = Some(message);
-                        receive(pair, batch, first + retrieved)?;
-                        retrieved += 1;
-                    }
-                    Err(refused) => return Err(refused.into()),
-                }
-            }
-        }
-        (retrieved..window).try_for_each(|slot| receive(pair, batch, first + slot))
-    })
-}
-
-/// Streams as [`stream`] does, but posts the words of each window by one call, and drains them.
-pub fn stream_of_words(pair: &RankPair<'_>, batch: &Batch, window: usize) -> Result<Duration> {
-    let leads = pair.leads();
-    let mut words: Vec<u64> = (0..window as u64).collect();
-    timed(pair, batch, |turn| {
-        if leads {
-            words[0] = turn;
-            pair.send_each_word(&words)?;
-            return pair.await_acknowledgement();
-        }
-        words[0] = turn;
-        let (got, wanted) = (pair.receive_each_word(window)?, words.iter().sum());
-        if got != wanted {
-            return Err(PerfError::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
-        }
-        pair.acknowledge()
-    })
-}
-
-/// Time of the batch's turns, without the warm-up turns.
-#[inline]
-fn timed(pair: &RankPair<'_>, batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
-    if let Some(rotation) = pair.rotation() {
-        rotation.prepare(pair.world(), batch.size)?;
-        // The other side may need longer to prepare, so the clock starts when both are ready.
-        pair.send_words(&[])?;
-        pair.receive_words()?;
-    }
-    let Some(share) = pair.handicap() else { return turns(batch, turn) };
-    let mut handicap = Handicap::start(share, batch.warm_up + batch.iterations);
-    turns(batch, |number| {
-        turn(number)?;
-        handicap.turn_is_over();
-        Ok(())
-    })
-}
-
-#[inline]
-fn turns(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
-    let mut started = Instant::now();
-    for number in 0..batch.warm_up + batch.iterations {
-        if number == batch.warm_up {
-            started = Instant::now();
-        }
-        turn(number)?;
-    }
-    Ok(started.elapsed())
-}
-
-/// Posts message number `seed`.
-#[inline]
-pub fn send(pair: &RankPair<'_>, outlet: &Postbox<u8>, batch: &Batch, seed: u64) -> Result {
-    if batch.size <= SHORT && matches!(batch.protocol, Protocol::Auto | Protocol::Eager) {
-        let mut message = [0; SHORT];
-        let message = &mut message[..batch.size];
-        if batch.payload == Payload::WrittenRead {
-            payload::write(message, seed);
-        }
-        return Ok(outlet.post(&*message)?);
-    }
-    Ok(outlet.post(prepared(pair, batch, seed)?)?)
-}
-
-/// Takes a message in memory of the library's; writes its data if the batch asks for it.
-#[inline]
-fn prepared(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result<Buf<u8>> {
-    let mut message = match pair.rotation() {
-        None => pair.world().buf_reused::<u8>(batch.size)?,
-        Some(rotation) => rotation.take(pair.world())?,
+    use super::{
+        plan::{PROTOCOLS, Payload, Test},
+        rounds::Contender,
+        *,
     };
-    if batch.payload == Payload::WrittenRead {
-        payload::write(&mut message, seed);
-    }
-    Ok(message)
-}
 
-#[inline]
-fn receive(pair: &RankPair<'_>, batch: &Batch, seed: u64) -> Result {
-    let message = pair.inbox().retrieve()?;
-    check(pair, batch, &message, seed)?;
-    if let Some(rotation) = pair.rotation() {
-        rotation.keep(batch.protocol, message);
+    fn cells() -> Results {
+        let of = |protocol: Protocol| {
+            let payloads = [Payload::Untouched, Payload::WrittenRead];
+            payloads.map(|payload| (Contender { test: Test::Latency, protocol, payload }, 4099))
+        };
+        Results::empty(&[4099], PROTOCOLS.into_iter().flat_map(of))
     }
-    Ok(())
-}
 
-/// Checks that this is message number `seed`.
-#[inline]
-pub fn check(pair: &RankPair<'_>, batch: &Batch, message: &[u8], seed: u64) -> Result {
-    pair.check_length(batch.protocol, batch.size, message.len())?;
-    if batch.payload == Payload::WrittenRead {
-        let (got, wanted) = (payload::sum(message), payload::expected_sum(batch.size, seed));
-        if got != wanted {
-            return Err(PerfError::WrongSum { protocol: batch.protocol, size: batch.size, wanted, got });
+    #[test]
+    fn orders_survive_the_journey() {
+        let (cells, shape) = (cells(), Shape { warm_up: 3, iterations: 1000, messages: 64 });
+        for (cell, series) in cells.posts.iter().enumerate() {
+            let trial = Trial { contender: series.contender, size: 4099, shape };
+            assert_eq!(decode(&encode(cell, shape), &cells).expect("decodes"), Some(trial));
+        }
+        assert_eq!(decode(&[], &cells).expect("decodes"), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (words, part) in [
+            (&[1; 3][..], "not four words"),
+            (&[1; 5], "not four words"),
+            (&[99, 0, 1, 1], "no such cell"),
+            (&[u64::MAX, 0, 1, 1], "no such cell"),
+        ] {
+            let error = decode(words, &cells()).expect_err("nonsense").to_string();
+            assert!(error.contains(part), "{error}");
         }
     }
-    Ok(())
 }

@@ -13,34 +13,27 @@ mod stats;
 use std::{
     io::{self, Write},
     process::ExitCode,
-    time::Duration,
 };
 
 use clap::Parser;
 use udeck::World;
-use udeck_cli::{load, progress};
+use udeck_cli::load;
 
 use crate::{
     cli::{Cli, Task},
     commands::{
-        clones, compare, costs, cpu, dat, explain, jobs, overlap, page, peers, percentiles, registration,
-        verify, vi,
+        clones, compare, costs, cpu, dat, explain, jobs, messages, overlap, page, peers, percentiles,
+        registration, verify, vi,
     },
     experiment::{
-        Conductor,
-        baseline::Baselines,
-        binding::{self, BindPlace, Cpus},
-        follow,
+        binding::{self, BindPlace},
         off_cache::{Extent, Rotation},
-        order::Order,
-        plan::{self, Checks, Plan},
+        places::{Places, Stage},
+        plan,
         rank_pair::RankPair,
-        rounds,
     },
     failure::{PerfError, Result},
-    report::Report,
 };
-use udeck_cli::machine::Machine;
 
 fn main() -> ExitCode {
     page::end_with_the_report();
@@ -162,185 +155,20 @@ fn play(world: &World, task: &Task, bind_places: &[BindPlace]) -> Result<Result<
         pair.set_handicap(plan.handicap.map(|percent| f64::from(percent) / 100.0));
         pair.set_rotation(plan.off_cache.then(|| Rotation::new(Extent::of_this_host(world.config().arena))));
     }
-    let places = Places::take(&pair, pin, bind_places)?;
-    if !pair.leads() {
-        match task {
-            Task::MeasureVi(plan) => vi::follow(&pair, plan)?,
-            Task::MeasureDat(plan) => dat::follow(&pair, plan)?,
-            Task::VerifyDat(checks) => dat::follow_checks(&pair, checks)?,
-            Task::Overlap(_) => overlap::follow(&pair)?,
-            Task::Clones(plan) => clones::follow(&pair, plan)?,
-            Task::Costs(plan) => costs::follow(&pair, plan)?,
-            Task::Registration(_) => registration::follow(&pair)?,
-            _ => follow(&pair)?,
-        }
-        return Ok(Ok(String::new()));
-    }
-    let printed = match task {
-        // The following tasks have orders of their own, the stop order included.
-        Task::MeasureVi(plan) => return Ok(Ok(measure_vi(&pair, plan, &places)?)),
-        Task::MeasureDat(plan) => return Ok(Ok(measure_dat(&pair, plan, &places)?)),
-        Task::VerifyDat(checks) => return verify_dat(&pair, checks),
-        Task::Overlap(plan) => return Ok(Ok(measure_overlap(&pair, plan, &places)?)),
-        Task::Clones(plan) => return Ok(Ok(measure_clones(&pair, plan, &places)?)),
-        Task::Costs(plan) => return Ok(Ok(measure_costs(&pair, plan, &places)?)),
-        Task::Registration(plan) => return Ok(Ok(measure_registration(&pair, plan, &places)?)),
-        Task::Measure(plan) if plan.percentiles => Ok(measure_percentiles(&pair, plan, &places)?),
-        Task::Measure(plan) => Ok(measure(&pair, plan, &places)?),
-        Task::Verify(checks) => verify(&pair, checks)?,
-        Task::Explain(sizes) => Ok(explain::table(&pair, sizes)?),
+    let stage = Stage { places: Places::take(&pair, pin, bind_places)?, pair: &pair };
+    match task {
+        Task::Measure(plan) if plan.percentiles => percentiles::play(&stage, plan).map(Ok),
+        Task::Measure(plan) => messages::play(&stage, plan).map(Ok),
+        Task::MeasureVi(plan) => vi::play(&stage, plan).map(Ok),
+        Task::MeasureDat(plan) => dat::play(&stage, plan).map(Ok),
+        Task::Verify(checks) => verify::play(&pair, checks),
+        Task::VerifyDat(checks) => dat::verify(&pair, checks),
+        Task::Overlap(plan) => overlap::play(&stage, plan).map(Ok),
+        Task::Clones(plan) => clones::play(&stage, plan).map(Ok),
+        Task::Costs(plan) => costs::play(&stage, plan).map(Ok),
+        Task::Registration(plan) => registration::play(&stage, plan).map(Ok),
+        Task::Explain(sizes) => explain::table(&pair, sizes).map(Ok),
         _ => unreachable!("it has no pair of ranks"),
-    };
-    pair.send_words(&Order::Stop.encode()?)?;
-    Ok(printed)
-}
-
-fn measure(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> {
-    let largest = plan.sizes.last().copied().unwrap_or(0);
-    let mut conductor = Conductor { pair, raw: places.raw_limits(largest) };
-    let bar = progress::bar(plan.time.as_millis() as u64, "measuring");
-    let results = rounds::measure(plan.pace(), rounds::contenders(plan), &mut conductor, |passed| {
-        bar.set_position(passed.as_millis() as u64);
-    })?;
-    bar.finish_and_clear();
-    let (nic, window) = (&pair.world().nic().attributes().name, pair.world().config().copy_window);
-    let transport = format!("{nic}; copy has {window} fragments of at most 64 KiB under way");
-    let machine = Machine { off_cache: plan.off_cache, ..Machine::describe(places.describe(), transport) };
-    let mut report = Report::new(machine, plan.clone(), results);
-    report.memory = pair.rotation().map(|rotation| rotation.sentence(&plan.sizes));
-    Ok(report.render())
-}
-
-fn measure_percentiles(pair: &RankPair<'_>, plan: &Plan, places: &Places) -> Result<String> {
-    let raw = places.raw_limits(plan.sizes.last().copied().unwrap_or(0));
-    timed_bar(plan.time, |passed| percentiles::measure(pair, plan, places.describe(), raw, passed))
-}
-
-fn measure_registration(
-    pair: &RankPair<'_>,
-    plan: &registration::RegistrationPlan,
-    places: &Places,
-) -> Result<String> {
-    let raw = places.raw_limits(0);
-    timed_bar(plan.pace.time, |passed| registration::measure(pair, plan, places.describe(), raw, passed))
-}
-
-/// Shows a progress bar over the time of a run.
-fn timed_bar(time: Duration, run: impl FnOnce(&mut dyn FnMut(Duration)) -> Result<String>) -> Result<String> {
-    let bar = progress::bar(time.as_millis() as u64, "measuring");
-    let printed = run(&mut |passed| bar.set_position(passed.as_millis() as u64))?;
-    bar.finish_and_clear();
-    Ok(printed)
-}
-
-fn measure_vi(pair: &RankPair<'_>, plan: &vi::ViPlan, places: &Places) -> Result<String> {
-    let raw = places.raw_limits(plan.largest());
-    let bar = progress::bar(plan.pace.time.as_millis() as u64, "measuring");
-    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let printed = vi::measure(pair, plan, places.describe(), raw, passed)?;
-    bar.finish_and_clear();
-    Ok(printed)
-}
-
-fn measure_dat(pair: &RankPair<'_>, plan: &dat::DatPlan, places: &Places) -> Result<String> {
-    let raw = places.raw_limits(plan.largest());
-    timed_bar(plan.pace.time, |passed| dat::measure(pair, plan, places.describe(), raw, passed))
-}
-
-fn verify_dat(pair: &RankPair<'_>, checks: &dat::DatChecks) -> Result<Result<String>> {
-    let bar = progress::bar(checks.sizes.len() as u64 * 3, "verifying");
-    let verdict = dat::verify(pair, checks, || bar.inc(1))?;
-    bar.finish_and_clear();
-    Ok(verdict.map(|sentence| sentence + "\n"))
-}
-
-fn measure_overlap(pair: &RankPair<'_>, plan: &overlap::OverlapPlan, places: &Places) -> Result<String> {
-    let bar = progress::bar(plan.time.as_millis() as u64, "measuring");
-    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let printed = overlap::measure(pair, plan, places.describe(), passed)?;
-    bar.finish_and_clear();
-    Ok(printed)
-}
-
-fn measure_clones(pair: &RankPair<'_>, plan: &clones::ClonesPlan, places: &Places) -> Result<String> {
-    let raw = places.raw_limits(clones::LARGEST);
-    let bar = progress::bar(plan.pace.time.as_millis() as u64, "measuring");
-    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let printed = clones::measure(pair, plan, places.describe(), raw, passed)?;
-    bar.finish_and_clear();
-    Ok(printed)
-}
-
-fn measure_costs(pair: &RankPair<'_>, plan: &costs::CostsPlan, places: &Places) -> Result<String> {
-    let bar = progress::bar(costs::STEPS, "measuring");
-    let printed = costs::measure(pair, plan, places.describe(), || bar.inc(1))?;
-    bar.finish_and_clear();
-    Ok(printed)
-}
-
-fn verify(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
-    let bar = progress::bar((checks.sizes.len() * checks.protocols.len()) as u64, "verifying");
-    let tally = verify::run(pair, checks, || bar.inc(1))?;
-    bar.finish_and_clear();
-    Ok(verify::verdict(&tally, checks).map(|sentence| sentence + "\n"))
-}
-
-/// Cores on which the two ranks run.
-struct Places {
-    /// Cores that this rank might use before it was pinned.
-    usable: Vec<usize>,
-    /// Core of this rank and core of the peer, if both are pinned.
-    pinned: Option<[usize; 2]>,
-}
-
-/// Value on the wire of a rank that is not pinned.
-const NOT_PINNED: u64 = u64::MAX;
-
-impl Places {
-    /// Pins this rank if asked to, and learns where the other one runs. A rank that its launcher has pinned
-    /// stays on its core.
-    fn take(pair: &RankPair<'_>, pin: bool, bind_places: &[BindPlace]) -> Result<Self> {
-        let usable = udeck::sys::usable_cpus();
-        let mine = if bind_places.is_empty() {
-            usable.get(pair.world().rank()).or(usable.first()).copied().filter(|_| pin)
-        } else {
-            let neighbours = pair.world().host_ranks();
-            let local = neighbours.iter().position(|&rank| rank == pair.world().rank()).unwrap_or(0);
-            Some(binding::core_of(bind_places, local, neighbours.len(), &usable, &Cpus::of_this_host())?)
-        };
-        if let Some(cpu) = mine {
-            udeck::sys::pin_to_cpu(cpu).map_err(PerfError::system("pinning this rank (try --no-pin)"))?;
-        }
-        pair.send_words(&[mine.map_or(NOT_PINNED, |cpu| cpu as u64)])?;
-        let report = pair.receive_words()?;
-        let &[theirs] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
-        let theirs = usize::try_from(theirs).ok().filter(|_| theirs != NOT_PINNED);
-        Ok(Self { usable, pinned: mine.zip(theirs).map(|(mine, theirs)| [mine, theirs]) })
-    }
-
-    /// The raw limits' measurement; `None` without two cores.
-    fn raw_limits(&self, largest: usize) -> Option<Baselines> {
-        let two_cores = self.pinned.map_or(self.usable.len() > 1, |[mine, theirs]| mine != theirs);
-        two_cores.then(|| Baselines::new(self.pinned, largest))
-    }
-
-    fn describe(&self) -> String {
-        match self.pinned {
-            None => "not pinned".to_owned(),
-            Some([mine, theirs]) if mine == theirs && self.usable.len() > 1 => format!("both on core {mine}"),
-            Some([mine, theirs]) if mine == theirs => format!("both on core {mine}, the only usable one"),
-            Some([mine, theirs]) => format!("pinned to cores {mine} and {theirs}{}", nodes([mine, theirs])),
-        }
-    }
-}
-
-/// NUMA nodes of the cores, if this host's kernel reports them.
-fn nodes(cores: [usize; 2]) -> String {
-    let cpus = Cpus::of_this_host();
-    match cores.map(|core| cpus.node_of(core)) {
-        [Some(one), Some(other)] if one == other => format!(" (NUMA node {one})"),
-        [Some(one), Some(other)] => format!(" (NUMA nodes {one} and {other})"),
-        _ => String::new(),
     }
 }
 

@@ -345,16 +345,3 @@ fn two_ranks_measure_costs() {
     assert!(tables["blocked"][0]["seconds"].as_f64().is_some_and(|time| time >= 0.01), "{text}");
     assert!(tables["start"].is_null(), "no ranks were asked for");
 }
-
-#[test]
-fn ranks_that_were_pinned_elsewhere_leave_no_second_core_to_one_place() {
-    let shared = Places { usable: vec![3], pinned: Some([3, 3]) };
-    assert!(shared.raw_limits(0).is_none());
-    assert_eq!(shared.describe(), "both on core 3, the only usable one");
-    let by_wish = Places { usable: vec![0, 3], pinned: Some([3, 3]) };
-    assert_eq!(by_wish.describe(), "both on core 3");
-    let apart = Places { usable: vec![3], pinned: Some([3, 5]) };
-    assert!(apart.raw_limits(0).is_some());
-    assert!(apart.describe().starts_with("pinned to cores 3 and 5"), "{}", apart.describe());
-    assert!(Places { usable: vec![0], pinned: None }.raw_limits(0).is_none());
-}

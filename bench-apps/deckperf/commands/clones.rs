@@ -7,22 +7,17 @@ mod flood;
 mod idle;
 mod report;
 
-use std::time::Duration;
-
 use crate::{
     experiment::{
-        baseline::Baselines,
-        plan::Format,
-        plan::Pace,
-        rank_pair::RankPair,
-        rounds::{self, SMALL},
+        places::Stage,
+        plan::{Format, Pace},
+        rounds::SMALL,
     },
     failure::Result,
     report::table_report::TableReport,
 };
-use udeck_cli::machine::Machine;
 
-use idle::{CloneSets, IdleConductor, contenders};
+use idle::{CloneSets, IdleExperiment, contenders};
 
 /// Numbers of clones of the mailbox; one of them is busy.
 pub const COUNTS: [usize; 4] = [1, 10, 100, 1000];
@@ -51,24 +46,19 @@ pub struct ClonesPlan {
     pub pin: bool,
 }
 
-/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &ClonesPlan,
-    places: String,
-    raw: Option<Baselines>,
-    progress: impl FnMut(Duration),
-) -> Result<String> {
-    let ends = CloneSets::open(pair, &plan.counts)?;
-    let mut conductor = IdleConductor::new(pair, ends, raw);
-    let results = rounds::measure(plan.pace, contenders(&plan.counts), &mut conductor, progress)?;
-    conductor.stop()?;
-    let floods = plan
-        .sizes
-        .iter()
-        .map(|&size| flood::take(pair, plan.flooding, plan.each, size))
-        .collect::<Result<Vec<_>>>()?;
-    let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &ClonesPlan) -> Result<String> {
+    let pair = stage.pair;
+    let mut experiment = IdleExperiment { pair, sets: CloneSets::open(pair, &plan.counts)? };
+    let results = stage.run(plan.pace, contenders(&plan.counts), &mut experiment)?;
+    drop(experiment); // idle clones would be part of a flood's memory
+    let Some(results) = results else {
+        plan.sizes.iter().try_for_each(|&size| flood::keep_full(pair, plan.flooding, size))?;
+        return Ok(String::new());
+    };
+    let flood = |&size: &usize| flood::take(pair, plan.flooding, plan.each, size);
+    let floods = plan.sizes.iter().map(flood).collect::<Result<Vec<_>>>()?;
+    let machine = stage.machine("");
     let report = TableReport {
         method: report::method(plan, &results),
         noise: results.noise(),
@@ -80,12 +70,3 @@ pub fn measure(
     };
     Ok(report.render(plan.format))
 }
-
-/// Serves as rank 1.
-pub fn follow(pair: &RankPair<'_>, plan: &ClonesPlan) -> Result {
-    idle::follow(pair, CloneSets::open(pair, &plan.counts)?)?;
-    plan.sizes.iter().try_for_each(|&size| flood::keep_full(pair, plan.flooding, size))
-}
-
-/// Largest size of the raw limits, in bytes.
-pub const LARGEST: usize = SMALL;

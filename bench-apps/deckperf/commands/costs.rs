@@ -7,12 +7,13 @@ pub mod start_time;
 
 use std::time::Duration;
 
+use udeck_cli::progress;
+
 use crate::{
-    experiment::{plan::Format, rank_pair::RankPair},
+    experiment::{places::Stage, plan::Format},
     failure::Result,
     report::table_report::TableReport,
 };
-use udeck_cli::machine::Machine;
 
 /// Mailboxes, and clones, that one round makes.
 pub const BATCH: usize = 50;
@@ -34,24 +35,27 @@ pub struct CostsPlan {
     pub pin: bool,
 }
 
-/// Measures as rank 0, and returns the text to print. `places` says where the ranks run; `progress` is called once in each
-/// of the [`STEPS`] steps.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &CostsPlan,
-    places: String,
-    mut progress: impl FnMut(),
-) -> Result<String> {
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &CostsPlan) -> Result<String> {
+    let pair = stage.pair;
+    if !pair.leads() {
+        creation::serve(pair)?;
+        idle::serve_memory(pair)?;
+        idle::block(pair, plan.blocked)?;
+        pair.receive_words()?; // rank 0 is done
+        return Ok(String::new());
+    }
+    let bar = progress::bar(4, "measuring");
     let creation = creation::measure(pair, plan.batch)?;
-    progress();
+    bar.inc(1);
     let memory = idle::memory(pair, plan.connections)?;
-    progress();
+    bar.inc(1);
     let blocked = idle::blocked(pair, plan.blocked)?;
-    progress();
+    bar.inc(1);
     let start_time = (plan.ranks > 0).then(|| start_time::run(plan.ranks)).transpose()?;
-    progress();
+    bar.finish_and_clear();
     pair.send_words(&[])?;
-    let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
+    let machine = stage.machine("");
     let report = TableReport {
         method: report::method(plan),
         tables: report::tables(&machine, &creation, &memory, &blocked, start_time.as_ref()),
@@ -62,15 +66,4 @@ pub fn measure(
         findings: Vec::new(),
     };
     Ok(report.render(plan.format))
-}
-
-/// Steps of [`measure`].
-pub const STEPS: u64 = 4;
-
-/// Serves as rank 1.
-pub fn follow(pair: &RankPair<'_>, plan: &CostsPlan) -> Result {
-    creation::serve(pair)?;
-    idle::serve_memory(pair)?;
-    idle::block(pair, plan.blocked)?;
-    pair.receive_words().map(drop) // rank 0 is done
 }

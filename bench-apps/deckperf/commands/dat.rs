@@ -5,29 +5,21 @@ mod contender;
 mod ends;
 mod experiment;
 mod lane;
-mod order;
 mod report;
 mod verify;
 
-use std::time::Duration;
-
 use crate::{
     experiment::{
-        baseline::Baselines,
+        places::Stage,
         plan::{Format, Pace, Test},
-        rank_pair::RankPair,
-        rounds,
     },
     failure::Result,
 };
-use udeck_cli::machine::Machine;
 
-pub use experiment::follow;
-pub use verify::{follow_checks, verify};
+pub use verify::verify;
 
 use contender::contenders;
-use experiment::{Both, DatConductor};
-use order::DatOrder;
+use experiment::Both;
 use report::DatReport;
 
 /// Plan of a measurement of uDAPL.
@@ -61,20 +53,15 @@ impl DatPlan {
     }
 }
 
-/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &DatPlan,
-    places: String,
-    raw: Option<Baselines>,
-    progress: impl FnMut(Duration),
-) -> Result<String> {
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &DatPlan) -> Result<String> {
     let mut plan = plan.clone();
-    let nic = pair.world().nic().attributes();
+    let nic = stage.pair.world().nic().attributes();
     plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
-    let mut conductor = DatConductor { pair, raw, both: Both::open(pair, &plan)? };
-    let results = rounds::measure(plan.pace, contenders(&plan, nic.caps), &mut conductor, progress)?;
-    pair.send_words(&DatOrder::Stop.encode())?;
-    let transport = format!("{}; uDAPL's end points, beside virtual interfaces", nic.name);
-    Ok(DatReport::new(Machine::describe(places, transport), plan, results).render())
+    let mut both = Both::open(stage.pair, &plan)?;
+    let Some(results) = stage.run(plan.pace, contenders(&plan, nic.caps), &mut both)? else {
+        return Ok(String::new());
+    };
+    let machine = stage.machine("; uDAPL's end points, beside virtual interfaces");
+    Ok(DatReport::new(machine, plan, results).render())
 }

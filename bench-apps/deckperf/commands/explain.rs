@@ -6,8 +6,11 @@ use udeck::Protocol;
 
 use crate::{experiment::rank_pair::RankPair, failure::Result, report::aligned::wrapped};
 
-/// Table of the settings that decide, and a line for each size.
+/// Table of the settings that decide, and a line for each size; nothing at rank 1.
 pub fn table(pair: &RankPair<'_>, sizes: &[usize]) -> Result<String> {
+    if !pair.leads() {
+        return Ok(String::new());
+    }
     let (world, outlet) = (pair.world(), pair.outlet(Protocol::Auto)?);
     let (config, nic) = (world.config(), world.nic().attributes());
     let mut text = String::new();

@@ -9,19 +9,18 @@ mod incast;
 mod matrix;
 mod multi_pair;
 
-use std::time::Duration;
-
 use udeck::{Protocol, World};
 
 use crate::{
     experiment::{
+        self, Experiment,
         binding::BindPlace,
         plan::{Format, Pace},
+        rounds::Results,
     },
     failure::{PerfError, Result},
 };
 use udeck_cli::machine::Machine;
-use udeck_cli::progress;
 
 use control::{Control, Placement};
 
@@ -92,29 +91,50 @@ pub fn play(world: &World, plan: &JobsPlan, bind_places: &[BindPlace]) -> Result
     }
     let control = Control::open(world)?;
     let placement = control.place(plan.pin, bind_places)?;
-    let Some(placement) = placement else {
-        match plan.kind {
-            Kind::MultiPair(_) => multi_pair::follow(&control, plan.protocol)?,
-            Kind::Matrix(_) => matrix::follow(&control, plan.protocol)?,
-            Kind::Incast(_) => incast::follow(&control)?,
-        }
-        return Ok(String::new());
-    };
-    let bar = progress::bar(plan.pace.time.as_millis() as u64, "measuring");
-    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
+    let stage = JobStage { control: &control, placement, plan };
     let report = match &plan.kind {
-        Kind::MultiPair(pairs) => multi_pair::measure(&control, plan, pairs, &placement, passed)?,
-        Kind::Matrix(_) => matrix::measure(&control, plan, &placement, passed)?,
-        Kind::Incast(ranks) => incast::measure(&control, plan, ranks, &placement, passed)?,
+        Kind::MultiPair(pairs) => multi_pair::play(&stage, pairs)?,
+        Kind::Matrix(_) => matrix::play(&stage)?,
+        Kind::Incast(ranks) => incast::play(&stage, ranks)?,
     };
-    bar.finish_and_clear();
-    Ok(report.render(plan.format))
+    Ok(report.map_or(String::new(), |report| report.render(plan.format)))
 }
 
-/// Description of the machine for a report.
-fn machine(control: &Control<'_>, placement: &Placement) -> Machine {
-    let nic = control.world().nic().attributes().name.clone();
-    Machine { ranks: control.world().size(), ..Machine::describe(placement.describe(), nic) }
+/// Ranks that are connected and on their cores.
+struct JobStage<'l, 'w> {
+    control: &'l Control<'w>,
+    /// Places of all ranks, which rank 0 knows.
+    placement: Option<Placement>,
+    plan: &'l JobsPlan,
+}
+
+/// Results of an experiment, with the places of the ranks.
+struct Measured<'l, C> {
+    placement: &'l Placement,
+    results: Results<C>,
+    machine: Machine,
+}
+
+impl<'w> JobStage<'_, 'w> {
+    fn world(&self) -> &'w World {
+        self.control.world()
+    }
+
+    /// Runs an experiment; all ranks call this, and rank 0 gets the results.
+    fn run<E: Experiment>(
+        &self,
+        cells: Results<E::Contender>,
+        experiment: &mut E,
+    ) -> Result<Option<Measured<'_, E::Contender>>> {
+        let raw = |largest| self.placement.as_ref().and_then(|placement| placement.raw_limits(largest));
+        let results = experiment::run(self.control, self.plan.pace, cells, raw, experiment)?;
+        Ok(results.zip(self.placement.as_ref()).map(|(results, placement)| {
+            let nic = self.world().nic().attributes().name.clone();
+            let machine = Machine::describe(placement.describe(), nic);
+            let machine = Machine { ranks: self.world().size(), ..machine };
+            Measured { placement, results, machine }
+        }))
+    }
 }
 
 /// The sizes asked for, or the command's default.

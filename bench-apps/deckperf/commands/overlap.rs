@@ -11,17 +11,21 @@ mod report;
 use std::time::{Duration, Instant};
 
 use udeck::Protocol;
+use udeck_cli::progress;
 
 use crate::{
-    experiment::{plan::Format, rank_pair::RankPair, rounds::rotation},
+    experiment::{
+        conduct, follow,
+        places::Stage,
+        plan::Format,
+        rounds::{Results, Shape, Trial, rotation},
+        stop,
+    },
     failure::Result,
     report::table_report::TableReport,
 };
-use udeck_cli::machine::Machine;
 
-pub use batch::follow;
-
-use batch::{OverlapOrder, TimedSide, Work, conduct, timed_work};
+use batch::{Overlapped, Side, TimedSide, Work, timed_work};
 use overlap_ratio::{OverlapSample, OverlapSeries};
 
 /// Default message sizes, in bytes.
@@ -58,92 +62,120 @@ pub struct OverlapPlan {
     pub pin: bool,
 }
 
-/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &OverlapPlan,
-    places: String,
-    mut progress: impl FnMut(Duration),
-) -> Result<String> {
-    let started = Instant::now();
-    let mut series = empty(plan);
-    let per_1000 = Work::calibrate();
-    for series in &mut series {
-        calibrate(pair, plan, per_1000, series)?;
-        progress(started.elapsed());
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &OverlapPlan) -> Result<String> {
+    let pair = stage.pair;
+    let cells = cells(plan);
+    let mut overlapped = Overlapped { pair, work: Work::NONE };
+    if !pair.leads() {
+        follow(pair, &cells, &mut overlapped)?;
+        return Ok(String::new());
     }
-    let mut rounds = 0;
-    loop {
-        let round_started = Instant::now();
-        for at in rotation(rounds, series.len()) {
-            let sample = measure_one(pair, &series[at])?;
-            series[at].samples.push(sample);
-            progress(started.elapsed());
-        }
-        rounds += 1;
-        if started.elapsed() + round_started.elapsed() > plan.time && rounds >= MIN_ROUNDS {
-            break;
-        }
-    }
-    pair.send_words(&OverlapOrder::Stop.encode()?)?;
-    let nic = &pair.world().nic().attributes().name;
-    let transport = format!("{nic}; copy has {} fragments under way", pair.world().config().copy_window);
-    let machine = Machine::describe(places, transport);
-    let method = report::method(&machine, plan, rounds, started.elapsed());
-    let tables = report::tables(&series);
+    let mut rows: Vec<OverlapSeries> =
+        cells.posts.iter().map(|cell| OverlapSeries::new(cell.contender, cell.size)).collect();
+    let (rounds, elapsed) = measure(plan, &mut overlapped, &mut rows)?;
+    stop(pair)?;
+    let machine =
+        stage.machine(&format!("; copy has {} fragments under way", pair.world().config().copy_window));
     let report = TableReport {
+        method: report::method(&machine, plan, rounds, elapsed),
         machine,
-        method,
         noise: None,
         command: "overlap",
         series: Vec::new(),
-        tables,
+        tables: report::tables(&rows),
         findings: Vec::new(),
     };
     Ok(report.render(plan.format))
 }
 
-/// Empty series for every protocol, size and side.
-fn empty(plan: &OverlapPlan) -> Vec<OverlapSeries> {
-    let mut all = Vec::new();
-    for side in [TimedSide::Sender, TimedSide::Receiver] {
-        for &size in &plan.sizes {
-            let of = |&protocol| OverlapSeries::new(side, protocol, size);
-            all.extend(plan.protocols.iter().map(of));
+/// Runs rounds until the time is used up; returns their number and their time.
+fn measure(
+    plan: &OverlapPlan,
+    overlapped: &mut Overlapped<'_, '_>,
+    rows: &mut [OverlapSeries],
+) -> Result<(usize, Duration)> {
+    let started = Instant::now();
+    let bar = progress::bar(plan.time.as_millis() as u64, "measuring");
+    let passed = || bar.set_position(started.elapsed().as_millis() as u64);
+    let per_1000 = Work::calibrate();
+    for (cell, row) in rows.iter_mut().enumerate() {
+        calibrate(plan, per_1000, overlapped, cell, row)?;
+        passed();
+    }
+    let mut rounds = 0;
+    loop {
+        let round_started = Instant::now();
+        for cell in rotation(rounds, rows.len()) {
+            let sample = measure_one(overlapped, cell, &rows[cell])?;
+            rows[cell].samples.push(sample);
+            passed();
+        }
+        rounds += 1;
+        if started.elapsed() + round_started.elapsed() > plan.time && rounds >= MIN_ROUNDS {
+            bar.finish_and_clear();
+            return Ok((rounds, started.elapsed()));
         }
     }
-    all
+}
+
+/// Cells of every side, size and protocol.
+fn cells(plan: &OverlapPlan) -> Results<Side> {
+    let mut all = Vec::new();
+    for timed in [TimedSide::Sender, TimedSide::Receiver] {
+        for &size in &plan.sizes {
+            all.extend(plan.protocols.iter().map(|&protocol| (Side { timed, protocol }, size)));
+        }
+    }
+    Results::empty(&plan.sizes, all)
 }
 
 /// Finds how many transfers fill a batch, and how much computation goes with each.
 fn calibrate(
-    pair: &RankPair<'_>,
     plan: &OverlapPlan,
     per_1000: Duration,
-    series: &mut OverlapSeries,
+    overlapped: &mut Overlapped<'_, '_>,
+    cell: usize,
+    row: &mut OverlapSeries,
 ) -> Result {
-    let transfers = |series: &OverlapSeries| conduct(pair, series.batch(Work::NONE));
-    transfers(series)?; // pays for fresh memory
-    series.iterations = plan.iterations.unwrap_or(TRIED);
+    batch(overlapped, cell, row, Work::NONE)?; // pays for fresh memory
+    row.iterations = plan.iterations.unwrap_or(TRIED);
     // The best of a few is used: a disturbed one would ask for far too much computation.
-    let mut best = transfers(series)?;
+    let mut best = batch(overlapped, cell, row, Work::NONE)?;
     for _ in 1..TRIES {
-        best = best.min(transfers(series)?);
+        best = best.min(batch(overlapped, cell, row, Work::NONE)?);
     }
-    let transfer = best.div_f64(series.iterations as f64);
+    let transfer = best.div_f64(row.iterations as f64);
     let fitting = (BATCH.as_secs_f64() / transfer.as_secs_f64()) as u64;
-    series.iterations = plan.iterations.unwrap_or(fitting.clamp(1, MAX_ITERATIONS));
+    row.iterations = plan.iterations.unwrap_or(fitting.clamp(1, MAX_ITERATIONS));
     let compute = plan.compute.unwrap_or(transfer.mul_f64(WORK_PER_TRANSFER));
-    series.work = Work::lasting(compute, per_1000);
+    row.work = Work::lasting(compute, per_1000);
     Ok(())
 }
 
 /// Runs the three batches.
-fn measure_one(pair: &RankPair<'_>, series: &OverlapSeries) -> Result<OverlapSample> {
-    let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / series.iterations as f64;
-    let transfer = conduct(pair, series.batch(Work::NONE))?;
-    let compute = timed_work(series.iterations, series.work);
-    let both = conduct(pair, series.batch(series.work))?;
+fn measure_one(
+    overlapped: &mut Overlapped<'_, '_>,
+    cell: usize,
+    row: &OverlapSeries,
+) -> Result<OverlapSample> {
+    let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / row.iterations as f64;
+    let transfer = batch(overlapped, cell, row, Work::NONE)?;
+    let compute = timed_work(row.iterations, row.work);
+    let both = batch(overlapped, cell, row, row.work)?;
     let [transfer, compute, both] = [transfer, compute, both].map(per_message);
     Ok(OverlapSample { transfer, compute, both })
+}
+
+/// Runs a batch of a row with this computation, and returns the time of its messages.
+fn batch(
+    overlapped: &mut Overlapped<'_, '_>,
+    cell: usize,
+    row: &OverlapSeries,
+    work: Work,
+) -> Result<Duration> {
+    overlapped.work = work;
+    let shape = Shape { warm_up: 0, iterations: row.iterations, messages: 1 };
+    let trial = Trial { contender: row.side, size: row.size, shape };
+    Ok(conduct(overlapped.pair, cell, &trial, overlapped)?.elapsed)
 }

@@ -3,23 +3,19 @@
 //! A batch's mean hides slow round trips, and a percentile over batches is one of means. The price is one read of the clock in
 //! each round trip; it is measured and reported.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, Instant},
-};
+use std::{borrow::Cow, time::Instant};
 
 use hdrhistogram::Histogram;
 
 use crate::{
     experiment::{
-        self,
-        baseline::{BaselineSample, Baselines},
-        order::Order,
+        Experiment, Timing, messages,
+        places::Stage,
         plan::{Payload, Plan},
         rank_pair::RankPair,
-        rounds::{self, Contend, Contender, Results, Runner, Sample},
+        rounds::{Contend, Contender, Results, Trial, contenders},
     },
-    failure::{PerfError, Result},
+    failure::Result,
     report::{
         data,
         export::{self, key, of_rounds},
@@ -112,58 +108,45 @@ pub fn clock_sentence() -> Cow<'static, str> {
     .into()
 }
 
-/// Rank 0's role: works as [`experiment::Conductor`], and keeps the time of each round trip.
+/// The experiment of `deckperf latency`; rank 0 also keeps the time of each round trip.
 struct Observer<'l, 'w> {
     pair: &'l RankPair<'w>,
-    raw: Option<Baselines>,
     /// Current round; `None` while batches are calibrated.
     round: Option<usize>,
     seen: Vec<(Contender, usize, Singles)>,
     last: Vec<u32>,
 }
 
-impl Runner for Observer<'_, '_> {
+impl Experiment for Observer<'_, '_> {
     type Contender = Contender;
 
     fn begin_round(&mut self, number: usize) {
         self.round = Some(number);
     }
 
-    fn post(&mut self, order: Order) -> Result<Sample> {
-        let Order::PingPong(batch) = order else {
-            return Err(PerfError::BadOrder(format!("{order:?} has no round trips")));
-        };
+    fn perform(&mut self, trial: &Trial<Contender>) -> Result<Timing> {
+        if !self.pair.leads() {
+            return Ok(messages::perform(self.pair, trial)?.into());
+        }
         self.last.clear();
-        let single = |pair: &RankPair<'_>| experiment::ping_pong_each(pair, &batch, &mut self.last);
-        let sample = experiment::conduct_by(self.pair, order, single)?;
+        let lasted = messages::ping_pong_each(self.pair, &messages::batch_of(trial), &mut self.last)?;
         let of = |(contender, size, _): &&mut (Contender, usize, Singles)| {
-            (contender.protocol, contender.payload, *size) == (batch.protocol, batch.payload, batch.size)
+            (*contender, *size) == (trial.contender, trial.size)
         };
         if let (Some(round), Some((.., singles))) = (self.round, self.seen.iter_mut().find(of)) {
             singles.add(round, &self.last);
         }
-        Ok(sample)
-    }
-
-    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
-        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
+        Ok(lasted.into())
     }
 }
 
-/// Measures as rank 0, and returns the text to print.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &Plan,
-    places: String,
-    raw: Option<Baselines>,
-    progress: impl FnMut(Duration),
-) -> Result<String> {
-    let wanted = rounds::contenders(plan);
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
+    let (pair, wanted) = (stage.pair, contenders(plan));
     let seen = wanted.posts.iter().map(|series| (series.contender, series.size, Singles::new())).collect();
-    let mut observer = Observer { pair, raw, round: None, seen, last: Vec::new() };
-    let results = rounds::measure(plan.pace(), wanted, &mut observer, progress)?;
-    let machine = Machine::describe(places, pair.world().nic().attributes().name.clone());
-    let machine = Machine { off_cache: plan.off_cache, ..machine };
+    let mut observer = Observer { pair, round: None, seen, last: Vec::new() };
+    let Some(results) = stage.run(plan.pace(), wanted, &mut observer)? else { return Ok(String::new()) };
+    let machine = Machine { off_cache: plan.off_cache, ..stage.machine("") };
     let report = TableReport {
         method: method(pair, plan, &results),
         noise: results.noise(),

@@ -4,22 +4,16 @@
 mod operation;
 mod report;
 
-use std::time::Duration;
-
 use crate::{
     experiment::{
-        baseline::Baselines,
+        places::Stage,
         plan::{Format, Pace},
-        rank_pair::RankPair,
-        rounds,
     },
     failure::Result,
     report::table_report::TableReport,
 };
-use udeck_cli::machine::Machine;
 
-pub use operation::follow;
-use operation::{Registrar, contenders, stop};
+use operation::{Registrar, contenders};
 
 /// Default sizes of the memory, in bytes.
 pub const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
@@ -37,21 +31,16 @@ pub struct RegistrationPlan {
     pub pin: bool,
 }
 
-/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &RegistrationPlan,
-    places: String,
-    raw: Option<Baselines>,
-    progress: impl FnMut(Duration),
-) -> Result<String> {
-    let mut registrar = Registrar::new(pair, raw);
-    let results = rounds::measure(plan.pace, contenders(&plan.sizes), &mut registrar, progress)?;
-    stop(pair)?;
-    let nic = pair.world().nic().attributes();
-    let machine = Machine::describe(places, nic.name.clone());
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &RegistrationPlan) -> Result<String> {
+    let mut registrar = Registrar::new(stage.pair);
+    let Some(results) = stage.run(plan.pace, contenders(&plan.sizes), &mut registrar)? else {
+        return Ok(String::new());
+    };
+    let machine = stage.machine("");
+    let pins = stage.pair.world().nic().attributes().pins_memory;
     let report = TableReport {
-        method: report::method(plan, nic.pins_memory, &results),
+        method: report::method(plan, pins, &results),
         noise: results.noise(),
         command: "registration",
         series: report::series(machine.network(), &results),

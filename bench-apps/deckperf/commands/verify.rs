@@ -1,49 +1,62 @@
 //! `deckperf verify`: messages whose every byte is checked, without timing.
 
+use udeck_cli::progress;
+
 use crate::{
     experiment::{
-        conduct,
-        exchange::Tally,
-        order::{Batch, Order},
-        plan::{Checks, Payload},
+        exchange::{Tally, exchange},
+        plan::{Batch, Checks, Payload},
         rank_pair::RankPair,
     },
     failure::{PerfError, Result},
 };
 
-/// Runs rank 0's part of `deckperf verify`: every protocol carries every size, both ways.
-pub fn run(pair: &RankPair<'_>, checks: &Checks, mut step: impl FnMut()) -> Result<Tally> {
-    let mut total = Tally::default();
-    for &size in &checks.sizes {
-        for &protocol in &checks.protocols {
-            let batch = Batch {
-                protocol,
-                payload: Payload::WrittenRead,
-                size,
-                warm_up: 0,
-                iterations: messages_each_way(size),
-            };
-            let (_, tally) = conduct(pair, Order::Verify(batch))?;
-            total.add(&tally);
-            step();
-        }
-    }
-    Ok(total)
+/// Plays one rank's part: every protocol carries every size, both ways. The inner result is rank 0's: the closing
+/// sentence, or an error if bytes were wrong.
+pub fn play(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
+    let of = |&size: &usize| checks.protocols.iter().map(move |&protocol| (size, protocol));
+    let tally = check_all(pair, checks.sizes.iter().flat_map(of), |(size, protocol)| {
+        let (payload, iterations) = (Payload::WrittenRead, messages_each_way(size));
+        exchange(pair, &Batch { protocol, payload, size, warm_up: 0, iterations })
+    })?;
+    let how = format!("{} sizes over {} protocols", checks.sizes.len(), checks.protocols.len());
+    Ok(verdict(tally, "messages", &how))
 }
 
-/// The closing sentence of a run, or its failure.
-pub fn verdict(tally: &Tally, checks: &Checks) -> Result<String> {
-    if tally.mismatches > 0 {
-        return Err(PerfError::Mismatch(tally.mismatches));
+/// Checks one cell after the other, in step with the other rank. Rank 0 gets the counts of both.
+pub fn check_all<C>(
+    pair: &RankPair<'_>,
+    cells: impl Iterator<Item = C> + Clone,
+    mut check: impl FnMut(C) -> Result<Tally>,
+) -> Result<Option<Tally>> {
+    let bar = progress::bar(cells.clone().count() as u64, "verifying");
+    let mut total = Tally::default();
+    for cell in cells {
+        total.add(&check(cell)?);
+        if pair.leads() {
+            bar.inc(1);
+        }
     }
-    Ok(format!(
-        "verified {} messages, {} bytes: every byte arrived as it was posted \
-         ({} sizes over {} protocols, both ways)",
-        tally.messages,
-        tally.bytes,
-        checks.sizes.len(),
-        checks.protocols.len()
-    ))
+    if !pair.leads() {
+        let Tally { messages, bytes, mismatches } = total;
+        pair.send_words(&[messages, bytes, mismatches])?;
+        return Ok(None);
+    }
+    bar.finish_and_clear();
+    let [messages, bytes, mismatches] = pair.receive_report()?;
+    total.add(&Tally { messages, bytes, mismatches });
+    Ok(Some(total))
+}
+
+/// The closing sentence of a run, or its failure; nothing without a tally.
+pub fn verdict(tally: Option<Tally>, what: &str, how: &str) -> Result<String> {
+    match tally {
+        None => Ok(String::new()),
+        Some(Tally { mismatches, .. }) if mismatches > 0 => Err(PerfError::Mismatch(mismatches)),
+        Some(Tally { messages, bytes, .. }) => Ok(format!(
+            "verified {messages} {what}, {bytes} bytes: every byte arrived as it was posted ({how}, both ways)\n"
+        )),
+    }
 }
 
 /// Number of messages in each direction: enough to wrap round small rings, few enough that large sizes do not take minutes.
@@ -53,22 +66,19 @@ pub fn messages_each_way(size: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use udeck::Protocol;
-
     use super::*;
 
     #[test]
     fn the_verdict_counts_or_fails() {
-        let checks =
-            Checks { protocols: vec![Protocol::Copy, Protocol::Eager], sizes: vec![7, 8, 9], pin: true };
         let mut tally = Tally { messages: 12, bytes: 96, mismatches: 0 };
         assert_eq!(
-            verdict(&tally, &checks).expect("nothing is wrong"),
+            verdict(Some(tally), "messages", "3 sizes over 2 protocols").expect("nothing is wrong"),
             "verified 12 messages, 96 bytes: every byte arrived as it was posted \
-             (3 sizes over 2 protocols, both ways)"
+             (3 sizes over 2 protocols, both ways)\n"
         );
+        assert_eq!(verdict(None, "messages", "").expect("nothing is wrong"), "");
         tally.add(&Tally { messages: 1, bytes: 8, mismatches: 1 });
-        assert!(matches!(verdict(&tally, &checks), Err(PerfError::Mismatch(1))));
+        assert!(matches!(verdict(Some(tally), "messages", ""), Err(PerfError::Mismatch(1))));
     }
 
     #[test]

@@ -7,31 +7,23 @@ mod contender;
 mod ends;
 mod experiment;
 mod lane;
-mod order;
 mod report;
-
-use std::time::Duration;
 
 use crate::{
     experiment::{
-        baseline::Baselines,
-        plan::Pace,
-        plan::{Format, Test},
-        rank_pair::RankPair,
+        places::Stage,
+        plan::{Format, Pace, Test},
         rounds,
     },
     failure::Result,
 };
-use udeck_cli::machine::Machine;
 
 pub use contender::{Detection, Traffic, Transfer, ViSetup};
 pub use ends::ViEnds;
-pub use experiment::{follow, prepare};
-pub use order::ViBatch;
+pub use experiment::{ViBatch, perform};
 
 use contender::{contenders, setups};
-use experiment::ViConductor;
-use order::ViOrder;
+use experiment::ViExperiment;
 use report::ViReport;
 
 /// Numbers of the receiver's VIs in the overview's tables by number.
@@ -61,22 +53,15 @@ impl ViPlan {
     }
 }
 
-/// Measures as rank 0, and returns the text to print. `places` says where the ranks run.
-pub fn measure(
-    pair: &RankPair<'_>,
-    plan: &ViPlan,
-    places: String,
-    raw: Option<Baselines>,
-    progress: impl FnMut(Duration),
-) -> Result<String> {
-    let mut plan = plan.clone();
+/// Plays one rank's part; rank 0's result is the text to print.
+pub fn play(stage: &Stage<'_, '_>, plan: &ViPlan) -> Result<String> {
+    let (pair, mut plan) = (stage.pair, plan.clone());
     let nic = pair.world().nic().attributes();
     plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
     let setups = setups(&plan, nic.caps);
-    let ends = ViEnds::open(pair, &setups, plan.largest())?;
-    let mut conductor = ViConductor { pair, raw, ends };
-    let results = rounds::measure(plan.pace, contenders(&plan, &setups), &mut conductor, progress)?;
-    pair.send_words(&ViOrder::Stop.encode())?;
-    let transport = format!("{}; virtual interfaces, reliable delivery", nic.name);
-    Ok(ViReport::new(Machine::describe(places, transport), plan, results).render())
+    let mut experiment = ViExperiment { pair, ends: ViEnds::open(pair, &setups, plan.largest())? };
+    let Some(results) = stage.run(plan.pace, contenders(&plan, &setups), &mut experiment)? else {
+        return Ok(String::new());
+    };
+    Ok(ViReport::new(stage.machine("; virtual interfaces, reliable delivery"), plan, results).render())
 }

@@ -3,7 +3,10 @@
 use udeck::Protocol;
 
 use crate::{
-    experiment::{order::Batch, plan::PROTOCOLS, rank_pair::RankPair},
+    experiment::{
+        plan::{Batch, PROTOCOLS},
+        rank_pair::RankPair,
+    },
     failure::Result,
 };
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use udeck::Protocol;
 
-/// Every protocol that a user can choose. Its index in this list travels in an [`Order`](crate::experiment::order::Order).
+/// Every protocol that a user can choose.
 pub const PROTOCOLS: [Protocol; 7] = [
     Protocol::Copy,
     Protocol::Eager,
@@ -94,6 +94,21 @@ pub enum Payload {
     Untouched,
     /// The sender writes every word, the receiver sums them all: shows the gain of any other program.
     WrittenRead,
+}
+
+/// Messages that are timed, or checked, together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Batch {
+    /// Protocol of the messages.
+    pub protocol: Protocol,
+    /// Whether both sides go through the data.
+    pub payload: Payload,
+    /// Bytes per message.
+    pub size: usize,
+    /// Iterations before the clock starts.
+    pub warm_up: u64,
+    /// Iterations under the clock.
+    pub iterations: u64,
 }
 
 /// Time and portions of a measurement.

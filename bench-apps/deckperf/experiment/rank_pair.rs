@@ -125,6 +125,11 @@ impl<'w> RankPair<'w> {
         self.check_length(Protocol::Auto, 0, message.len())
     }
 
+    /// Makes the leader wait until the other rank calls this, too: the clock of a batch starts when both are prepared.
+    pub fn meet(&self) -> Result {
+        if self.leads { self.receive_words().map(drop) } else { self.send_words(&[]) }
+    }
+
     /// Sends an order or a report to the peer.
     pub fn send_words(&self, words: &[u64]) -> Result {
         let mut message = self.world.buf(words.len())?;
@@ -153,6 +158,11 @@ impl<'w> RankPair<'w> {
         Ok(self.words_in.retrieve()?)
     }
 
+    /// Waits for a report of the peer that has so many words.
+    pub fn receive_report<const WORDS: usize>(&self) -> Result<[u64; WORDS]> {
+        report(&self.receive_words()?)
+    }
+
     /// Waits for an order or a report of the peer, at most for `limit`.
     pub fn receive_words_timeout(&self, limit: Duration) -> Result<Received<u64>> {
         Ok(self.words_in.retrieve_timeout(limit)?)
@@ -162,4 +172,9 @@ impl<'w> RankPair<'w> {
     pub fn try_receive_words(&self) -> Result<Option<Received<u64>>> {
         Ok(self.words_in.try_retrieve()?)
     }
+}
+
+/// The words of a report, which must have this length.
+pub fn report<const WORDS: usize>(words: &[u64]) -> Result<[u64; WORDS]> {
+    words.try_into().map_err(|_| PerfError::BadReport(words.len()))
 }

@@ -8,7 +8,6 @@ use udeck::Protocol;
 use crate::{
     experiment::{
         baseline::BaselineSample,
-        order::{Batch, Order},
         plan::{Pace, Payload, Plan, Quantity, Test},
     },
     failure::Result,
@@ -28,12 +27,8 @@ pub struct Sample {
 
 /// A contender, which is timed against others.
 pub trait Contend: Copy + PartialEq {
-    /// Order that the two ranks receive.
-    type Order;
     /// Quantity of the figures.
     fn quantity(&self) -> Quantity;
-    /// Order for one batch of messages of `size` bytes.
-    fn order(&self, size: usize, shape: Shape) -> Self::Order;
     /// Messages that an iteration counts, of the `messages` of a round trip or of a window.
     fn counted(&self, messages: u64) -> u64 {
         messages
@@ -50,8 +45,8 @@ pub trait Runner {
     type Contender: Contend;
     /// Is called when a round begins; batches before the first round belong to the calibration.
     fn begin_round(&mut self, _number: usize) {}
-    /// Runs one batch of messages.
-    fn post(&mut self, order: <Self::Contender as Contend>::Order) -> Result<Sample>;
+    /// Runs one batch of the contender that has number `cell` in the results.
+    fn run(&mut self, cell: usize, trial: &Trial<Self::Contender>) -> Result<Sample>;
     /// Measures the machine's own limits for `size`; `None` where it cannot.
     fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>>;
 }
@@ -83,25 +78,12 @@ pub struct Contender {
 }
 
 impl Contend for Contender {
-    type Order = Order;
-
     fn quantity(&self) -> Quantity {
         self.test.quantity()
     }
 
     fn counted(&self, messages: u64) -> u64 {
         if self.test == Test::BiBandwidth { 2 * messages } else { messages }
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> Order {
-        let &Contender { test, protocol, payload } = self;
-        let Shape { warm_up, iterations, messages: window } = shape;
-        let batch = Batch { protocol, payload, size, warm_up, iterations };
-        match test {
-            Test::Latency => Order::PingPong(batch),
-            Test::Bandwidth => Order::Stream { batch, window },
-            Test::BiBandwidth => Order::StreamBoth { batch, window },
-        }
     }
 }
 
@@ -174,6 +156,11 @@ impl<C: Contend> Results<C> {
         self.posts.iter().find(|series| series.contender == contender && series.size == size)
     }
 
+    /// The figures of one contender at one size; none if it was not measured.
+    pub fn figures(&self, contender: C, size: usize) -> &[f64] {
+        self.of(contender, size).map_or(&[], |series| &series.figures)
+    }
+
     /// The machine's limits at one size.
     pub fn raw(&self, size: usize) -> Option<&RawSeries> {
         self.raws.iter().find(|series| series.size == size)
@@ -223,8 +210,8 @@ pub fn measure<R: Runner>(
     mut progress: impl FnMut(Duration),
 ) -> Result<Results<R::Contender>> {
     let started = Instant::now();
-    for series in &mut results.posts {
-        calibrate(pace, runner, series)?;
+    for cell in 0..results.posts.len() {
+        calibrate(pace, runner, &mut results, cell)?;
         progress(started.elapsed());
     }
     loop {
@@ -273,15 +260,21 @@ impl<C> Series<C> {
 }
 
 /// Finds how many iterations fill a batch. The first batch does not count, because it pays for fresh memory.
-fn calibrate<R: Runner>(pace: Pace, runner: &mut R, series: &mut Series<R::Contender>) -> Result {
-    run(runner, series, shape(pace, series, 1))?;
+fn calibrate<R: Runner>(
+    pace: Pace,
+    runner: &mut R,
+    results: &mut Results<R::Contender>,
+    cell: usize,
+) -> Result {
+    let series = &mut results.posts[cell];
+    run(pace, runner, series, cell, 1)?;
     if let Some(fixed) = pace.iterations {
         series.iterations = fixed;
         return Ok(());
     }
     let mut tried = 1;
     loop {
-        let lasted = run(runner, series, shape(pace, series, tried))?.lasted;
+        let (_, Sample { lasted, .. }) = run(pace, runner, series, cell, tried)?;
         // A float cast saturates, so a clock that did not move asks for the maximum.
         let fitting = (tried as f64 * series.contender.batch().as_secs_f64() / lasted.as_secs_f64()) as u64;
         if fitting <= 2 * tried || tried == MAX_ITERATIONS {
@@ -309,9 +302,8 @@ fn run_size<R: Runner>(
     let members: Vec<usize> =
         (0..results.posts.len()).filter(|&index| results.posts[index].size == size).collect();
     for place in rotation(results.rounds, members.len()) {
-        let series = &mut results.posts[members[place]];
-        let shape = shape(pace, series, series.iterations);
-        let sample = run(runner, series, shape)?;
+        let (cell, series) = (members[place], &mut results.posts[members[place]]);
+        let (shape, sample) = run(pace, runner, series, cell, series.iterations)?;
         record(series, shape, sample);
     }
     Ok(())
@@ -324,6 +316,17 @@ pub fn rotation(round: usize, len: usize) -> impl Iterator<Item = usize> {
         let step = if round.is_multiple_of(2) { step } else { len - 1 - step };
         (step + round) % len
     })
+}
+
+/// One batch of a contender.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial<C> {
+    /// Contender that is timed.
+    pub contender: C,
+    /// Bytes per message.
+    pub size: usize,
+    /// Numbers of iterations and messages.
+    pub shape: Shape,
 }
 
 /// Numbers of iterations and messages in a batch.
@@ -349,8 +352,16 @@ fn shape<C: Contend>(pace: Pace, series: &Series<C>, iterations: u64) -> Shape {
     }
 }
 
-fn run<R: Runner>(runner: &mut R, series: &Series<R::Contender>, shape: Shape) -> Result<Sample> {
-    runner.post(series.contender.order(series.size, shape))
+fn run<R: Runner>(
+    pace: Pace,
+    runner: &mut R,
+    series: &Series<R::Contender>,
+    cell: usize,
+    iterations: u64,
+) -> Result<(Shape, Sample)> {
+    let shape = shape(pace, series, iterations);
+    let sample = runner.run(cell, &Trial { contender: series.contender, size: series.size, shape })?;
+    Ok((shape, sample))
 }
 
 fn record<C: Contend>(series: &mut Series<C>, shape: Shape, sample: Sample) {
@@ -373,23 +384,18 @@ mod tests {
     /// A machine on which a message takes 1 µs.
     #[derive(Default)]
     struct Steady {
-        orders: Vec<Order>,
+        trials: Vec<Trial<Contender>>,
     }
 
     impl Runner for Steady {
         type Contender = Contender;
 
-        fn post(&mut self, order: Order) -> Result<Sample> {
-            self.orders.push(order);
-            let (messages, warm_up) = match order {
-                Order::PingPong(batch) => (2 * batch.iterations, 2 * batch.warm_up),
-                Order::Stream { batch, window } => (window * batch.iterations, window * batch.warm_up),
-                // Both directions together take as long as one direction alone.
-                Order::StreamBoth { batch, window } => (window * batch.iterations, window * batch.warm_up),
-                other => panic!("{other:?} is not timed"),
-            };
-            let elapsed = Duration::from_micros(messages);
-            Ok(Sample { elapsed, lasted: elapsed, copied: 16 * (messages + warm_up) })
+        fn run(&mut self, _cell: usize, trial: &Trial<Contender>) -> Result<Sample> {
+            self.trials.push(*trial);
+            // Both directions together take as long as one direction alone.
+            let Shape { warm_up, iterations, messages } = trial.shape;
+            let elapsed = Duration::from_micros(messages * iterations);
+            Ok(Sample { elapsed, lasted: elapsed, copied: 16 * messages * (iterations + warm_up) })
         }
 
         fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
@@ -453,11 +459,8 @@ mod tests {
         let results = measured(&plan, &mut machine);
         let both = results.post(Test::BiBandwidth, Protocol::Copy, Payload::Untouched, 8).expect("measured");
         assert!((both.figures[0] - 16.0).abs() < 1e-9, "8 bytes per µs each way");
-        let large = machine.orders.iter().find_map(|order| match order {
-            Order::StreamBoth { batch, window } if batch.size == 4 << 20 => Some(*window),
-            _ => None,
-        });
-        assert_eq!(large, Some(8), "32 MiB each way");
+        let large = machine.trials.iter().find(|trial| trial.size == 4 << 20);
+        assert_eq!(large.map(|trial| trial.shape.messages), Some(8), "32 MiB each way");
     }
 
     #[test]
@@ -488,10 +491,9 @@ mod tests {
             results.post(Test::Latency, Protocol::HandOff, Payload::Untouched, 8).expect("measured");
         assert_eq!(latency.iterations, 750, "round trips of 2 µs in 1.5 ms");
         let windows = |wanted: usize| {
-            machine.orders.iter().find_map(|order| match order {
-                Order::Stream { batch, window } if batch.size == wanted => Some(*window),
-                _ => None,
-            })
+            let of =
+                |trial: &&Trial<Contender>| (trial.contender.test, trial.size) == (Test::Bandwidth, wanted);
+            machine.trials.iter().find(of).map(|trial| trial.shape.messages)
         };
         assert_eq!((windows(8), windows(4 << 20)), (Some(64), Some(16)));
     }

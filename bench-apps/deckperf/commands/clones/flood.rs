@@ -44,7 +44,7 @@ pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Res
     let inbox = pair.world().mailbox_with_queue::<u8>(&name(size), 0)?;
     let before = memory::proportional()?;
     pair.send_words(&[])?;
-    let [before_there, idle_there] = receive_words(pair)?;
+    let [before_there, idle_there] = pair.receive_report()?;
     let idle = memory::proportional()?;
     pair.send_words(&[])?; // rank 1 floods now
     pair.receive_words()?; // every clone has posted
@@ -58,10 +58,10 @@ pub fn take(pair: &RankPair<'_>, clones: usize, each: usize, size: usize) -> Res
     }
     let during = memory::proportional()?;
     pair.send_words(&[])?; // stop
-    let [during_there, blocks] = receive_words(pair)?;
+    let [during_there, blocks] = pair.receive_report()?;
     drop(inbox);
     pair.send_words(&[])?;
-    let [after_there] = receive_words(pair)?;
+    let [after_there] = pair.receive_report()?;
     let after = memory::proportional()?;
     let queue = pair.world().nic().attributes().max_descriptors_per_queue;
     Ok(Flood {
@@ -130,11 +130,6 @@ fn give_up(postbox: &Postbox<u8>) -> Result {
         Ok(()) | Err(Error::Undelivered { count: 1, .. } | Error::MailboxGone { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
-}
-
-fn receive_words<const WORDS: usize>(pair: &RankPair<'_>) -> Result<[u64; WORDS]> {
-    let report = pair.receive_words()?;
-    report[..].try_into().map_err(|_| PerfError::BadReport(report.len()))
 }
 
 #[cfg(test)]

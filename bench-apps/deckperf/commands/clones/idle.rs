@@ -11,10 +11,10 @@ use udeck::{Mailbox, Postbox, World};
 
 use crate::{
     experiment::{
-        baseline::{BaselineSample, Baselines},
+        Experiment, Timing,
         plan::Quantity,
         rank_pair::RankPair,
-        rounds::{Contend, Results, Runner, SMALL, Sample, Shape},
+        rounds::{Contend, Results, SMALL, Shape, Trial},
     },
     failure::{PerfError, Result},
 };
@@ -28,22 +28,9 @@ pub struct IdleContender {
     pub tcp: bool,
 }
 
-/// Order for one batch of round trips.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct IdleOrder {
-    contender: IdleContender,
-    shape: Shape,
-}
-
 impl Contend for IdleContender {
-    type Order = IdleOrder;
-
     fn quantity(&self) -> Quantity {
         Quantity::Time
-    }
-
-    fn order(&self, _: usize, shape: Shape) -> IdleOrder {
-        IdleOrder { contender: *self, shape }
     }
 }
 
@@ -52,29 +39,6 @@ pub fn contenders(counts: &[usize]) -> Results<IdleContender> {
     let alone = |&clones| IdleContender { clones, tcp: false };
     let all = counts.iter().map(alone).chain([IdleContender { clones: 1, tcp: true }]);
     Results::empty(&[SMALL], all.map(|contender| (contender, SMALL)))
-}
-
-/// Encoded stop order. The words of an order are `[clones, tcp, warm-up, iterations, port]`; 0 clones means stop.
-const STOP: [u64; 5] = [0; 5];
-
-impl IdleOrder {
-    fn encode(&self, port: u16) -> [u64; 5] {
-        let IdleContender { clones, tcp } = self.contender;
-        let Shape { warm_up, iterations, .. } = self.shape;
-        [clones as u64, u64::from(tcp), warm_up, iterations, u64::from(port)]
-    }
-
-    /// Decodes an order; `None` is the stop order.
-    fn decode(words: &[u64]) -> Result<Option<(Self, u16)>> {
-        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
-        let &[clones, tcp, warm_up, iterations, port] = words else { return Err(bad("not five words")) };
-        if clones == 0 {
-            return Ok(None);
-        }
-        let port = u16::try_from(port).map_err(|_| bad("no port"))?;
-        let contender = IdleContender { clones: clones as usize, tcp: tcp != 0 };
-        Ok(Some((IdleOrder { contender, shape: Shape { warm_up, iterations, messages: 2 } }, port)))
-    }
 }
 
 /// Mailboxes and clones: for each number of clones, a mailbox of this rank and as many clones of the peer's mailbox.
@@ -163,82 +127,39 @@ impl Idle {
 
 const TCP: &str = "an idle TCP connection over loopback";
 
-/// Rank 0's role: it gives the orders and holds the clock.
-pub struct IdleConductor<'l, 'w> {
-    pair: &'l RankPair<'w>,
-    ends: CloneSets,
-    raw: Option<Baselines>,
+/// Round trips over one clone of many.
+pub struct IdleExperiment<'l, 'w> {
+    /// Link to the other rank.
+    pub pair: &'l RankPair<'w>,
+    /// This rank's mailboxes and clones.
+    pub sets: CloneSets,
 }
 
-impl<'l, 'w> IdleConductor<'l, 'w> {
-    /// Makes the conductor; `raw` needs two cores.
-    pub fn new(pair: &'l RankPair<'w>, ends: CloneSets, raw: Option<Baselines>) -> Self {
-        Self { pair, ends, raw }
-    }
-
-    /// Ends rank 1's loop.
-    pub fn stop(self) -> Result {
-        self.pair.send_words(&STOP)
+impl IdleExperiment<'_, '_> {
+    /// Connects the two ranks by TCP: rank 1 to a port that rank 0 names.
+    fn connect(&self) -> Result<TcpStream> {
+        let failed = || PerfError::system(TCP);
+        if self.pair.leads() {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
+            let address = listener.local_addr().map_err(failed())?;
+            self.pair.send_words(&[u64::from(address.port())])?;
+            return Ok(listener.accept().map_err(failed())?.0);
+        }
+        let [port] = self.pair.receive_report()?;
+        let port = u16::try_from(port).map_err(|_| PerfError::BadOrder(format!("no port in {port}")))?;
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(failed())
     }
 }
 
-impl Runner for IdleConductor<'_, '_> {
+impl Experiment for IdleExperiment<'_, '_> {
     type Contender = IdleContender;
 
-    fn post(&mut self, order: IdleOrder) -> Result<Sample> {
-        let failed = || PerfError::system(TCP);
-        let listener = order.contender.tcp.then(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let listener = listener.transpose().map_err(failed())?;
-        let address = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(failed())?;
-        self.pair.send_words(&order.encode(address.map_or(0, |address| address.port())))?;
-        let accept = |listener: TcpListener| listener.accept().map(|(stream, _)| stream);
-        let stream = listener.map(accept).transpose().map_err(failed())?;
-        let idle = stream.map(Idle::wait_for).transpose()?;
-        self.pair.receive_words()?; // rank 1 is ready
-        let elapsed = self.ends.of(order.contender.clones)?.ping_pong(self.pair.world(), order.shape)?;
+    fn perform(&mut self, trial: &Trial<IdleContender>) -> Result<Timing> {
+        let IdleContender { clones, tcp } = trial.contender;
+        let idle = tcp.then(|| Idle::wait_for(self.connect()?)).transpose()?;
+        self.pair.meet()?;
+        let lasted = self.sets.of(clones)?.ping_pong(self.pair.world(), trial.shape)?;
         idle.into_iter().for_each(Idle::end);
-        Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
-    }
-
-    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
-        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
-    }
-}
-
-/// Follows orders as rank 1 until there are no more.
-pub fn follow(pair: &RankPair<'_>, mut ends: CloneSets) -> Result {
-    while let Some((order, port)) = IdleOrder::decode(&pair.receive_words()?)? {
-        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port));
-        let stream = order.contender.tcp.then(connect).transpose().map_err(PerfError::system(TCP))?;
-        let idle = stream.map(Idle::wait_for).transpose()?;
-        pair.send_words(&[])?;
-        ends.of(order.contender.clones)?.ping_pong(pair.world(), order.shape)?;
-        idle.into_iter().for_each(Idle::end);
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn orders_survive_the_journey() {
-        let shape = Shape { warm_up: 3, iterations: 700, messages: 2 };
-        for contender in [IdleContender { clones: 1000, tcp: false }, IdleContender { clones: 1, tcp: true }]
-        {
-            let order = IdleOrder { contender, shape };
-            let decoded = IdleOrder::decode(&order.encode(4099)).expect("decodes");
-            assert_eq!(decoded, Some((order, 4099)));
-        }
-        assert_eq!(IdleOrder::decode(&STOP).expect("decodes"), None);
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        for (words, part) in [(&[1; 4][..], "not five words"), (&[1, 0, 0, 1, 65_536], "no port")] {
-            let error = IdleOrder::decode(words).expect_err("nonsense").to_string();
-            assert!(error.contains(part), "{error}");
-        }
+        Ok(lasted.into())
     }
 }

@@ -6,7 +6,10 @@ use rustix::time::{ClockId, clock_gettime};
 use udeck::Error;
 
 use crate::{
-    experiment::{memory, rank_pair::RankPair},
+    experiment::{
+        memory,
+        rank_pair::{RankPair, report},
+    },
     failure::{PerfError, Result},
 };
 
@@ -38,8 +41,7 @@ pub fn memory(pair: &RankPair<'_>, connections: usize) -> Result<IdleMemory> {
     drop(world.postbox::<u8>(CROWD)?); // pays for everything that only the first connection takes
     let both = || -> Result<u64> {
         pair.send_words(&[])?;
-        let report = pair.receive_words()?;
-        let &[theirs] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
+        let [theirs] = pair.receive_report()?;
         Ok(theirs + memory::proportional()?)
     };
     let before = both()?;
@@ -82,9 +84,9 @@ impl Blocked {
 pub fn blocked(pair: &RankPair<'_>, limit: Duration) -> Result<Blocked> {
     pair.send_words(&[])?;
     // This rank blocks too, and longer, so it uses no core meanwhile.
-    let report = pair.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
-    let &[processor, lasted] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
-    Ok(Blocked { processor: Duration::from_nanos(processor), lasted: Duration::from_nanos(lasted) })
+    let words = pair.receive_words_timeout(limit * 2 + Duration::from_secs(60))?;
+    let [processor, lasted] = report(&words)?.map(Duration::from_nanos);
+    Ok(Blocked { processor, lasted })
 }
 
 /// Runs rank 1: is blocked in `retrieve` for `limit`, because nobody posts.

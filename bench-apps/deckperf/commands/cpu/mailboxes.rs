@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     commands::peers::rank::follow,
-    experiment::{self, order::Batch, rank_pair::RankPair},
+    experiment::{messages, plan::Batch, rank_pair::RankPair},
     failure::{PerfError, Result},
 };
 
@@ -79,14 +79,14 @@ impl<'p, 'w> Side<'p, 'w> {
                     let number = (turn - self.order.warm_up) * depth + slot;
                     thread::sleep(self.order.due(number).saturating_sub(started.elapsed()));
                 }
-                experiment::send(self.pair, self.outlet, &self.batch, turn * depth + slot)?;
+                messages::send(self.pair, self.outlet, &self.batch, turn * depth + slot)?;
             }
             let answer = self.take()?;
             return self.pair.check_length(PROTOCOL, 0, answer.len());
         }
         for slot in 0..depth {
             let message = self.take()?;
-            experiment::check(self.pair, &self.batch, &message, turn * depth + slot)?;
+            messages::check(self.pair, &self.batch, &message, turn * depth + slot)?;
         }
         self.pair.acknowledge()
     }

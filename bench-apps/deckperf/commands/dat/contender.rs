@@ -2,15 +2,12 @@
 
 use udeck::via::Caps;
 
-use super::{
-    DatPlan,
-    order::{DatBatch, DatOrder},
-};
+use super::DatPlan;
 use crate::{
     commands::vi::Transfer,
     experiment::{
         plan::{Quantity, Test},
-        rounds::{Contend, Results, Shape},
+        rounds::{Contend, Results},
         turn::Pattern,
     },
 };
@@ -24,9 +21,9 @@ pub enum Api {
     Vi,
 }
 
-/// Levels, in the order of the columns; the index travels in a [`DatOrder`].
+/// Levels, in the order of the columns.
 pub const APIS: [Api; 2] = [Api::Dat, Api::Vi];
-/// Transfers, in the order of the tables; the index travels in a [`DatOrder`].
+/// Transfers, in the order of the tables.
 pub const TRANSFERS: [Transfer; 3] = [Transfer::Send, Transfer::RdmaWrite, Transfer::RdmaRead];
 
 /// One column of one table.
@@ -50,22 +47,22 @@ impl Api {
     }
 }
 
-impl Contend for DatContender {
-    type Order = DatOrder;
-
-    fn quantity(&self) -> Quantity {
-        self.test.quantity()
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> DatOrder {
-        let pattern = match (self.test, self.transfer) {
+impl DatContender {
+    /// Roles of the two ranks in an iteration.
+    pub fn pattern(&self) -> Pattern {
+        match (self.test, self.transfer) {
             (Test::Latency, Transfer::RdmaRead) => Pattern::Read,
             (Test::Latency, _) => Pattern::PingPong,
             // The command line allows no other test here.
             (Test::Bandwidth | Test::BiBandwidth, Transfer::RdmaRead) => Pattern::ReadStream,
             (Test::Bandwidth | Test::BiBandwidth, _) => Pattern::Stream,
-        };
-        DatOrder::Time(DatBatch { api: self.api, transfer: self.transfer, pattern, size, shape })
+        }
+    }
+}
+
+impl Contend for DatContender {
+    fn quantity(&self) -> Quantity {
+        self.test.quantity()
     }
 
     /// Counts one message for the latency of a read, because it has no way back.

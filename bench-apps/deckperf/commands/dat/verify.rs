@@ -9,60 +9,35 @@ use super::{
     lane::{DatPost, Work},
 };
 use crate::{
-    commands::{verify::messages_each_way, vi::Transfer},
+    commands::{
+        verify::{check_all, messages_each_way, verdict},
+        vi::Transfer,
+    },
     experiment::{
         exchange::{Tally, first_difference, mix, write},
         rank_pair::RankPair,
         turn::Lane,
     },
-    failure::{PerfError, Result},
+    failure::Result,
 };
 
-/// Runs rank 0; returns the closing sentence of the run, or its failure.
-pub fn verify(pair: &RankPair<'_>, checks: &DatChecks, step: impl FnMut()) -> Result<Result<String>> {
-    let mut tally = run(pair, checks, step)?;
-    let report = pair.receive_words()?;
-    let &[messages, bytes, mismatches] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
-    tally.add(&Tally { messages, bytes, mismatches });
-    Ok(verdict(&tally, checks))
-}
-
-/// Runs rank 1.
-pub fn follow_checks(pair: &RankPair<'_>, checks: &DatChecks) -> Result {
-    let Tally { messages, bytes, mismatches } = run(pair, checks, || ())?;
-    pair.send_words(&[messages, bytes, mismatches])
-}
-
-fn verdict(tally: &Tally, checks: &DatChecks) -> Result<String> {
-    if tally.mismatches > 0 {
-        return Err(PerfError::Mismatch(tally.mismatches));
-    }
-    Ok(format!(
-        "verified {} transfers of uDAPL, {} bytes: every byte arrived as it was posted ({} sizes by send/receive, RDMA write and RDMA \
-         read, both ways)",
-        tally.messages,
-        tally.bytes,
-        checks.sizes.len()
-    ))
-}
-
-/// Runs either rank's part: first rank 0's data go, then rank 1's.
-fn run(pair: &RankPair<'_>, checks: &DatChecks, mut step: impl FnMut()) -> Result<Tally> {
+/// Plays one rank's part: first rank 0's data go, then rank 1's. The inner result is rank 0's: the closing sentence, or
+/// an error if bytes were wrong.
+pub fn verify(pair: &RankPair<'_>, checks: &DatChecks) -> Result<Result<String>> {
     let largest = checks.sizes.last().copied().unwrap_or(0);
     let mut ends = DatEnds::open(pair, largest, 64)?;
-    let mut total = Tally::default();
-    for &size in &checks.sizes {
-        for transfer in TRANSFERS {
-            for source in 0..2 {
-                for number in 0..messages_each_way(size) {
-                    let round = Round { transfer, size, source, number };
-                    total.add(&round.play(pair, &mut ends)?);
-                }
+    let cells = checks.sizes.iter().flat_map(|&size| TRANSFERS.map(|transfer| (size, transfer)));
+    let tally = check_all(pair, cells, |(size, transfer)| {
+        let mut total = Tally::default();
+        for source in 0..2 {
+            for number in 0..messages_each_way(size) {
+                total.add(&Round { transfer, size, source, number }.play(pair, &mut ends)?);
             }
-            step();
         }
-    }
-    Ok(total)
+        Ok(total)
+    })?;
+    let how = format!("{} sizes by send/receive, RDMA write and RDMA read", checks.sizes.len());
+    Ok(verdict(tally, "transfers of uDAPL", &how))
 }
 
 /// One transfer of data, from one rank to the other.

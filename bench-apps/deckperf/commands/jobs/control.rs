@@ -6,6 +6,7 @@ use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
 use crate::{
     experiment::{
+        Link,
         baseline::Baselines,
         binding::{self, BindPlace, Cpus},
         rounds::{Contend, Results},
@@ -60,26 +61,6 @@ impl<'w> Control<'w> {
         self.world
     }
 
-    /// Sends words from rank 0 to another rank, or from another rank to rank 0.
-    pub fn send(&self, rank: usize, words: &[u64]) -> Result {
-        let unknown = || PerfError::Internal(format!("this rank sends no words to rank {rank}"));
-        let at = if self.world.rank() == 0 { rank.checked_sub(1) } else { Some(0) };
-        let postbox = at.and_then(|at| self.others.get(at)).ok_or_else(unknown)?;
-        let mut message = self.world.buf(words.len())?;
-        message.copy_from_slice(words);
-        Ok(postbox.post(message)?)
-    }
-
-    /// Sends words from rank 0 to all others.
-    pub fn send_all(&self, words: &[u64]) -> Result {
-        (1..self.world.size()).try_for_each(|rank| self.send(rank, words))
-    }
-
-    /// Waits for the next words of `rank`.
-    pub fn receive(&self, rank: usize) -> Result<Received<u64>> {
-        Ok(self.inbox.retrieve_from(rank)?)
-    }
-
     /// Returns the next words of rank 0, if they have arrived.
     pub fn try_receive(&self) -> Result<Option<Received<u64>>> {
         Ok(self.inbox.try_retrieve()?)
@@ -110,6 +91,25 @@ impl<'w> Control<'w> {
         let theirs = (1..self.world.size()).map(|rank| Place::decode(&self.receive(rank)?));
         let places = [Ok(mine)].into_iter().chain(theirs).collect::<Result<Vec<_>>>()?;
         Ok(Some(Placement { places, usable }))
+    }
+}
+
+impl Link for Control<'_> {
+    fn world(&self) -> &World {
+        self.world
+    }
+
+    fn send(&self, rank: usize, words: &[u64]) -> Result {
+        let unknown = || PerfError::Internal(format!("this rank sends no words to rank {rank}"));
+        let at = if self.world.rank() == 0 { rank.checked_sub(1) } else { Some(0) };
+        let postbox = at.and_then(|at| self.others.get(at)).ok_or_else(unknown)?;
+        let mut message = self.world.buf(words.len())?;
+        message.copy_from_slice(words);
+        Ok(postbox.post(message)?)
+    }
+
+    fn receive(&self, rank: usize) -> Result<Received<u64>> {
+        Ok(self.inbox.retrieve_from(rank)?)
     }
 }
 

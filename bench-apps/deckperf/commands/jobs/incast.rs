@@ -8,13 +8,13 @@ use std::{
 
 use udeck::{Mailbox, Postbox, Received};
 
-use super::{Control, JobsPlan, Placement, machine, sizes_or};
+use super::{Control, JobStage, JobsPlan, Measured, Placement, sizes_or};
 use crate::{
     commands::percentiles::{self, Singles},
     experiment::{
-        baseline::{BaselineSample, Baselines},
+        Experiment, Link, Timing,
         plan::{Quantity, Test},
-        rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
+        rounds::{Contend, Results, SMALL, Shape, Trial},
     },
     failure::{PerfError, Result},
     report::{
@@ -46,24 +46,12 @@ enum Incast {
     Probe(usize),
 }
 
-struct IncastOrder {
-    what: Incast,
-    size: usize,
-    shape: Shape,
-}
-
 impl Contend for Incast {
-    type Order = IncastOrder;
-
     fn quantity(&self) -> Quantity {
         match self {
             Incast::Flood(_) => Quantity::Throughput,
             Incast::Probe(_) => Quantity::Time,
         }
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> IncastOrder {
-        IncastOrder { what: *self, size, shape }
     }
 
     fn counted(&self, messages: u64) -> u64 {
@@ -94,25 +82,15 @@ struct Receiver<'l, 'w> {
     control: &'l Control<'w>,
     inbox: Mailbox<u8>,
     answers: Postbox<u8>,
-    raw: Option<Baselines>,
     /// Current round; `None` while batches are calibrated.
     round: Option<usize>,
     seen: Vec<Seen>,
 }
 
-/// Order that ends a sender's work. Other orders are the size of a flood, or the numbers of timed and of warm-up round
-/// trips; no words end a flood.
-const DONE: u64 = u64::MAX;
-
 impl Receiver<'_, '_> {
-    /// Starts the floods of these senders, and waits until they are under way.
-    fn begin(&self, senders: std::ops::Range<usize>, size: usize) -> Result {
-        let count = VISIT * senders.len();
-        senders.into_iter().try_for_each(|rank| self.control.send(rank, &[size as u64]))?;
-        for _ in 0..count {
-            self.inbox.retrieve()?;
-        }
-        Ok(())
+    /// Waits until the floods of so many senders are under way.
+    fn begin(&self, senders: usize) -> Result {
+        (0..VISIT * senders).try_for_each(|_| Ok(drop(self.inbox.retrieve()?)))
     }
 
     /// Stops the floods, and receives the messages under way.
@@ -126,7 +104,7 @@ impl Receiver<'_, '_> {
     }
 
     fn flood(&self, ranks: usize, size: usize, shape: Shape) -> Result<(Duration, Vec<u64>)> {
-        self.begin(1..ranks, size)?;
+        self.begin(ranks - 1)?;
         let mut delivered = vec![0; ranks - 1];
         for _ in 0..shape.messages * shape.warm_up {
             self.inbox.retrieve()?;
@@ -144,9 +122,9 @@ impl Receiver<'_, '_> {
     }
 
     /// Times round trips of rank 1, whose messages are answered when they are retrieved.
-    fn probe(&self, ranks: usize, size: usize, shape: Shape) -> Result<Vec<u32>> {
-        self.begin(2..ranks, size)?;
-        self.control.send(1, &[shape.iterations, shape.warm_up])?;
+    fn probe(&self, ranks: usize, shape: Shape) -> Result<Vec<u32>> {
+        self.begin(ranks - 2)?;
+        self.control.send(1, &[])?;
         let mut left = shape.iterations + shape.warm_up;
         while left > 0 {
             if self.inbox.retrieve()?.source() == 1 {
@@ -174,49 +152,95 @@ fn unexpected_sender(rank: usize) -> PerfError {
     PerfError::Internal(format!("a message came from rank {rank}, which sends nothing now"))
 }
 
-impl Runner for Receiver<'_, '_> {
+impl Experiment for Receiver<'_, '_> {
     type Contender = Incast;
+
+    const COPIES: bool = false;
 
     fn begin_round(&mut self, number: usize) {
         self.round = Some(number);
     }
 
-    fn post(&mut self, order: IncastOrder) -> Result<Sample> {
-        let IncastOrder { what, size, shape } = order;
-        let (elapsed, lasted, delivered, singles) = match what {
+    fn followers(&self, trial: &Trial<Incast>) -> Vec<usize> {
+        let (Incast::Flood(ranks) | Incast::Probe(ranks)) = trial.contender;
+        (1..ranks).collect()
+    }
+
+    fn perform(&mut self, &Trial { contender, size, shape }: &Trial<Incast>) -> Result<Timing> {
+        let (timing, delivered, singles) = match contender {
             Incast::Flood(ranks) => {
                 let (elapsed, delivered) = self.flood(ranks, size, shape)?;
-                (elapsed, elapsed, delivered, Vec::new())
+                (elapsed.into(), delivered, Vec::new())
             }
             Incast::Probe(ranks) => {
                 let started = Instant::now();
-                let singles = self.probe(ranks, size, shape)?;
-                let elapsed = singles.iter().map(|&single| u64::from(single)).sum();
-                (Duration::from_nanos(elapsed), started.elapsed(), Vec::new(), singles)
+                let singles = self.probe(ranks, shape)?;
+                let (lasted, elapsed) = (started.elapsed(), singles.iter().copied().map(u64::from).sum());
+                let rested = lasted.saturating_sub(Duration::from_nanos(elapsed));
+                (Timing { lasted, rested }, Vec::new(), singles)
             }
         };
-        let of = |seen: &&mut Seen| (seen.what, seen.size) == (what, size);
+        let of = |seen: &&mut Seen| (seen.what, seen.size) == (contender, size);
         if let (Some(round), Some(seen)) = (self.round, self.seen.iter_mut().find(of)) {
             seen.delivered.iter_mut().zip(delivered).for_each(|(sum, more)| *sum += more);
             seen.singles.add(round, &singles);
         }
-        Ok(Sample { elapsed, lasted, copied: 0 })
-    }
-
-    fn raw(&mut self, _: usize) -> Result<Option<BaselineSample>> {
-        self.raw.as_mut().map(|raw| raw.measure(0)).transpose()
+        Ok(timing)
     }
 }
 
-/// Measures as rank 0.
-pub fn measure(
-    control: &Control<'_>,
-    plan: &JobsPlan,
-    jobs: &[usize],
-    placement: &Placement,
-    progress: impl FnMut(Duration),
-) -> Result<TableReport> {
-    let world = control.world();
+/// The role of the ranks from 1 on: each sends.
+struct Sender<'l, 'w> {
+    control: &'l Control<'w>,
+    outlet: Postbox<u8>,
+    answers: Mailbox<u8>,
+}
+
+impl Experiment for Sender<'_, '_> {
+    type Contender = Incast;
+
+    fn perform(&mut self, &Trial { contender, size, shape }: &Trial<Incast>) -> Result<Timing> {
+        match contender {
+            Incast::Probe(_) if self.control.world().rank() == 1 => self.probe(shape)?,
+            Incast::Flood(_) | Incast::Probe(_) => self.flood(size)?,
+        }
+        Ok(Timing::default())
+    }
+}
+
+impl Sender<'_, '_> {
+    fn probe(&self, Shape { warm_up, iterations, .. }: Shape) -> Result {
+        self.control.receive(0)?; // the floods are under way
+        let mut singles = Vec::with_capacity(iterations as usize);
+        for turn in 0..warm_up + iterations {
+            let started = Instant::now();
+            self.outlet.post(&[0_u8; SMALL])?;
+            self.answers.retrieve()?;
+            if turn >= warm_up {
+                singles.push(started.elapsed().as_nanos() as u64);
+            }
+        }
+        self.control.send(0, &singles)
+    }
+
+    /// Posts until rank 0 sends a word.
+    fn flood(&self, size: usize) -> Result {
+        let short = [0_u8; SMALL];
+        while self.control.try_receive()?.is_none() {
+            for _ in 0..VISIT {
+                match short.get(..size) {
+                    Some(short) => self.outlet.post(short)?,
+                    None => self.outlet.post(self.control.world().buf_reused::<u8>(size)?)?,
+                }
+            }
+        }
+        Ok(self.outlet.post_tagged(&[], LAST)?)
+    }
+}
+
+/// Plays one rank's part.
+pub fn play(stage: &JobStage<'_, '_>, jobs: &[usize]) -> Result<Option<TableReport>> {
+    let (control, world, plan) = (stage.control, stage.world(), stage.plan);
     let sizes: Vec<usize> = sizes_or(plan, &SIZES).into_iter().filter(|&size| size > 0).collect();
     let jobs: Vec<usize> = jobs.iter().copied().filter(|&ranks| ranks <= world.size()).collect();
     let both = |&ranks: &usize| [Incast::Flood(ranks), Incast::Probe(ranks)];
@@ -226,16 +250,19 @@ pub fn measure(
         let senders = if let Incast::Flood(ranks) = what { ranks - 1 } else { 0 };
         Seen { what, size, delivered: vec![0; senders], singles: Singles::new() }
     };
-    // The queue is empty, so that the receiver holds the floods up; otherwise the figures would show how much can wait.
-    let inbox = world.mailbox_with_queue::<u8>(INBOX, 0)?;
-    let answers = world.postbox_of::<u8>(ANSWERS, 1)?;
     let seen = cells.iter().map(seen).collect();
-    let raw = placement.raw_limits(0);
-    let mut receiver = Receiver { control, inbox, answers, raw, round: None, seen };
-    let results = rounds::measure(plan.pace, Results::empty(&sizes, cells), &mut receiver, progress)?;
-    control.send_all(&[DONE])?;
-    let machine = machine(control, placement);
-    Ok(TableReport {
+    let wanted = Results::empty(&sizes, cells);
+    if world.rank() != 0 {
+        let (outlet, answers) = (world.postbox(INBOX)?, world.mailboxes(ANSWERS)?);
+        stage.run(wanted, &mut Sender { control, outlet, answers })?;
+        return Ok(None);
+    }
+    // The queue is empty, so that the receiver holds the floods up; otherwise the figures would show how much can wait.
+    let (inbox, answers) = (world.mailbox_with_queue(INBOX, 0)?, world.postbox_of(ANSWERS, 1)?);
+    let mut receiver = Receiver { control, inbox, answers, round: None, seen };
+    let Some(measured) = stage.run(wanted, &mut receiver)? else { return Ok(None) };
+    let Measured { placement, results, machine } = measured;
+    Ok(Some(TableReport {
         method: method(plan, placement, &results),
         noise: placement.noise(&results),
         command: "incast",
@@ -243,47 +270,7 @@ pub fn measure(
         tables: vec![floods(&receiver.seen, &results), probes(&receiver.seen, &results)],
         findings: Vec::new(),
         machine,
-    })
-}
-
-/// Sends, as any rank but 0.
-pub fn follow(control: &Control<'_>) -> Result {
-    let world = control.world();
-    let outlet = world.postbox::<u8>(INBOX)?;
-    let answers = world.mailboxes::<u8>(ANSWERS)?;
-    loop {
-        let words = control.receive(0)?;
-        match words[..] {
-            [DONE] => return Ok(()),
-            [size] => flood(control, &outlet, size as usize)?,
-            [count, before] => {
-                let mut singles = Vec::with_capacity(count as usize);
-                for turn in 0..before + count {
-                    let started = Instant::now();
-                    outlet.post(&[0_u8; SMALL])?;
-                    answers.retrieve()?;
-                    if turn >= before {
-                        singles.push(started.elapsed().as_nanos() as u64);
-                    }
-                }
-                control.send(0, &singles)?;
-            }
-            _ => return Err(PerfError::BadOrder(format!("neither a flood nor round trips in {words:?}"))),
-        }
-    }
-}
-
-fn flood(control: &Control<'_>, outlet: &Postbox<u8>, size: usize) -> Result {
-    let short = [0_u8; SMALL];
-    while control.try_receive()?.is_none() {
-        for _ in 0..VISIT {
-            match short.get(..size) {
-                Some(short) => outlet.post(short)?,
-                None => outlet.post(control.world().buf_reused::<u8>(size)?)?,
-            }
-        }
-    }
-    Ok(outlet.post_tagged(&[], LAST)?)
+    }))
 }
 
 fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> Vec<Cow<'static, str>> {

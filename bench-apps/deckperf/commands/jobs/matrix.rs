@@ -2,17 +2,15 @@
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
-use udeck::{Protocol, World};
+use udeck::Protocol;
 
-use super::{Control, JobsPlan, Placement, machine, sizes_or};
+use super::{Control, JobStage, JobsPlan, Measured, Placement, sizes_or};
 use crate::{
     experiment::{
-        baseline::{BaselineSample, Baselines},
-        conduct, follow_one,
-        order::{Batch, Order},
+        Experiment, Link as _, Timing, messages,
         plan::{Payload, Quantity, Test},
-        rank_pair::RankPair,
-        rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
+        rank_pair::{RankPair, report},
+        rounds::{Contend, Contender, Results, SMALL, Trial},
         sizes,
     },
     failure::{PerfError, Result},
@@ -34,30 +32,9 @@ struct Link {
     protocol: Protocol,
 }
 
-struct LinkOrder {
-    from: usize,
-    to: usize,
-    order: Order,
-}
-
 impl Contend for Link {
-    type Order = LinkOrder;
-
     fn quantity(&self) -> Quantity {
         self.test.quantity()
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> LinkOrder {
-        let &Link { from, to, test, protocol } = self;
-        let payload = payload(test);
-        let Shape { warm_up, iterations, messages: window } = shape;
-        let batch = Batch { protocol, payload, size, warm_up, iterations };
-        let order = match test {
-            Test::Latency => Order::PingPong(batch),
-            Test::Bandwidth => Order::Stream { batch, window },
-            Test::BiBandwidth => Order::StreamBoth { batch, window },
-        };
-        LinkOrder { from, to, order }
     }
 }
 
@@ -85,24 +62,21 @@ fn links(ranks: usize, protocol: Protocol, latency: &[usize], bandwidth: &[usize
 }
 
 /// This rank's ends of its pairs, by leader and follower. A pair connects when it is first used.
-struct Pairs<'w> {
-    world: &'w World,
+struct Pairs<'l, 'w> {
+    control: &'l Control<'w>,
     protocol: Protocol,
     open: BTreeMap<[usize; 2], RankPair<'w>>,
 }
 
-impl<'w> Pairs<'w> {
-    fn new(world: &'w World, protocol: Protocol) -> Self {
-        Pairs { world, protocol, open: BTreeMap::new() }
-    }
-
+impl<'w> Pairs<'_, 'w> {
     fn of(&mut self, leader: usize, follower: usize) -> Result<&RankPair<'w>> {
+        let world = self.control.world();
         let key = [leader, follower];
         if !self.open.contains_key(&key) {
-            let leads = self.world.rank() == leader;
+            let leads = world.rank() == leader;
             let peer = if leads { follower } else { leader };
             let name = format!("pair.{leader}.{follower}");
-            let pair = RankPair::between(self.world, peer, leads, &name, &[self.protocol])?;
+            let pair = RankPair::between(world, peer, leads, &name, &[self.protocol])?;
             self.open.insert(key, pair);
         }
         self.open
@@ -111,94 +85,52 @@ impl<'w> Pairs<'w> {
     }
 }
 
-const STOP: u64 = 0;
-const LEAD: u64 = 1;
-const FOLLOW: u64 = 2;
-
-/// Rank 0's role: it lets two ranks, perhaps itself, exchange messages.
-struct PairConductor<'l, 'w> {
-    control: &'l Control<'w>,
-    pairs: Pairs<'w>,
-    raw: Option<Baselines>,
-}
-
-impl Runner for PairConductor<'_, '_> {
+impl Experiment for Pairs<'_, '_> {
     type Contender = Link;
 
-    fn post(&mut self, order: LinkOrder) -> Result<Sample> {
-        let LinkOrder { from, to, order } = order;
-        if to != 0 {
-            self.control.send(to, &[FOLLOW, from as u64])?;
-        }
-        if from == 0 {
-            return conduct(self.pairs.of(0, to)?, order).map(|(sample, _)| sample);
-        }
-        self.control.send(from, &[&[LEAD, to as u64][..], &order.encode()?].concat())?;
-        if to == 0 {
-            follow_one(self.pairs.of(from, 0)?)?;
-        }
-        let report = self.control.receive(from)?;
-        let &[nanoseconds] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
-        let elapsed = Duration::from_nanos(nanoseconds);
-        Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
+    fn followers(&self, trial: &Trial<Link>) -> Vec<usize> {
+        let Link { from, to, .. } = trial.contender;
+        [from, to].into_iter().filter(|&rank| rank != 0).collect()
     }
 
-    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
-        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
+    /// Exchanges messages with the other rank of the pair; rank 0 learns how long that took where it has no part.
+    fn perform(&mut self, &Trial { contender, size, shape }: &Trial<Link>) -> Result<Timing> {
+        let (Link { from, to, test, protocol }, me) = (contender, self.control.world().rank());
+        let contender = Contender { test, protocol, payload: payload(test) };
+        let mut lasted = Duration::ZERO;
+        if [from, to].contains(&me) {
+            lasted = messages::perform(self.of(from, to)?, &Trial { contender, size, shape })?;
+        }
+        if me == 0 && from != 0 {
+            let [nanoseconds] = report(&self.control.receive(from)?)?;
+            lasted = Duration::from_nanos(nanoseconds);
+        } else if me == from && from != 0 {
+            self.control.send(0, &[lasted.as_nanos() as u64])?;
+        }
+        Ok(lasted.into())
     }
 }
 
-/// Measures as rank 0.
-pub fn measure(
-    control: &Control<'_>,
-    plan: &JobsPlan,
-    placement: &Placement,
-    progress: impl FnMut(Duration),
-) -> Result<TableReport> {
+/// Plays one rank's part.
+pub fn play(stage: &JobStage<'_, '_>) -> Result<Option<TableReport>> {
+    let (plan, ranks) = (stage.plan, stage.world().size());
     let latency = sizes_or(plan, &[SMALL]);
     let bandwidths: Vec<usize> = sizes_or(plan, &[LARGE]).into_iter().filter(|&size| size > 0).collect();
-    let ranks = control.world().size();
-    let largest = latency.iter().chain(&bandwidths).copied().max().unwrap_or(0);
-    let pairs = Pairs::new(control.world(), plan.protocol);
-    let mut runner = PairConductor { control, pairs, raw: placement.raw_limits(largest) };
+    let mut pairs = Pairs { control: stage.control, protocol: plan.protocol, open: BTreeMap::new() };
     let wanted = links(ranks, plan.protocol, &latency, &bandwidths);
-    let results = rounds::measure(plan.pace, wanted, &mut runner, progress)?;
-    control.send_all(&[STOP])?;
-    let machine = machine(control, placement);
-    let mut tables: Vec<Table> = Vec::new();
-    tables.extend(latency.iter().map(|&size| matrix(&results, ranks, plan.protocol, Test::Latency, size)));
-    tables
-        .extend(bandwidths.iter().map(|&size| matrix(&results, ranks, plan.protocol, Test::Bandwidth, size)));
-    Ok(TableReport {
+    let Some(measured) = stage.run(wanted, &mut pairs)? else { return Ok(None) };
+    let Measured { placement, results, machine } = measured;
+    let table = |test, size| matrix(&results, ranks, plan.protocol, test, size);
+    let latencies = latency.iter().map(|&size| table(Test::Latency, size));
+    Ok(Some(TableReport {
         method: method(plan, placement, &results),
         noise: placement.noise(&results),
         command: "matrix",
         series: series(machine.network(), ranks, &results),
-        tables,
+        tables: latencies.chain(bandwidths.iter().map(|&size| table(Test::Bandwidth, size))).collect(),
         findings: Vec::new(),
         machine,
-    })
-}
-
-/// Follows orders, as any rank but 0.
-pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
-    let world = control.world();
-    let mut pairs = Pairs::new(world, protocol);
-    loop {
-        let words = control.receive(0)?;
-        match &words[..] {
-            [STOP] => return Ok(()),
-            &[FOLLOW, leader] => {
-                follow_one(pairs.of(leader as usize, world.rank())?)?;
-            }
-            [LEAD, follower, order @ ..] => {
-                let order = Order::decode(order)?;
-                let (sample, _) = conduct(pairs.of(world.rank(), *follower as usize)?, order)?;
-                control.send(0, &[sample.elapsed.as_nanos() as u64])?;
-            }
-            _ => return Err(PerfError::BadOrder(format!("neither leading nor following in {words:?}"))),
-        }
-    }
+    }))
 }
 
 fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Link>) -> Vec<Cow<'static, str>> {

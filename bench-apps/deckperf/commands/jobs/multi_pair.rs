@@ -9,15 +9,15 @@ use std::{
 
 use udeck::{Group, Protocol, World};
 
-use super::{Control, JobsPlan, Placement, machine, sizes_or};
+use super::{JobStage, JobsPlan, Measured, Placement, sizes_or};
 use crate::{
     experiment::{
-        baseline::{BaselineSample, Baselines},
-        order::Batch,
-        plan::{Payload, Quantity, Test},
+        Experiment, Timing,
+        messages::stream,
+        plan::{Batch, Payload, Quantity, Test},
         rank_pair::RankPair,
-        rounds::{self, Contend, Results, Runner, SMALL, Sample, Shape},
-        sizes, stream,
+        rounds::{Contend, Results, SMALL, Trial},
+        sizes,
     },
     failure::{PerfError, Result},
     report::{
@@ -37,22 +37,9 @@ const BATCH: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Streams(usize);
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct StreamsOrder {
-    pairs: usize,
-    size: usize,
-    shape: Shape,
-}
-
 impl Contend for Streams {
-    type Order = StreamsOrder;
-
     fn quantity(&self) -> Quantity {
         Quantity::Throughput
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> StreamsOrder {
-        StreamsOrder { pairs: self.0, size, shape }
     }
 
     fn counted(&self, messages: u64) -> u64 {
@@ -61,25 +48,6 @@ impl Contend for Streams {
 
     fn batch(&self) -> Duration {
         BATCH
-    }
-}
-
-impl StreamsOrder {
-    fn encode(&self) -> [u64; 5] {
-        let Shape { warm_up, iterations, messages } = self.shape;
-        [self.pairs as u64, self.size as u64, warm_up, iterations, messages]
-    }
-
-    /// Decodes an order; `None` is the stop order.
-    fn decode(words: &[u64]) -> Result<Option<Self>> {
-        match *words {
-            [] => Ok(None),
-            [pairs, size, warm_up, iterations, messages] => {
-                let shape = Shape { warm_up, iterations, messages };
-                Ok(Some(StreamsOrder { pairs: pairs as usize, size: size as usize, shape }))
-            }
-            _ => Err(PerfError::BadOrder(format!("not five words in {words:?}"))),
-        }
     }
 }
 
@@ -101,10 +69,18 @@ impl<'w> Streamer<'w> {
         let half = self.world.size() / 2;
         (0..pairs).chain(half..half + pairs).collect()
     }
+}
+
+impl Experiment for Streamer<'_> {
+    type Contender = Streams;
+
+    fn followers(&self, trial: &Trial<Streams>) -> Vec<usize> {
+        self.members(trial.contender.0).into_iter().filter(|&rank| rank != 0).collect()
+    }
 
     /// Runs this rank's part of a batch, from one barrier of all pairs to another.
-    fn perform(&mut self, order: StreamsOrder) -> Result<Duration> {
-        let StreamsOrder { pairs, size, shape } = order;
+    fn perform(&mut self, trial: &Trial<Streams>) -> Result<Timing> {
+        let &Trial { contender: Streams(pairs), size, shape } = trial;
         let (me, half) = (self.world.rank(), self.world.size() / 2);
         if self.pair.is_none() {
             let leads = me < half;
@@ -126,53 +102,23 @@ impl<'w> Streamer<'w> {
         let started = Instant::now();
         stream(pair, &batch(shape.iterations), shape.messages)?;
         group.barrier()?;
-        Ok(started.elapsed())
+        Ok(started.elapsed().into())
     }
 }
 
-/// Rank 0's role: it says how many pairs stream, and streams in the first of them.
-struct StreamConductor<'l, 'w> {
-    control: &'l Control<'w>,
-    streamer: Streamer<'w>,
-    raw: Option<Baselines>,
-}
-
-impl Runner for StreamConductor<'_, '_> {
-    type Contender = Streams;
-
-    fn post(&mut self, order: StreamsOrder) -> Result<Sample> {
-        for rank in self.streamer.members(order.pairs).into_iter().filter(|&rank| rank != 0) {
-            self.control.send(rank, &order.encode())?;
-        }
-        let elapsed = self.streamer.perform(order)?;
-        Ok(Sample { elapsed, lasted: elapsed, copied: 0 })
-    }
-
-    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
-        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
-    }
-}
-
-/// Measures as rank 0.
-pub fn measure(
-    control: &Control<'_>,
-    plan: &JobsPlan,
-    pairs: &[usize],
-    placement: &Placement,
-    progress: impl FnMut(Duration),
-) -> Result<TableReport> {
+/// Plays one rank's part.
+pub fn play(stage: &JobStage<'_, '_>, pairs: &[usize]) -> Result<Option<TableReport>> {
+    let (plan, world) = (stage.plan, stage.world());
     let sizes: Vec<usize> = sizes_or(plan, &SIZES).into_iter().filter(|&size| size > 0).collect();
-    let half = control.world().size() / 2;
+    let half = world.size() / 2;
     let pairs: Vec<usize> = pairs.iter().copied().filter(|&pairs| pairs <= half).collect();
     let cells = sizes.iter().flat_map(|&size| pairs.iter().map(move |&pairs| (Streams(pairs), size)));
     let wanted = Results::empty(&sizes, cells);
-    let streamer = Streamer::new(control.world(), plan.protocol);
-    let largest = sizes.iter().copied().max().unwrap_or(0);
-    let mut conductor = StreamConductor { control, streamer, raw: placement.raw_limits(largest) };
-    let results = rounds::measure(plan.pace, wanted, &mut conductor, progress)?;
-    control.send_all(&[])?;
-    let machine = machine(control, placement);
-    Ok(TableReport {
+    let Some(measured) = stage.run(wanted, &mut Streamer::new(world, plan.protocol))? else {
+        return Ok(None);
+    };
+    let Measured { placement, results, machine } = measured;
+    Ok(Some(TableReport {
         method: method(plan, placement, &results),
         noise: placement.noise(&results),
         command: "multi-pair",
@@ -180,16 +126,7 @@ pub fn measure(
         tables: vec![table(&sizes, &pairs, &results)],
         findings: findings(&sizes, &pairs, &results),
         machine,
-    })
-}
-
-/// Follows orders, as any rank but 0.
-pub fn follow(control: &Control<'_>, protocol: Protocol) -> Result {
-    let mut streamer = Streamer::new(control.world(), protocol);
-    while let Some(order) = StreamsOrder::decode(&control.receive(0)?)? {
-        streamer.perform(order)?;
-    }
-    Ok(())
+    }))
 }
 
 fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Streams>) -> Vec<Cow<'static, str>> {
@@ -239,8 +176,7 @@ fn table(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Table 
 /// Ratios of the rate of more pairs to that of the fewest.
 fn findings(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Vec<Finding> {
     let Some(&fewest) = pairs.iter().min() else { return Vec::new() };
-    let figures =
-        |pairs, size| results.of(Streams(pairs), size).map_or(&[][..], |series| &series.figures[..]);
+    let figures = |pairs, size| results.figures(Streams(pairs), size);
     let one = |(size, more): (usize, usize)| {
         let ratio = paired_ratio(figures(more, size), figures(fewest, size))?;
         Some(Finding { what: format!("rate of {more} pairs / {fewest}, {}", sizes::show(size)), ratio })
@@ -260,18 +196,4 @@ fn series(network: &str, protocol: Protocol, results: &Results<Streams>) -> Vec<
         export::of_rounds(key, Quantity::Throughput, &series.figures)
     });
     ours.chain(export::raw_series(results)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn orders_survive_the_journey() {
-        let shape = Shape { warm_up: 3, iterations: 70, messages: 64 };
-        let order = StreamsOrder { pairs: 4, size: 4099, shape };
-        assert_eq!(StreamsOrder::decode(&order.encode()).expect("decodes"), Some(order));
-        assert_eq!(StreamsOrder::decode(&[]).expect("decodes"), None);
-        assert!(StreamsOrder::decode(&[1; 4]).is_err());
-    }
 }

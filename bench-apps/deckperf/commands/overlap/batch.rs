@@ -1,4 +1,4 @@
-//! The timed loops, which both ranks run in step, and rank 0's orders to rank 1.
+//! The timed loops, which both ranks run in step.
 
 use std::{
     hint::black_box,
@@ -8,8 +8,13 @@ use std::{
 use udeck::Protocol;
 
 use crate::{
-    experiment::{plan::PROTOCOLS, rank_pair::RankPair, sizes::MAX_SIZE},
-    failure::{PerfError, Result},
+    experiment::{
+        Experiment, Timing,
+        plan::Quantity,
+        rank_pair::RankPair,
+        rounds::{Contend, Trial},
+    },
+    failure::Result,
 };
 
 /// Role of rank 0, whose time is measured.
@@ -72,167 +77,85 @@ pub fn timed_work(iterations: u64, work: Work) -> Duration {
     lasted
 }
 
-/// Messages that are timed together, each by itself: the time between them does not count.
+/// Role of rank 0, and protocol of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OverlapBatch {
+pub struct Side {
     /// Role of rank 0, which computes.
-    pub side: TimedSide,
+    pub timed: TimedSide,
     /// Protocol of the messages.
     pub protocol: Protocol,
-    /// Bytes per message.
-    pub size: usize,
-    /// Number of messages.
-    pub iterations: u64,
-    /// Computation of rank 0 with each message.
+}
+
+impl Contend for Side {
+    fn quantity(&self) -> Quantity {
+        Quantity::Time
+    }
+}
+
+/// Messages that are timed each by itself: the time between them does not count.
+pub struct Overlapped<'l, 'w> {
+    /// Link to the other rank.
+    pub pair: &'l RankPair<'w>,
+    /// Computation of rank 0 with each message. Rank 1 never computes.
     pub work: Work,
 }
 
-/// Order of rank 0 to rank 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OverlapOrder {
-    /// Play the other side of a batch. The order does not say how much rank 0 computes.
-    Take {
-        /// The role of rank 0.
-        side: TimedSide,
-        /// Protocol of the messages.
-        protocol: Protocol,
-        /// Bytes per message.
-        size: usize,
-        /// Number of messages.
-        iterations: u64,
-    },
-    /// End of the run.
-    Stop,
-}
+impl Experiment for Overlapped<'_, '_> {
+    type Contender = Side;
 
-const STOP: u64 = 0;
-const RANK_0_SENDS: u64 = 1;
-const RANK_0_RECEIVES: u64 = 2;
-
-impl OverlapOrder {
-    /// Encodes the order as `[kind, protocol, size, iterations]`.
-    pub fn encode(&self) -> Result<[u64; 4]> {
-        let &OverlapOrder::Take { side, protocol, size, iterations } = self else { return Ok([STOP; 4]) };
-        let number = PROTOCOLS
-            .iter()
-            .position(|&known| known == protocol)
-            .ok_or_else(|| PerfError::BadOrder(format!("protocol {protocol} has no number")))?;
-        let kind = match side {
-            TimedSide::Sender => RANK_0_SENDS,
-            TimedSide::Receiver => RANK_0_RECEIVES,
-        };
-        Ok([kind, number as u64, size as u64, iterations])
-    }
-
-    /// Decodes and checks an order of rank 0.
-    pub fn decode(words: &[u64]) -> Result<Self> {
-        let bad = |what: &str| PerfError::BadOrder(format!("{what} in {words:?}"));
-        let &[kind, protocol, size, iterations] = words else { return Err(bad("not four words")) };
-        let side = match kind {
-            STOP => return Ok(OverlapOrder::Stop),
-            RANK_0_SENDS => TimedSide::Sender,
-            RANK_0_RECEIVES => TimedSide::Receiver,
-            _ => return Err(bad("no such kind")),
-        };
-        let known = usize::try_from(protocol).ok().and_then(|index| PROTOCOLS.get(index));
-        let protocol = *known.ok_or_else(|| bad("no such protocol"))?;
-        let size = usize::try_from(size).ok().filter(|&size| size <= MAX_SIZE);
-        let size = size.ok_or_else(|| bad("message too large"))?;
-        Ok(OverlapOrder::Take { side, protocol, size, iterations })
+    fn perform(&mut self, trial: &Trial<Side>) -> Result<Timing> {
+        let (pair, mut lasted) = (self.pair, Duration::ZERO);
+        for _ in 0..trial.shape.iterations {
+            match (trial.contender.timed, pair.leads()) {
+                (TimedSide::Sender, true) => lasted += send(pair, trial, self.work)?,
+                (TimedSide::Receiver, true) => lasted += receive(pair, trial, self.work)?,
+                (TimedSide::Sender, false) => take(pair, trial)?,
+                (TimedSide::Receiver, false) => give(pair, trial)?,
+            }
+        }
+        Ok(lasted.into())
     }
 }
 
-/// Runs rank 0's side of a batch, and returns the time of its messages and of the computation.
-pub fn conduct(pair: &RankPair<'_>, batch: OverlapBatch) -> Result<Duration> {
-    let OverlapBatch { side, protocol, size, iterations, .. } = batch;
-    pair.send_words(&OverlapOrder::Take { side, protocol, size, iterations }.encode()?)?;
-    let mut lasted = Duration::ZERO;
-    for _ in 0..iterations {
-        lasted += match side {
-            TimedSide::Sender => send(pair, &batch)?,
-            TimedSide::Receiver => receive(pair, &batch)?,
-        };
-    }
-    Ok(lasted)
-}
-
-fn send(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
-    let outlet = pair.outlet(batch.protocol)?;
+fn send(pair: &RankPair<'_>, trial: &Trial<Side>, work: Work) -> Result<Duration> {
+    let outlet = pair.outlet(trial.contender.protocol)?;
     pair.await_acknowledgement()?; // rank 1 retrieves next
-    let message = pair.world().buf_reused::<u8>(batch.size)?;
+    let message = pair.world().buf_reused::<u8>(trial.size)?;
     let started = Instant::now();
     outlet.post(message)?;
-    batch.work.perform();
+    work.perform();
     pair.await_acknowledgement()?; // rank 1 has the message
     Ok(started.elapsed())
 }
 
-fn receive(pair: &RankPair<'_>, batch: &OverlapBatch) -> Result<Duration> {
+fn receive(pair: &RankPair<'_>, trial: &Trial<Side>, work: Work) -> Result<Duration> {
     let started = Instant::now();
     pair.acknowledge()?;
-    batch.work.perform();
+    work.perform();
     let message = pair.inbox().retrieve()?;
-    pair.check_length(batch.protocol, batch.size, message.len())?;
+    pair.check_length(trial.contender.protocol, trial.size, message.len())?;
     let lasted = started.elapsed();
     drop(message);
     Ok(lasted)
 }
 
-/// Follows orders as rank 1 until there are no more. Rank 1 never computes.
-pub fn follow(pair: &RankPair<'_>) -> Result {
-    loop {
-        let OverlapOrder::Take { side, protocol, size, iterations } =
-            OverlapOrder::decode(&pair.receive_words()?)?
-        else {
-            return Ok(());
-        };
-        for _ in 0..iterations {
-            match side {
-                TimedSide::Sender => {
-                    pair.acknowledge()?;
-                    pair.check_length(protocol, size, pair.inbox().retrieve()?.len())?;
-                    pair.acknowledge()?;
-                }
-                TimedSide::Receiver => {
-                    let message = pair.world().buf_reused::<u8>(size)?;
-                    pair.await_acknowledgement()?;
-                    pair.outlet(protocol)?.post(message)?;
-                }
-            }
-        }
-    }
+/// Retrieves a message as rank 1, and says so.
+fn take(pair: &RankPair<'_>, trial: &Trial<Side>) -> Result {
+    pair.acknowledge()?;
+    pair.check_length(trial.contender.protocol, trial.size, pair.inbox().retrieve()?.len())?;
+    pair.acknowledge()
+}
+
+/// Posts a message as rank 1 when rank 0 is ready.
+fn give(pair: &RankPair<'_>, trial: &Trial<Side>) -> Result {
+    let message = pair.world().buf_reused::<u8>(trial.size)?;
+    pair.await_acknowledgement()?;
+    Ok(pair.outlet(trial.contender.protocol)?.post(message)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn orders_survive_the_journey() {
-        for side in [TimedSide::Sender, TimedSide::Receiver] {
-            for protocol in PROTOCOLS {
-                let order = OverlapOrder::Take { side, protocol, size: 4099, iterations: 7 };
-                assert_eq!(OverlapOrder::decode(&order.encode().expect("encodes")).expect("decodes"), order);
-            }
-        }
-        assert_eq!(
-            OverlapOrder::decode(&OverlapOrder::Stop.encode().expect("encodes")).expect("decodes"),
-            OverlapOrder::Stop
-        );
-    }
-
-    #[test]
-    fn nonsense_is_refused() {
-        for (words, part) in [
-            (&[][..], "not four words"),
-            (&[3, 0, 8, 1], "no such kind"),
-            (&[1, 99, 8, 1], "no such protocol"),
-            (&[2, 0, u64::MAX, 1], "message too large"),
-        ] {
-            let error = OverlapOrder::decode(words).expect_err("nonsense").to_string();
-            assert!(error.contains(part), "{error}");
-        }
-    }
 
     #[test]
     fn work_is_asked_for_by_time() {

@@ -1,8 +1,6 @@
 //! Overlap of transfer and computation, computed from three times.
 
-use udeck::Protocol;
-
-use super::batch::{OverlapBatch, TimedSide, Work};
+use super::batch::{Side, Work};
 use crate::stats::{median, percentile};
 
 /// Times of a message in one round, in µs.
@@ -32,10 +30,8 @@ impl OverlapSample {
 /// One row: a protocol at one size, seen from one side.
 #[derive(Clone, Debug)]
 pub struct OverlapSeries {
-    /// Role of rank 0, which computes.
-    pub side: TimedSide,
-    /// Protocol of the messages.
-    pub protocol: Protocol,
+    /// Role of rank 0, and protocol of the messages.
+    pub side: Side,
     /// Bytes per message.
     pub size: usize,
     /// Messages in a batch.
@@ -48,14 +44,8 @@ pub struct OverlapSeries {
 
 impl OverlapSeries {
     /// A series without samples.
-    pub fn new(side: TimedSide, protocol: Protocol, size: usize) -> Self {
-        Self { side, protocol, size, iterations: 1, work: Work::NONE, samples: Vec::new() }
-    }
-
-    /// Makes one batch of the series' messages.
-    pub fn batch(&self, work: Work) -> OverlapBatch {
-        let &Self { side, protocol, size, iterations, .. } = self;
-        OverlapBatch { side, protocol, size, iterations, work }
+    pub fn new(side: Side, size: usize) -> Self {
+        Self { side, size, iterations: 1, work: Work::NONE, samples: Vec::new() }
     }
 
     /// The median over the rounds; `None` before the first.
@@ -76,6 +66,7 @@ impl OverlapSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::overlap::batch::TimedSide;
 
     #[test]
     fn what_hides_costs_nothing_beyond_the_computation() {
@@ -88,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_rows_figures_are_those_of_its_rounds() {
-        let mut series = OverlapSeries::new(TimedSide::Sender, Protocol::Copy, 8);
+        let side = Side { timed: TimedSide::Sender, protocol: udeck::Protocol::Copy };
+        let mut series = OverlapSeries::new(side, 8);
         assert_eq!(series.p50(OverlapSample::hidden), None);
         let rounds = [20.0, 25.0, 30.0, 25.0, 28.0];
         series.samples = rounds.map(|both| OverlapSample { transfer: 10.0, compute: 20.0, both }).to_vec();

@@ -66,7 +66,7 @@ pub fn tables(series: &[OverlapSeries]) -> Vec<Table> {
             title: format!("Overlap of transfer and computation at the {}", side.name()),
             name: side.name().into(),
             columns: names(&COLUMNS),
-            rows: series.iter().filter(|series| series.side == side).map(row).collect(),
+            rows: series.iter().filter(|series| series.side.timed == side).map(row).collect(),
         })
         .collect()
 }
@@ -76,7 +76,7 @@ fn row(series: &OverlapSeries) -> Vec<Cell> {
     let hidden = |percent| Cell::Figure(series.percentile(OverlapSample::hidden, percent));
     vec![
         Cell::Count(series.size as u64),
-        Cell::text(series.protocol),
+        Cell::text(series.side.protocol),
         p50(|sample| sample.transfer),
         p50(|sample| sample.compute),
         p50(|sample| sample.both),
@@ -92,12 +92,13 @@ mod tests {
     use udeck::Protocol;
 
     use super::*;
+    use crate::commands::overlap::batch::Side;
 
     #[test]
     fn each_side_has_its_rows() {
-        let with = |side, size, both| OverlapSeries {
+        let with = |timed, size, both| OverlapSeries {
             samples: vec![OverlapSample { transfer: 10.0, compute: 20.0, both }; 3],
-            ..OverlapSeries::new(side, Protocol::HandOff, size)
+            ..OverlapSeries::new(Side { timed, protocol: Protocol::HandOff }, size)
         };
         let all = [
             with(TimedSide::Sender, 8, 20.0),

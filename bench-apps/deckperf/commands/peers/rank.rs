@@ -20,7 +20,11 @@ use super::{
     targets::Setting,
 };
 use crate::{
-    experiment::{self, order, plan::PROTOCOLS, rank_pair::RankPair},
+    experiment::{
+        messages,
+        plan::{Batch, PROTOCOLS},
+        rank_pair::RankPair,
+    },
     failure::{PerfError, Result},
 };
 
@@ -97,13 +101,13 @@ fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) ->
     let Some(protocol) = way.protocol() else {
         return Err(PerfError::BadOrder(format!("{way} is not a way of mailboxes")));
     };
-    let batch = order::Batch { protocol, payload, size, warm_up, iterations };
+    let batch = Batch { protocol, payload, size, warm_up, iterations };
     match test {
-        PeerTest::Latency => experiment::ping_pong(pair, &batch),
+        PeerTest::Latency => messages::ping_pong(pair, &batch),
         PeerTest::Stream if way == Method::Batches => {
-            experiment::stream_of_words(pair, &batch, WINDOW as usize)
+            messages::stream_of_words(pair, &batch, WINDOW as usize)
         }
-        PeerTest::Stream => experiment::stream(pair, &batch, WINDOW),
+        PeerTest::Stream => messages::stream(pair, &batch, WINDOW),
         PeerTest::Barrier => barriers(pair.world(), warm_up, iterations),
         PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => {
             Err(PerfError::BadOrder(format!("{} is not for pairs of ranks", test.name())))

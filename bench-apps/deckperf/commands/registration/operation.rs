@@ -6,10 +6,10 @@ use udeck::{ExternalBuf, Protocol, via::Region, via::mem::UserMemory};
 
 use crate::{
     experiment::{
-        baseline::{BaselineSample, Baselines},
+        Experiment, Timing,
         plan::Quantity,
         rank_pair::RankPair,
-        rounds::{Contend, Results, Runner, Sample, Shape},
+        rounds::{Contend, Results, Shape, Trial},
     },
     failure::{PerfError, Result},
 };
@@ -63,23 +63,9 @@ impl Operation {
     }
 }
 
-/// Order for one batch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OperationOrder {
-    operation: Operation,
-    size: usize,
-    shape: Shape,
-}
-
 impl Contend for Operation {
-    type Order = OperationOrder;
-
     fn quantity(&self) -> Quantity {
         Quantity::Time
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> OperationOrder {
-        OperationOrder { operation: *self, size, shape }
     }
 
     fn counted(&self, _: u64) -> u64 {
@@ -94,18 +80,17 @@ pub fn contenders(sizes: &[usize]) -> Results<Operation> {
     Results::empty(sizes, cells)
 }
 
-/// Rank 0's role.
+/// One rank's part; rank 0 performs the operations.
 pub struct Registrar<'l, 'w> {
     pair: &'l RankPair<'w>,
-    raw: Option<Baselines>,
     /// The program's own memory, written once, so that no operation pays for fresh pages.
     memory: Vec<u8>,
 }
 
 impl<'l, 'w> Registrar<'l, 'w> {
-    /// Makes the registrar; `raw` needs two cores.
-    pub fn new(pair: &'l RankPair<'w>, raw: Option<Baselines>) -> Self {
-        Self { pair, raw, memory: Vec::new() }
+    /// Makes the registrar.
+    pub fn new(pair: &'l RankPair<'w>) -> Self {
+        Self { pair, memory: Vec::new() }
     }
 
     /// Takes memory of `size` bytes; [`give`](Self::give) returns it.
@@ -121,28 +106,28 @@ impl<'l, 'w> Registrar<'l, 'w> {
         self.memory = memory;
     }
 
-    fn register(&mut self, order: OperationOrder) -> Result<Timed> {
+    fn register(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
         let nic = self.pair.world().nic();
         let ptag = nic.ptag();
-        let mut memory = self.take(order.size);
-        let timed = Timed::of(order.shape, || {
+        let mut memory = self.take(trial.size);
+        let timed = timed(trial.shape, || {
             let started = Instant::now();
             let region = nic.register(std::mem::take(&mut memory), ptag).map_err(|(error, _)| error)?;
             let registered = started.elapsed();
             let started = Instant::now();
             memory = region.into_buffer().map_err(not_ours)?;
-            Ok(if order.operation == Operation::Register { registered } else { started.elapsed() })
+            Ok(if trial.contender == Operation::Register { registered } else { started.elapsed() })
         })?;
         nic.destroy_ptag(ptag)?;
         self.give(memory);
         Ok(timed)
     }
 
-    fn miss(&mut self, order: OperationOrder) -> Result<Timed> {
+    fn miss(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
         let nic = self.pair.world().nic();
         let ptag = nic.ptag();
-        let mut memory = self.take(order.size);
-        let timed = Timed::of(order.shape, || {
+        let mut memory = self.take(trial.size);
+        let timed = timed(trial.shape, || {
             // A new `UserMemory` has a new identity, which the cache does not know.
             let unknown = UserMemory::new(std::mem::take(&mut memory));
             let started = Instant::now();
@@ -156,14 +141,14 @@ impl<'l, 'w> Registrar<'l, 'w> {
         Ok(timed)
     }
 
-    fn hit(&mut self, order: OperationOrder) -> Result<Timed> {
+    fn hit(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
         let nic = self.pair.world().nic();
         let ptag = nic.ptag();
         let register = |memory| nic.register_memory(memory, ptag).map_err(|(error, _)| error);
         let back = |region: Region| region.into_memory::<Vec<u8>>().map_err(not_ours);
-        let mut known = Some(back(register(UserMemory::new(self.take(order.size)))?)?);
+        let mut known = Some(back(register(UserMemory::new(self.take(trial.size)))?)?);
         let hits = nic.registrations().hits;
-        let timed = Timed::of(order.shape, || {
+        let timed = timed(trial.shape, || {
             let memory =
                 known.take().ok_or_else(|| PerfError::Internal("registered memory is missing".into()))?;
             let started = Instant::now();
@@ -172,7 +157,7 @@ impl<'l, 'w> Registrar<'l, 'w> {
             known = Some(back(region)?);
             Ok(elapsed)
         })?;
-        let turns = order.shape.warm_up + order.shape.iterations;
+        let turns = trial.shape.warm_up + trial.shape.iterations;
         if nic.registrations().hits - hits < turns {
             return Err(PerfError::Internal("memory that was registered is not in the cache".into()));
         }
@@ -181,16 +166,15 @@ impl<'l, 'w> Registrar<'l, 'w> {
         Ok(timed)
     }
 
-    fn post(&mut self, order: OperationOrder) -> Result<Timed> {
+    fn post(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
         let pair = self.pair;
-        let OperationOrder { operation, size, shape } = order;
-        pair.send_words(&[size as u64, shape.warm_up + shape.iterations])?;
+        let &Trial { contender: operation, size, shape } = trial;
         let outlet = pair.outlet(Protocol::Auto)?;
         let mut memory = if operation == Operation::PostBuf { Vec::new() } else { self.take(size) };
         let mut kept =
             (operation == Operation::PostCached).then(|| ExternalBuf::new(std::mem::take(&mut memory)));
         let not_returned = || PerfError::Internal("a posted buffer was not returned".into());
-        let timed = Timed::of(shape, || {
+        let timed = timed(shape, || {
             let started = Instant::now();
             match operation {
                 Operation::PostBuf => outlet.post(pair.world().buf_reused::<u8>(size)?)?,
@@ -218,79 +202,54 @@ impl<'l, 'w> Registrar<'l, 'w> {
         }
         Ok(timed)
     }
+
+    /// Runs rank 1's part: takes the messages of rank 0, and answers each.
+    fn answer(&self, trial: &Trial<Operation>) -> Result<Timing> {
+        for _ in 0..trial.shape.warm_up + trial.shape.iterations {
+            let message = self.pair.inbox().retrieve()?;
+            self.pair.check_length(Protocol::Auto, trial.size, message.len())?;
+            drop(message);
+            self.pair.acknowledge()?;
+        }
+        Ok(Timing::default())
+    }
 }
 
 fn not_ours(_: Region) -> PerfError {
     PerfError::Internal("a region is not of the memory that was registered".into())
 }
 
-/// Time of the operation, and of everything around it.
-struct Timed {
-    elapsed: Duration,
-    lasted: Duration,
-}
-
-impl Timed {
-    /// Times a batch; `turn` returns the operation's own time.
-    fn of(shape: Shape, mut turn: impl FnMut() -> Result<Duration>) -> Result<Self> {
-        for _ in 0..shape.warm_up {
-            turn()?;
-        }
-        let started = Instant::now();
-        let mut elapsed = Duration::ZERO;
-        for _ in 0..shape.iterations {
-            elapsed += turn()?;
-        }
-        Ok(Timed { elapsed, lasted: started.elapsed() })
+/// Times a batch; `turn` returns the operation's own time. The work around the operation does not count.
+fn timed(shape: Shape, mut turn: impl FnMut() -> Result<Duration>) -> Result<Timing> {
+    for _ in 0..shape.warm_up {
+        turn()?;
     }
+    let started = Instant::now();
+    let mut elapsed = Duration::ZERO;
+    for _ in 0..shape.iterations {
+        elapsed += turn()?;
+    }
+    let lasted = started.elapsed();
+    Ok(Timing { lasted, rested: lasted.saturating_sub(elapsed) })
 }
 
-impl Runner for Registrar<'_, '_> {
+impl Experiment for Registrar<'_, '_> {
     type Contender = Operation;
 
-    fn post(&mut self, order: OperationOrder) -> Result<Sample> {
-        let Timed { elapsed, lasted } = match order.operation {
-            Operation::Register | Operation::Deregister => self.register(order)?,
-            Operation::Miss => self.miss(order)?,
-            Operation::Hit => self.hit(order)?,
-            operation => {
-                debug_assert!(operation.is_post());
-                self.post(order)?
-            }
-        };
-        Ok(Sample { elapsed, lasted, copied: 0 })
+    /// Copies limit nothing here; the hand-over of a line serves the verdict on noise.
+    const COPIES: bool = false;
+
+    fn followers(&self, trial: &Trial<Operation>) -> Vec<usize> {
+        if trial.contender.is_post() { vec![1] } else { Vec::new() }
     }
 
-    fn raw(&mut self, _: usize) -> Result<Option<BaselineSample>> {
-        // Only the hand-over of a line is measured, for the verdict on noise; copies limit nothing here.
-        self.raw.as_mut().map(|raw| raw.measure(0)).transpose()
-    }
-}
-
-/// Ends rank 1's loop.
-pub fn stop(pair: &RankPair<'_>) -> Result {
-    pair.send_words(&[])
-}
-
-/// Runs rank 1: takes the messages that rank 0 announces, and answers each.
-pub fn follow(pair: &RankPair<'_>) -> Result {
-    loop {
-        let words = pair.receive_words()?;
-        match words[..] {
-            [] => return Ok(()),
-            [size, turns] => {
-                for _ in 0..turns {
-                    let message = pair.inbox().retrieve()?;
-                    pair.check_length(Protocol::Auto, size as usize, message.len())?;
-                    drop(message);
-                    pair.acknowledge()?;
-                }
-            }
-            _ => {
-                return Err(PerfError::BadOrder(format!(
-                    "expected a size and a number, or no words: {words:?}"
-                )));
-            }
+    fn perform(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
+        match trial.contender {
+            _ if !self.pair.leads() => self.answer(trial),
+            Operation::Register | Operation::Deregister => self.register(trial),
+            Operation::Miss => self.miss(trial),
+            Operation::Hit => self.hit(trial),
+            Operation::PostRegistering | Operation::PostCached | Operation::PostBuf => self.post(trial),
         }
     }
 }

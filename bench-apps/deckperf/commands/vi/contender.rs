@@ -2,14 +2,11 @@
 
 use udeck::via::Caps;
 
-use super::{
-    ViPlan,
-    order::{ViBatch, ViOrder},
-};
+use super::ViPlan;
 use crate::experiment::{
     exchange,
     plan::{Quantity, Test},
-    rounds::{Contend, Results, SMALL, Shape},
+    rounds::{Contend, Results, SMALL},
 };
 
 /// Transfer that moves the data.
@@ -45,12 +42,12 @@ pub enum Traffic {
     OneBusy,
 }
 
-/// Transfers of `--layer vi`, in the order of the tables; the index travels in a [`ViOrder`].
+/// Transfers of `--layer vi`, in the order of the tables.
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
-/// Detections, in the order of the columns; the index travels in a [`ViOrder`].
+/// Detections, in the order of the columns.
 pub const DETECTIONS: [Detection; 4] =
     [Detection::WorkQueue, Detection::CompletionQueue, Detection::Wait, Detection::Asleep];
-/// Traffics, in the order of the tables; the index travels in a [`ViOrder`].
+/// Traffics, in the order of the tables.
 pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
 /// Detections with which many VIs are measured, in the order of the columns: the receiver never sleeps.
 pub const POLLING: [Detection; 2] = [Detection::WorkQueue, Detection::CompletionQueue];
@@ -97,19 +94,8 @@ impl ViContender {
 }
 
 impl Contend for ViContender {
-    type Order = ViOrder;
-
     fn quantity(&self) -> Quantity {
         self.test.quantity()
-    }
-
-    fn order(&self, size: usize, shape: Shape) -> ViOrder {
-        let batch = ViBatch { way: self.way, traffic: self.traffic, size, shape };
-        match self.test {
-            Test::Latency => ViOrder::PingPong(batch),
-            // The command line allows no other test here.
-            Test::Bandwidth | Test::BiBandwidth => ViOrder::Stream(batch),
-        }
     }
 }
 

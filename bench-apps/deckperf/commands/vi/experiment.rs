@@ -1,91 +1,65 @@
-//! The two roles around the [timed loops](crate::experiment::turn), which both ranks run in step.
-
-use std::time::Duration;
+//! One rank's part around the [timed loops](crate::experiment::turn), which both ranks run in step.
 
 use udeck::via::{Deadline, Descriptor, Region};
 
 use super::{
-    ViPlan,
-    contender::{Detection, Transfer, ViContender, setups},
-    ends::{BatchTurns, RegionPool, ViEnds},
-    lane::ViLane,
-    order::{ViBatch, ViOrder},
+    contender::{Detection, Traffic, Transfer, ViContender, ViSetup},
+    ends::{BatchTurns, ViEnds},
 };
 use crate::{
     experiment::{
-        baseline::{BaselineSample, Baselines},
+        Experiment, Timing,
+        plan::Test,
         rank_pair::RankPair,
-        rounds::{Runner, Sample},
+        rounds::{Shape, Trial},
         turn::{Part, Pattern, PostKind, Turn},
     },
-    failure::{PerfError, Result},
+    failure::Result,
 };
 
-/// Rank 0's role: it gives the orders and holds the clock.
-pub struct ViConductor<'l, 'w> {
-    /// Link to rank 1.
+/// One rank's ends of the connections, with the link to the other rank.
+pub struct ViExperiment<'l, 'w> {
+    /// Link to the other rank.
     pub pair: &'l RankPair<'w>,
-    /// Measures the raw limits; `None` without a second core.
-    pub raw: Option<Baselines>,
     /// This rank's ends of the connections.
     pub ends: ViEnds,
 }
 
-impl Runner for ViConductor<'_, '_> {
+impl Experiment for ViExperiment<'_, '_> {
     type Contender = ViContender;
 
-    /// Runs one batch. Time in which a rank rests so that the other falls asleep is subtracted from `elapsed`.
-    fn post(&mut self, order: ViOrder) -> Result<Sample> {
-        let pair = self.pair;
-        pair.send_words(&order.encode())?;
-        let (batch, pattern) = timed(order)?;
-        let mut turn = prepare(pair, &mut self.ends, batch, pattern)?;
-        pair.receive_words()?; // rank 1 is prepared too
-        let lasted = turn.perform()?;
-        let rested = turn.finish()?;
-        let report = pair.receive_words()?;
-        let &[rested_there] = &report[..] else { return Err(PerfError::BadReport(report.len())) };
-        let resting = rested + Duration::from_nanos(rested_there);
-        Ok(Sample { lasted, elapsed: lasted.saturating_sub(resting), copied: 0 })
-    }
-
-    fn raw(&mut self, size: usize) -> Result<Option<BaselineSample>> {
-        self.raw.as_mut().map(|raw| raw.measure(size)).transpose()
+    /// Time in which a rank rests so that the other falls asleep does not count.
+    fn perform(&mut self, &Trial { contender, size, shape }: &Trial<ViContender>) -> Result<Timing> {
+        let ViContender { test, way, traffic } = contender;
+        let pattern = match test {
+            Test::Latency => Pattern::PingPong,
+            // The command line allows no other test here.
+            Test::Bandwidth | Test::BiBandwidth => Pattern::Stream,
+        };
+        perform(self.pair, &mut self.ends, ViBatch { way, traffic, pattern, size, shape })
     }
 }
 
-/// Follows orders as rank 1 until there are no more. Between orders it sleeps in `retrieve` and leaves its core
-/// to the raw measurements.
-pub fn follow(pair: &RankPair<'_>, plan: &ViPlan) -> Result {
-    let setups = setups(plan, pair.world().nic().caps());
-    let mut ends = ViEnds::open(pair, &setups, plan.largest())?;
-    loop {
-        let order = ViOrder::decode(&pair.receive_words()?)?;
-        if order == ViOrder::Stop {
-            return Ok(());
-        }
-        let (batch, pattern) = timed(order)?;
-        let mut turn = prepare(pair, &mut ends, batch, pattern)?;
-        pair.send_words(&[])?;
-        turn.perform()?;
-        let rested = turn.finish()?;
-        pair.send_words(&[rested.as_nanos() as u64])?;
-    }
+/// Messages that are timed together.
+pub struct ViBatch {
+    /// Setup of the VIs.
+    pub way: ViSetup,
+    /// VIs on which the messages travel.
+    pub traffic: Traffic,
+    /// Roles of the two ranks in an iteration.
+    pub pattern: Pattern,
+    /// Bytes per message.
+    pub size: usize,
+    /// Numbers of iterations and messages.
+    pub shape: Shape,
 }
 
-/// One rank's part in one order.
-pub struct ViTurn<'e, F> {
-    turn: Turn<'e, ViLane, F>,
-    memory: &'e mut RegionPool,
-}
-
-/// Does one rank's work before the clock starts.
-pub fn prepare<'e>(
+/// Performs one rank's part of a batch.
+pub fn perform(
     pair: &RankPair<'_>,
-    ends: &'e mut ViEnds,
-    ViBatch { way, traffic, size, shape }: ViBatch,
-    pattern: Pattern,
-) -> Result<ViTurn<'e, impl Fn(u64) -> usize>> {
+    ends: &mut ViEnds,
+    ViBatch { way, traffic, pattern, size, shape }: ViBatch,
+) -> Result<Timing> {
     let (BatchTurns { lane, number }, memory, place) = ends.of(way, size)?;
     let part = Part {
         pattern,
@@ -96,10 +70,10 @@ pub fn prepare<'e>(
         deadline: Deadline::after(pair.world().config().deadline),
     };
     let vis = lane.len();
-    let turn = Turn::prepare(
+    let mut turn = Turn::prepare(
         part,
         lane,
-        move |message| traffic.on(message, number, vis),
+        |message| traffic.on(message, number, vis),
         |fresh| {
             // The data of an RDMA write do not go into its descriptor.
             Ok(match (fresh, place) {
@@ -116,27 +90,8 @@ pub fn prepare<'e>(
             })
         },
     )?;
-    Ok(ViTurn { turn, memory })
-}
-
-impl<F: Fn(u64) -> usize> ViTurn<'_, F> {
-    /// Runs the batch, and returns the time of the timed iterations.
-    pub fn perform(&mut self) -> Result<Duration> {
-        self.turn.perform()
-    }
-
-    /// Gives the memory back, and returns the time that this rank rested.
-    pub fn finish(self) -> Result<Duration> {
-        let Self { turn, memory } = self;
-        turn.finish(|descriptor| memory.give_back(descriptor))
-    }
-}
-
-/// Batch and pattern of an order.
-fn timed(order: ViOrder) -> Result<(ViBatch, Pattern)> {
-    match order {
-        ViOrder::PingPong(batch) => Ok((batch, Pattern::PingPong)),
-        ViOrder::Stream(batch) => Ok((batch, Pattern::Stream)),
-        ViOrder::Stop => Err(PerfError::BadOrder(format!("{order:?} is not timed"))),
-    }
+    pair.meet()?;
+    let lasted = turn.perform()?;
+    let rested = turn.finish(|descriptor| memory.give_back(descriptor))?;
+    Ok(Timing { lasted, rested })
 }
