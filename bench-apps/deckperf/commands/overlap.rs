@@ -18,10 +18,10 @@ use crate::{
         conduct, follow,
         places::Stage,
         plan::Format,
-        rounds::{Results, Shape, Trial, rotation},
+        rounds::{Results, Shape, Trial, repeat, rotation},
         stop,
     },
-    failure::Result,
+    failure::{PerfError, Result},
     report::table_report::TableReport,
 };
 
@@ -31,8 +31,6 @@ use overlap_ratio::{OverlapSample, OverlapSeries};
 /// Default message sizes, in bytes.
 pub const SIZES: [usize; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
-const MIN_ROUNDS: usize = 5;
 /// Time of all transfers in one batch.
 const BATCH: Duration = Duration::from_micros(1500);
 const MAX_ITERATIONS: u64 = 1000;
@@ -103,20 +101,16 @@ fn measure(
         calibrate(plan, per_1000, overlapped, cell, row)?;
         passed();
     }
-    let mut rounds = 0;
-    loop {
-        let round_started = Instant::now();
-        for cell in rotation(rounds, rows.len()) {
+    let found = repeat(started, plan.time, |round| {
+        for cell in rotation(round, rows.len()) {
             let sample = measure_one(overlapped, cell, &rows[cell])?;
             rows[cell].samples.push(sample);
             passed();
         }
-        rounds += 1;
-        if started.elapsed() + round_started.elapsed() > plan.time && rounds >= MIN_ROUNDS {
-            bar.finish_and_clear();
-            return Ok((rounds, started.elapsed()));
-        }
-    }
+        Ok::<_, PerfError>(())
+    })?;
+    bar.finish_and_clear();
+    Ok(found)
 }
 
 /// Cells of every side, size and protocol.

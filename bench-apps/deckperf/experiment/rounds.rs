@@ -10,7 +10,7 @@ use crate::{
         baseline::BaselineSample,
         plan::{Pace, Payload, Plan, Quantity, Test},
     },
-    failure::Result,
+    failure::{PerfError, Result},
     stats::{median, noise::Noise, steady::WarmUp},
 };
 
@@ -56,7 +56,7 @@ pub trait Runner {
 pub const BATCH: Duration = Duration::from_micros(1500);
 
 /// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
-const MIN_ROUNDS: usize = 5;
+pub const MIN_ROUNDS: usize = 5;
 
 /// Most bytes under way in the bandwidth test, which bounds its memory; at 1 MiB it still allows a window of 64.
 const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
@@ -214,20 +214,53 @@ pub fn measure<R: Runner>(
         calibrate(pace, runner, &mut results, cell)?;
         progress(started.elapsed());
     }
-    loop {
-        let round_started = Instant::now();
-        runner.begin_round(results.rounds);
+    let (rounds, elapsed) = repeat(started, pace.time, |round| {
+        runner.begin_round(round);
         for index in 0..results.raws.len() {
-            run_size(pace, runner, &mut results, index)?;
+            run_size(pace, runner, &mut results, round, index)?;
             progress(started.elapsed());
         }
-        results.rounds += 1;
-        let next_would_end = started.elapsed() + round_started.elapsed();
-        if next_would_end > pace.time && results.rounds >= MIN_ROUNDS {
-            results.elapsed = started.elapsed();
-            results.drop_warm_up();
-            return Ok(results);
+        Ok::<_, PerfError>(())
+    })?;
+    (results.rounds, results.elapsed) = (rounds, elapsed);
+    results.drop_warm_up();
+    Ok(results)
+}
+
+/// Runs rounds, numbered from 0, until the time since `started` is used up, at least five. Returns their number, and the
+/// time.
+pub fn repeat<E>(
+    started: Instant,
+    time: Duration,
+    mut round: impl FnMut(usize) -> Result<(), E>,
+) -> Result<(usize, Duration), E> {
+    let mut rounds = 0;
+    loop {
+        let round_started = Instant::now();
+        round(rounds)?;
+        rounds += 1;
+        let elapsed = started.elapsed();
+        if elapsed + round_started.elapsed() > time && rounds >= MIN_ROUNDS {
+            return Ok((rounds, elapsed));
         }
+    }
+}
+
+/// Finds how many iterations fill a batch of this length; `run` returns the time of so many. A run suffices if it is
+/// shorter than the batch by the factor `enough` at most.
+pub fn fitting_iterations<E>(
+    batch: Duration,
+    enough: u64,
+    mut run: impl FnMut(u64) -> Result<Duration, E>,
+) -> Result<u64, E> {
+    let mut tried = 1;
+    loop {
+        // A float cast saturates, so a clock that did not move asks for the maximum.
+        let fitting = (tried as f64 * batch.as_secs_f64() / run(tried)?.as_secs_f64()) as u64;
+        if fitting <= enough * tried || tried == MAX_ITERATIONS {
+            return Ok(fitting.clamp(1, MAX_ITERATIONS));
+        }
+        tried = (fitting / enough).saturating_mul(2).clamp(tried + 1, 100 * tried).min(MAX_ITERATIONS);
     }
 }
 
@@ -272,17 +305,11 @@ fn calibrate<R: Runner>(
         series.iterations = fixed;
         return Ok(());
     }
-    let mut tried = 1;
-    loop {
-        let (_, Sample { lasted, .. }) = run(pace, runner, series, cell, tried)?;
-        // A float cast saturates, so a clock that did not move asks for the maximum.
-        let fitting = (tried as f64 * series.contender.batch().as_secs_f64() / lasted.as_secs_f64()) as u64;
-        if fitting <= 2 * tried || tried == MAX_ITERATIONS {
-            series.iterations = fitting.clamp(1, MAX_ITERATIONS);
-            return Ok(());
-        }
-        tried = fitting.min(100 * tried).min(MAX_ITERATIONS);
-    }
+    let batch = series.contender.batch();
+    series.iterations = fitting_iterations(batch, 2, |tried| {
+        run(pace, runner, series, cell, tried).map(|(_, sample)| sample.lasted)
+    })?;
+    Ok(())
 }
 
 /// Runs all contenders of one size, within milliseconds of each other.
@@ -290,6 +317,7 @@ fn run_size<R: Runner>(
     pace: Pace,
     runner: &mut R,
     results: &mut Results<R::Contender>,
+    round: usize,
     index: usize,
 ) -> Result {
     let raw = &mut results.raws[index];
@@ -301,7 +329,7 @@ fn run_size<R: Runner>(
     }
     let members: Vec<usize> =
         (0..results.posts.len()).filter(|&index| results.posts[index].size == size).collect();
-    for place in rotation(results.rounds, members.len()) {
+    for place in rotation(round, members.len()) {
         let (cell, series) = (members[place], &mut results.posts[members[place]]);
         let (shape, sample) = run(pace, runner, series, cell, series.iterations)?;
         record(series, shape, sample);

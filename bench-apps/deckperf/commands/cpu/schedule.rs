@@ -10,7 +10,7 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    experiment::rounds::rotation,
+    experiment::rounds::{fitting_iterations, repeat, rotation},
     failure::{PerfError, Result},
 };
 
@@ -78,10 +78,6 @@ pub trait CpuRunner {
 pub const BATCH: Duration = Duration::from_millis(30);
 /// Length of a paced batch, which waits most of the time.
 pub const PACED_BATCH: Duration = Duration::from_millis(50);
-/// Fewest rounds, whatever `--time` asks for: fewer say nothing about the spread.
-const MIN_ROUNDS: usize = 5;
-const MAX_ITERATIONS: u64 = 1_000_000;
-
 /// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
 ///
 /// # Errors
@@ -100,23 +96,19 @@ pub fn measure(
         note(runner, &mut series, index, done, &mut losses)?;
         progress(started.elapsed());
     }
-    let mut rounds = 0;
-    loop {
-        let round_started = Instant::now();
-        for at in rotation(rounds, loads.len()) {
+    let (rounds, elapsed) = repeat(started, plan.time, |round| {
+        for at in rotation(round, loads.len()) {
             let members: Vec<usize> = (0..series.len()).filter(|&of| series[of].load == loads[at]).collect();
-            for place in rotation(rounds, members.len()) {
+            for place in rotation(round, members.len()) {
                 let index = members[place];
                 let done = turn(plan, runner, &mut series[index]);
                 note(runner, &mut series, index, done, &mut losses)?;
                 progress(started.elapsed());
             }
         }
-        rounds += 1;
-        if started.elapsed() + round_started.elapsed() > plan.time && rounds >= MIN_ROUNDS {
-            return Ok(CpuOutcome { series, rounds, elapsed: started.elapsed(), losses });
-        }
-    }
+        Ok::<_, PerfError>(())
+    })?;
+    Ok(CpuOutcome { series, rounds, elapsed, losses })
 }
 
 /// Loads in the order of the tables; the paced ones, of the smallest and the largest size, are at the end.
@@ -147,24 +139,14 @@ fn empty(rows: &[Row], loads: &[Load]) -> Vec<CpuSeries> {
 
 /// Finds how many windows fill a batch. The first batch does not count, because it pays for fresh memory.
 fn calibrate(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
-    let mut lasted = |windows| Ok::<_, String>(run(plan, runner, series, windows)?.sender.wall.as_secs_f64());
+    let mut lasted = |windows| run(plan, runner, series, windows).map(|sample| sample.sender.wall);
     lasted(1)?;
-    let fixed = if series.load.rate > 0 { Some(1) } else { plan.iterations };
-    if let Some(fixed) = fixed {
-        series.iterations = fixed;
-        return Ok(());
-    }
-    let mut tried = 1;
-    loop {
-        // A float cast saturates, so a clock that did not move asks for the maximum.
-        let fitting = (tried as f64 * BATCH.as_secs_f64() / lasted(tried)?) as u64;
-        // A run of a tenth of a batch is long enough to know the length.
-        if fitting <= 10 * tried || tried == MAX_ITERATIONS {
-            series.iterations = fitting.clamp(1, MAX_ITERATIONS);
-            return Ok(());
-        }
-        tried = (fitting / 5).clamp(tried + 1, 100 * tried).min(MAX_ITERATIONS);
-    }
+    series.iterations = match plan.iterations {
+        _ if series.load.rate > 0 => 1,
+        Some(fixed) => fixed,
+        None => fitting_iterations(BATCH, 10, lasted)?,
+    };
+    Ok(())
 }
 
 fn turn(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
@@ -219,6 +201,7 @@ fn note(
 mod tests {
     use super::*;
     use crate::commands::cpu::{order::Way, report::sample_plan};
+    use crate::experiment::rounds::MIN_ROUNDS;
 
     /// A machine on which a message takes 4 µs. The last row fails if `fails` is set; `lost` messages of a batch are lost.
     struct Steady {

@@ -3,10 +3,13 @@
 use std::{borrow::Cow, time::Duration};
 
 use super::{
-    MIN_ROUNDS, OverlapPlan, TimedSide, WORK_PER_TRANSFER,
+    OverlapPlan, TimedSide, WORK_PER_TRANSFER,
     overlap_ratio::{OverlapSample, OverlapSeries},
 };
-use crate::report::table_report::{Cell, Table, names};
+use crate::{
+    experiment::rounds::MIN_ROUNDS,
+    report::table_report::{Cell, Table, names},
+};
 use udeck_cli::machine::Machine;
 
 const COLUMNS: [&str; 9] = [

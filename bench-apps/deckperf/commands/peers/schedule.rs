@@ -7,7 +7,10 @@ use super::{
     confidence::{Chance, Figures},
     request::{Column, Method, Request},
 };
-use crate::failure::{PerfError, Result};
+use crate::{
+    experiment::rounds::{fitting_iterations, repeat},
+    failure::{PerfError, Result},
+};
 
 /// Contender whose figures these are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +85,6 @@ const CROWDED_BATCH: Duration = Duration::from_millis(10);
 /// Time of one operation from which a contender is left out: it would take the time of all other turns, and is no match for
 /// µDECK.
 const TOO_SLOW: Duration = Duration::from_secs(1);
-/// Fewest rounds, whatever `--time` asks for.
-const MIN_ROUNDS: usize = 5;
-const MAX_ITERATIONS: u64 = 1_000_000;
-
 impl PeerSeries {
     /// A series without figures.
     pub fn new(who: ContenderId, way: Method, column: Column, mode: Mode) -> Self {
@@ -125,8 +124,7 @@ pub fn measure(
         }
     }
     let mut chance = Chance(0);
-    loop {
-        let round_started = Instant::now();
+    let (_, elapsed) = repeat(started, time, |_| {
         for index in outcome.turns(&mut chance) {
             // The series may have been lost earlier in this round.
             if !outcome.series[index].lost {
@@ -136,11 +134,10 @@ pub fn measure(
             }
         }
         outcome.rounds += 1;
-        outcome.elapsed = started.elapsed();
-        if outcome.elapsed + round_started.elapsed() > time && outcome.rounds >= MIN_ROUNDS {
-            return Ok(outcome);
-        }
-    }
+        Ok::<_, PerfError>(())
+    })?;
+    outcome.elapsed = elapsed;
+    Ok(outcome)
 }
 
 impl Outcome {
@@ -227,17 +224,8 @@ fn calibrate(runner: &mut impl PeerRunner, series: &mut PeerSeries) -> Result<Op
     if first > TOO_SLOW {
         return Ok(Some(first));
     }
-    let mut tried = 1;
-    loop {
-        let elapsed = run(runner, series, tried)?;
-        // A float cast saturates, so a clock that did not move asks for the maximum.
-        let fitting = (tried as f64 * batch.as_secs_f64() / elapsed.as_secs_f64()) as u64;
-        if fitting <= 2 * tried || tried == MAX_ITERATIONS {
-            series.iterations = fitting.clamp(1, MAX_ITERATIONS);
-            return Ok(None);
-        }
-        tried = fitting.min(100 * tried).min(MAX_ITERATIONS);
-    }
+    series.iterations = fitting_iterations(batch, 2, |tried| run(runner, series, tried))?;
+    Ok(None)
 }
 
 fn run(runner: &mut impl PeerRunner, series: &PeerSeries, iterations: u64) -> Result<Duration, String> {
@@ -250,6 +238,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::experiment::rounds::MIN_ROUNDS;
     use crate::{commands::peers::request::PeerTest, experiment::plan::Payload};
 
     /// A machine on which peer n takes 2ⁿ µs for a message, and µDECK 1 µs; the contender in `fails` fails.
