@@ -150,6 +150,13 @@ impl<C: Contend> Series<C> {
     }
 }
 
+impl<C: Contend> Results<C> {
+    /// Median of one contender at one size; `None` if it was not measured.
+    pub fn p50(&self, contender: C, size: usize) -> Option<f64> {
+        Some(self.of(contender, size)?.figure()?.p50)
+    }
+}
+
 impl Results {
     /// Bytes that both libraries copied for one message, over all payload modes; `None` if no message
     /// was sent.

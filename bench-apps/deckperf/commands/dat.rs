@@ -20,7 +20,6 @@ pub use verify::verify;
 
 use contender::contenders;
 use experiment::Both;
-use report::DatReport;
 
 /// Plan of a measurement of uDAPL.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,5 +62,5 @@ pub fn play(stage: &Stage<'_, '_>, plan: &DatPlan) -> Result<String> {
         return Ok(String::new());
     };
     let machine = stage.machine("; uDAPL's end points, beside virtual interfaces");
-    Ok(DatReport::new(machine, plan, results).render())
+    Ok(report::report(machine, &plan, results).render(plan.format))
 }

@@ -13,13 +13,11 @@ use crate::{
         places::Stage,
         plan::{Payload, Plan},
         rank_pair::RankPair,
-        rounds::{Contend, Contender, Results, Trial, contenders},
+        rounds::{Contender, Results, Trial, contenders},
     },
     failure::Result,
     report::{
-        data,
-        export::{self, key, of_rounds},
-        raw_limits, scheduling,
+        data, export, raw_limits, scheduling,
         table_report::{Cell, Table, TableReport, names},
     },
     stats::steady,
@@ -202,17 +200,12 @@ fn table(plan: &Plan, payload: Payload, seen: &[(Contender, usize, Singles)], re
 }
 
 fn series(network: &str, results: &Results) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let contender = series.contender;
-        let mut key = data::Key {
-            protocol: Some(contender.protocol.to_string()),
-            payload: Some(contender.payload.name().to_owned()),
-            ..key(contender.test, network, series.size)
-        };
-        key.labels.insert("timed".to_owned(), "each".to_owned());
-        of_rounds(key, contender.quantity(), &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+    export::series_of(results, |Contender { test, protocol, payload }, size| data::Key {
+        protocol: Some(protocol.to_string()),
+        payload: Some(payload.name().to_owned()),
+        labels: [("timed".to_owned(), "each".to_owned())].into(),
+        ..export::key(test, network, size)
+    })
 }
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ pub use experiment::{ViBatch, perform};
 
 use contender::{contenders, setups};
 use experiment::ViExperiment;
-use report::ViReport;
 
 /// Numbers of the receiver's VIs in the overview's tables by number.
 pub const COUNTS: [usize; 7] = [1, 10, 20, 30, 40, 100, 1000];
@@ -63,5 +62,6 @@ pub fn play(stage: &Stage<'_, '_>, plan: &ViPlan) -> Result<String> {
     let Some(results) = stage.run(plan.pace, contenders(&plan, &setups), &mut experiment)? else {
         return Ok(String::new());
     };
-    Ok(ViReport::new(stage.machine("; virtual interfaces, reliable delivery"), plan, results).render())
+    let machine = stage.machine("; virtual interfaces, reliable delivery");
+    Ok(report::report(machine, &plan, results).render(plan.format))
 }

@@ -73,18 +73,26 @@ pub fn run(command: &str, machine: &Machine, method: &[Cow<'static, str>], serie
 }
 
 fn series(report: &Report) -> Vec<Series> {
-    let network = report.machine.network();
-    let ours = report.results.posts.iter().map(|series| {
-        let contender = series.contender;
-        let key = Key {
-            protocol: Some(contender.protocol.to_string()),
-            payload: Some(contender.payload.name().to_owned()),
-            ..key(contender.test, network, series.size)
-        };
-        let copied = (series.messages > 0).then(|| series.copied as f64 / series.messages as f64);
-        Series { copied_bytes_per_message: copied, ..of_rounds(key, contender.quantity(), &series.figures) }
+    let (results, network) = (&report.results, report.machine.network());
+    let mut all = series_of(results, |contender, size| Key {
+        protocol: Some(contender.protocol.to_string()),
+        payload: Some(contender.payload.name().to_owned()),
+        ..key(contender.test, network, size)
     });
-    ours.chain(raw_series(&report.results)).collect()
+    for (one, posts) in all.iter_mut().zip(&results.posts) {
+        one.copied_bytes_per_message =
+            (posts.messages > 0).then(|| posts.copied as f64 / posts.messages as f64);
+    }
+    all
+}
+
+/// Series with the figures of every round: of every contender, then of the machine's limits. `key` names a contender at
+/// a size.
+pub fn series_of<C: Contend>(results: &Results<C>, key: impl Fn(C, usize) -> Key) -> Vec<Series> {
+    let ours = results.posts.iter().map(|series| {
+        of_rounds(key(series.contender, series.size), series.contender.quantity(), &series.figures)
+    });
+    ours.chain(raw_series(results)).collect()
 }
 
 /// Key of µDECK's figures; the caller adds the properties in which they differ.
@@ -99,7 +107,7 @@ pub fn key(test: Test, network: &str, size: usize) -> Key {
 }
 
 /// Series of a contender that took part in every round.
-pub fn of_rounds(key: Key, quantity: Quantity, figures: &[f64]) -> Series {
+fn of_rounds(key: Key, quantity: Quantity, figures: &[f64]) -> Series {
     let better = match quantity {
         Quantity::Time => Better::Lower,
         Quantity::Throughput => Better::Higher,
@@ -114,7 +122,7 @@ pub fn of_rounds(key: Key, quantity: Quantity, figures: &[f64]) -> Series {
 }
 
 /// Series of the machine's own limits, with the names of [`RAW`].
-pub fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Series> + '_ {
+fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Series> + '_ {
     let named = |raw: &RawSeries| [raw.line.clone(), raw.copy.clone(), raw.two_copies.clone()];
     results.raws.iter().flat_map(move |raw| {
         let measured = RAW.into_iter().zip(named(raw)).filter(|(_, figures)| !figures.is_empty());

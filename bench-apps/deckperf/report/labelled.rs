@@ -1,16 +1,15 @@
-//! Data of runs whose contenders differ in a test and in labels: as CSV, as JSON, and round by round.
+//! Reports of runs whose contenders differ in a test and in labels: as tables, as CSV, and as JSON.
 
-use std::fmt::Write;
+use std::{borrow::Cow, fmt::Write};
 
 use serde_json::{Value, json};
 
-use crate::{
-    experiment::{
-        plan::Test,
-        rounds::{Contend, Results, Series},
-    },
-    report::{data, export},
+use super::{data, export, summary::Finding, table};
+use crate::experiment::{
+    plan::{Format, Test},
+    rounds::{Contend, Results, Series},
 };
+use udeck_cli::machine::Machine;
 
 /// A contender that is named by its test and its labels.
 pub trait Labelled: Contend {
@@ -23,8 +22,45 @@ pub trait Labelled: Contend {
     fn values(&self) -> Vec<Value>;
 }
 
+/// Report of a layer whose contenders have labels.
+pub struct LabelledReport<C> {
+    /// Machine of the run.
+    pub machine: Machine,
+    /// Name of the command, for programs that read figures.
+    pub command: &'static str,
+    /// Messages under way in the bandwidth test.
+    pub window: u64,
+    /// Sentences on how the figures were measured.
+    pub method: Vec<Cow<'static, str>>,
+    /// Tables for readers.
+    pub tables: String,
+    /// Figures of the run.
+    pub results: Results<C>,
+    /// Ratios that follow from the figures.
+    pub findings: Vec<Finding>,
+}
+
+impl<C: Labelled> LabelledReport<C> {
+    /// Text in the format that was asked for, with a line break at the end.
+    pub fn render(&self, format: Format) -> String {
+        let Self { machine, command, window, method, tables, results, findings } = self;
+        match format {
+            Format::Table => {
+                table::head(machine, method, results.noise().as_ref())
+                    + tables
+                    + &table::shows(findings, &results.raws)
+            }
+            Format::Csv => csv(results),
+            Format::Json => {
+                let run = export::run(command, machine, method, series(results, machine.network()));
+                export::document(run, *window, results, findings, cells(results))
+            }
+        }
+    }
+}
+
 /// A header line, then a row per contender and size; a figure that was not measured is empty.
-pub fn csv<C: Labelled>(results: &Results<C>) -> String {
+fn csv<C: Labelled>(results: &Results<C>) -> String {
     let mut text = format!("size,{}", C::LABELS.join(","));
     text += ",test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us\n";
     for series in rows(results) {
@@ -44,7 +80,7 @@ pub fn csv<C: Labelled>(results: &Results<C>) -> String {
 }
 
 /// An object per contender and size; a figure that was not measured is null.
-pub fn cells<C: Labelled>(results: &Results<C>) -> Vec<Value> {
+fn cells<C: Labelled>(results: &Results<C>) -> Vec<Value> {
     let cell = |series: &Series<C>| {
         let test = series.contender.test();
         let mut cell = json!({
@@ -62,17 +98,16 @@ pub fn cells<C: Labelled>(results: &Results<C>) -> Vec<Value> {
 }
 
 /// Series of every contender's figures, then of the machine's limits. The first label becomes the protocol.
-pub fn series<C: Labelled>(results: &Results<C>, network: &str) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let test = series.contender.test();
-        let mut key = export::key(test, network, series.size);
-        let values = series.contender.values();
+fn series<C: Labelled>(results: &Results<C>, network: &str) -> Vec<data::Series> {
+    export::series_of(results, |contender, size| {
+        let values = contender.values();
         let mut labels = C::LABELS.iter().zip(values.iter().map(plain));
-        key.protocol = labels.next().map(|(_, transfer)| transfer);
-        key.labels = labels.map(|(name, value)| ((*name).to_owned(), value)).collect();
-        export::of_rounds(key, test.quantity(), &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+        data::Key {
+            protocol: labels.next().map(|(_, transfer)| transfer),
+            labels: labels.map(|(name, value)| ((*name).to_owned(), value)).collect(),
+            ..export::key(contender.test(), network, size)
+        }
+    })
 }
 
 /// Series sorted by test and size; equal ones keep the order of the columns.

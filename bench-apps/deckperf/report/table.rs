@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt::Write};
 use crate::{
     experiment::{
         plan::{Payload, Test},
-        rounds::RawSeries,
+        rounds::{Contend, Contender, RawSeries, Results},
     },
     report::{
         Report,
@@ -66,29 +66,46 @@ pub const REST: &str = "#          ";
 /// Table with a column per protocol. The table of untouched latencies also has a column per raw limit, because these
 /// limits apply to it.
 fn figures(report: &Report, test: Test, payload: Payload) -> String {
-    let title = title(test);
+    let (plan, results) = (&report.plan, &report.results);
     let mut names = protocol_names(report);
     let raw = test == Test::Latency && payload == Payload::Untouched;
     if raw {
-        names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
+        names.extend(LIMITS.map(str::to_owned));
     }
-    let mut lines = vec![row("# Size", &names)];
-    for &size in &report.plan.sizes {
-        let post = |&protocol| report.results.post(test, protocol, payload, size)?.figure();
-        let mut cells: Vec<String> = report
-            .plan
-            .protocols
+    let cells = |size: usize| {
+        let post = |&protocol| results.p50(Contender { test, protocol, payload }, size);
+        plan.protocols
             .iter()
-            .map(|protocol| cell(post(protocol).map(|figure| figure.p50)))
-            .collect();
-        if raw {
-            let limits = report.results.raw(size);
-            cells.push(cell(limits.and_then(|limits| median(&limits.copy))));
-            cells.push(cell(limits.and_then(|limits| median(&limits.two_copies))));
-        }
-        lines.push(row(&size.to_string(), &cells));
-    }
-    titled(&format!("{title}, {}", payload.name()), &lines)
+            .map(post)
+            .chain(raw.then(|| limits(results, size)).into_iter().flatten())
+            .collect()
+    };
+    by_key(&format!("{}, {}", title(test), payload.name()), "# Size", &names, &plan.sizes, cells)
+}
+
+/// Names of the columns of [`limits`].
+pub const LIMITS: [&str; 2] = ["memcpy", "2 memcpys"];
+
+/// Medians of the machine's copies of this size.
+pub fn limits<C: Contend>(results: &Results<C>, size: usize) -> [Option<f64>; 2] {
+    let raw = results.raw(size);
+    [raw.and_then(|raw| median(&raw.copy)), raw.and_then(|raw| median(&raw.two_copies))]
+}
+
+/// Formats a table with a row of figures per key, such as a size.
+pub fn by_key(
+    title: &str,
+    first: &str,
+    names: &[String],
+    keys: &[usize],
+    cells: impl Fn(usize) -> Vec<Option<f64>>,
+) -> String {
+    let line = |&key: &usize| {
+        let cells: Vec<String> = cells(key).into_iter().map(cell).collect();
+        row(&key.to_string(), &cells)
+    };
+    let lines: Vec<Vec<String>> = [row(first, names)].into_iter().chain(keys.iter().map(line)).collect();
+    titled(title, &lines)
 }
 
 /// Title of a table of the test's figures.
@@ -154,13 +171,13 @@ fn protocol_names(report: &Report) -> Vec<String> {
 }
 
 /// Formats the cells of one line for [`titled`].
-pub fn row(first: &str, cells: &[String]) -> Vec<String> {
+fn row(first: &str, cells: &[String]) -> Vec<String> {
     let cells = cells.iter().map(|cell| format!("{cell:>10}"));
     [format!("{first:<8}")].into_iter().chain(cells).collect()
 }
 
 /// Formats a table: its first line is the head, and its first column names each line.
-pub fn titled(title: &str, lines: &[Vec<String>]) -> String {
+fn titled(title: &str, lines: &[Vec<String>]) -> String {
     format!("\n{}{}", wrapped("# ", "# ", title), aligned(lines, 1, |at| at == 0))
 }
 

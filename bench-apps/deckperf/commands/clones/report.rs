@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{ClonesPlan, flood::Flood, idle::IdleContender};
 use crate::{
     experiment::{
-        plan::{Quantity, Test},
+        plan::Test,
         rounds::{Results, SMALL},
     },
     report::{
@@ -43,19 +43,17 @@ pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> Vec<Cow<'s
 }
 
 fn figures(results: &Results<IdleContender>, clones: usize, tcp: bool) -> &[f64] {
-    results.of(IdleContender { clones, tcp }, SMALL).map_or(&[], |series| &series.figures)
+    results.figures(IdleContender { clones, tcp }, SMALL)
 }
 
 /// Series with the figures of every round.
 pub fn series(network: &str, results: &Results<IdleContender>) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let IdleContender { clones, tcp } = series.contender;
-        let mut key = export::key(Test::Latency, network, series.size);
-        key.labels.insert("clones".to_owned(), clones.to_string());
-        key.labels.insert("beside".to_owned(), beside(tcp).to_owned());
-        export::of_rounds(key, Quantity::Time, &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+    export::series_of(results, |IdleContender { clones, tcp }, size| data::Key {
+        labels: [("clones", clones.to_string()), ("beside", beside(tcp).to_owned())]
+            .map(|(name, value)| (name.to_owned(), value))
+            .into(),
+        ..export::key(Test::Latency, network, size)
+    })
 }
 
 fn beside(tcp: bool) -> &'static str {

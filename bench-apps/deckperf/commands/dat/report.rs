@@ -10,29 +10,17 @@ use super::{
 };
 use crate::{
     commands::vi::Transfer,
-    experiment::{
-        plan::{Format, Test},
-        rounds::Results,
-        sizes,
-    },
+    experiment::{plan::Test, rounds::Results, sizes},
     report::{
-        LATENCY, bandwidth, export,
-        labelled::{self, Labelled},
+        LATENCY, bandwidth,
+        labelled::{Labelled, LabelledReport},
         raw_limits, scheduling,
         summary::Finding,
-        table,
+        table::{self, LIMITS},
     },
-    stats::{Ratio, median, paired_ratio},
+    stats::{Ratio, paired_ratio},
 };
 use udeck_cli::machine::Machine;
-
-/// Everything that the report shows.
-pub struct DatReport {
-    machine: Machine,
-    plan: DatPlan,
-    results: Results<DatContender>,
-    findings: Vec<Finding>,
-}
 
 impl Labelled for DatContender {
     const LABELS: &'static [&'static str] = &["transfer", "level"];
@@ -46,100 +34,76 @@ impl Labelled for DatContender {
     }
 }
 
-impl DatReport {
-    /// Makes a report, and computes its findings.
-    pub fn new(machine: Machine, plan: DatPlan, results: Results<DatContender>) -> Self {
-        let findings = findings(&plan, &results);
-        Self { machine, plan, results, findings }
+/// Makes the report, and computes its findings.
+pub fn report(
+    machine: Machine,
+    plan: &DatPlan,
+    results: Results<DatContender>,
+) -> LabelledReport<DatContender> {
+    let tests = plan.tests.iter().flat_map(|&test| TRANSFERS.map(|transfer| (test, transfer)));
+    LabelledReport {
+        machine,
+        command: "dat",
+        window: plan.pace.window,
+        method: method(plan, &results),
+        tables: tests.map(|(test, transfer)| by_size(plan, &results, test, transfer)).collect(),
+        findings: findings(plan, &results),
+        results,
     }
+}
 
-    /// Text in the format that was asked for, with a line break at the end.
-    pub fn render(&self) -> String {
-        match self.plan.format {
-            Format::Table => self.table(),
-            Format::Csv => labelled::csv(&self.results),
-            Format::Json => self.json(),
-        }
-    }
+/// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
+fn by_size(plan: &DatPlan, results: &Results<DatContender>, test: Test, transfer: Transfer) -> String {
+    let what = match transfer {
+        Transfer::Send => "send/receive",
+        Transfer::RdmaWrite => "RDMA write that the target is told of",
+        Transfer::RdmaRead => "RDMA read",
+    };
+    let has_limit = test == Test::Latency;
+    let limit = has_limit.then_some(LIMITS[0]);
+    let names: Vec<String> =
+        APIS.map(Api::name).into_iter().chain(["dat / vi"]).chain(limit).map(str::to_owned).collect();
+    let cells = |size: usize| {
+        let figure = |api| results.p50(DatContender { test, api, transfer }, size);
+        let ratio = ratio(results, test, transfer, size).map(|ratio| ratio.median);
+        let limit = has_limit.then(|| table::limits(results, size)[0]);
+        APIS.map(figure).into_iter().chain([ratio]).chain(limit).collect()
+    };
+    table::by_key(&format!("{}, {what}", table::title(test)), "# Size", &names, &plan.sizes, cells)
+}
 
-    fn table(&self) -> String {
-        let mut text = table::head(&self.machine, &self.method(), self.results.noise().as_ref());
-        for &test in &self.plan.tests {
-            for transfer in TRANSFERS {
-                text += &self.by_size(test, transfer);
-            }
-        }
-        text + &table::shows(&self.findings, &self.results.raws)
-    }
-
-    /// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
-    fn by_size(&self, test: Test, transfer: Transfer) -> String {
-        let mut names: Vec<String> = APIS.iter().map(|api| api.name().to_owned()).collect();
-        names.push("dat / vi".to_owned());
-        if test == Test::Latency {
-            names.push("memcpy".to_owned());
-        }
-        let what = match transfer {
-            Transfer::Send => "send/receive",
-            Transfer::RdmaWrite => "RDMA write that the target is told of",
-            Transfer::RdmaRead => "RDMA read",
-        };
-        let mut lines = vec![table::row("# Size", &names)];
-        for &size in &self.plan.sizes {
-            let figure = |&api: &Api| {
-                let series = self.results.of(DatContender { test, api, transfer }, size)?;
-                Some(series.figure()?.p50)
-            };
-            let mut cells: Vec<String> = APIS.iter().map(|api| table::cell(figure(api))).collect();
-            cells.push(table::cell(ratio(&self.results, test, transfer, size).map(|ratio| ratio.median)));
-            if test == Test::Latency {
-                cells.push(table::cell(self.results.raw(size).and_then(|raw| median(&raw.copy))));
-            }
-            lines.push(table::row(&size.to_string(), &cells));
-        }
-        table::titled(&format!("{}, {what}", table::title(test)), &lines)
-    }
-
-    fn json(&self) -> String {
-        let series = labelled::series(&self.results, self.machine.network());
-        let run = export::run("dat", &self.machine, &self.method(), series);
-        let cells = labelled::cells(&self.results);
-        export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
-    }
-
-    /// Sentences on how the figures were measured.
-    fn method(&self) -> Vec<Cow<'static, str>> {
-        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
-        if self.plan.tests.contains(&Test::Latency) {
-            sentences.push(LATENCY.into());
-            sentences.push(
-                "that of an RDMA read is the whole time of one: from its post until its completion was taken"
-                    .into(),
-            );
-        }
-        if self.plan.tests.contains(&Test::Bandwidth) {
-            sentences.push(bandwidth(self.plan.pace.window));
-            sentences.push("of RDMA reads: such a window, until all of it is complete".into());
-        }
-        sentences.extend(
-            [
-                "dat: udeck-dat's end points on one adapter; the receiver polls by Evd::dequeue",
-                "vi: virtual interfaces, reliable delivery; the receiver polls a completion queue, and asks the VI that it names",
-                "an RDMA write goes always to the same place; the target is told of it: by an empty message behind it (dat), by its \
-                 immediate data (vi); while a rank reads, the other one polls for a message; neither side looks at the data \
-                 (`deckperf verify --layer dat` does)",
-            ]
-            .map(Cow::from),
+/// Sentences on how the figures were measured.
+fn method(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Cow<'static, str>> {
+    let mut sentences = scheduling(plan.pace.iterations, results);
+    if plan.tests.contains(&Test::Latency) {
+        sentences.push(LATENCY.into());
+        sentences.push(
+            "that of an RDMA read is the whole time of one: from its post until its completion was taken"
+                .into(),
         );
-        sentences.push(raw_limits(&self.results));
-        sentences
     }
+    if plan.tests.contains(&Test::Bandwidth) {
+        sentences.push(bandwidth(plan.pace.window));
+        sentences.push("of RDMA reads: such a window, until all of it is complete".into());
+    }
+    sentences.extend(
+        [
+            "dat: udeck-dat's end points on one adapter; the receiver polls by Evd::dequeue",
+            "vi: virtual interfaces, reliable delivery; the receiver polls a completion queue, and asks the VI that it names",
+            "an RDMA write goes always to the same place; the target is told of it: by an empty message behind it (dat), by its \
+             immediate data (vi); while a rank reads, the other one polls for a message; neither side looks at the data \
+             (`deckperf verify --layer dat` does)",
+        ]
+        .map(Cow::from),
+    );
+    sentences.push(raw_limits(results));
+    sentences
 }
 
 /// Ratio of uDAPL's figures to those of the level below.
 fn ratio(results: &Results<DatContender>, test: Test, transfer: Transfer, size: usize) -> Option<Ratio> {
-    let of = |api| results.of(DatContender { test, api, transfer }, size).map(|series| &series.figures);
-    paired_ratio(of(Api::Dat)?, of(Api::Vi)?)
+    let of = |api| results.figures(DatContender { test, api, transfer }, size);
+    paired_ratio(of(Api::Dat), of(Api::Vi))
 }
 
 /// The ratio of each pair of columns, with its bounds.
@@ -161,7 +125,7 @@ fn findings(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Finding> {
 /// A small plan for tests.
 #[cfg(test)]
 pub fn plan() -> DatPlan {
-    use crate::experiment::plan::Pace;
+    use crate::experiment::plan::{Format, Pace};
     DatPlan {
         tests: vec![Test::Latency, Test::Bandwidth],
         sizes: vec![0, 8],
@@ -179,24 +143,23 @@ mod tests {
     use udeck::via::Caps;
 
     use super::*;
-    use crate::commands::dat::contender::contenders;
-    use crate::report::data;
+    use crate::{commands::dat::contender::contenders, experiment::plan::Format, report::data};
 
     /// A report whose figures are all different, so that each is recognised in its place. The NIC has no RDMA reads.
-    fn sample(format: Format) -> DatReport {
-        let plan = DatPlan { format, ..plan() };
+    fn sample(format: Format) -> String {
+        let plan = plan();
         let mut results = contenders(&plan, Caps::RDMA_WRITE);
         for (number, series) in results.posts.iter_mut().enumerate() {
             series.figures = vec![number as f64 + 1.0; 3];
         }
         (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
         let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
-        DatReport::new(machine, plan, results)
+        report(machine, &plan, results).render(format)
     }
 
     #[test]
     fn the_tables_read_like_this() {
-        let text = sample(Format::Table).render();
+        let text = sample(Format::Table);
         let tables = &text[text.find("\n\n").expect("a head")..];
         let expected = "
 
@@ -236,7 +199,7 @@ mod tests {
 
     #[test]
     fn csv_is_a_header_and_a_row_per_contender_and_size() {
-        let text = sample(Format::Csv).render();
+        let text = sample(Format::Csv);
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 1 + 15, "{text}");
         let columns = "size,transfer,level,test,unit,p50,p99,raw_line_us,raw_memcpy_us,raw_two_memcpys_us";
@@ -249,7 +212,7 @@ mod tests {
 
     #[test]
     fn json_holds_the_machine_and_every_figure() {
-        let text = sample(Format::Json).render();
+        let text = sample(Format::Json);
         let value: Value = serde_json::from_str(&text).expect("valid JSON");
         assert_eq!((&value["command"], &value["machine"]["cpu"]), (&json!("dat"), &json!("Some CPU")));
         assert_eq!(value["results"].as_array().map(Vec::len), Some(15));

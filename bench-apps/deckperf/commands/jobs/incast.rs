@@ -359,17 +359,14 @@ fn probes(seen: &[Seen], results: &Results<Incast>) -> Table {
 }
 
 fn series(network: &str, results: &Results<Incast>) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let (ranks, what) = match series.contender {
+    export::series_of(results, |contender, size| {
+        let (ranks, what) = match contender {
             Incast::Flood(ranks) => (ranks, "flood"),
             Incast::Probe(ranks) => (ranks, "short-message"),
         };
-        let mut key = export::key(Test::Bandwidth, network, series.size);
-        key.test = format!("incast-{what}");
-        key.ranks = Some(ranks as u64);
-        export::of_rounds(key, series.contender.quantity(), &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+        let (test, ranks) = (format!("incast-{what}"), Some(ranks as u64));
+        data::Key { test, ranks, ..export::key(Test::Bandwidth, network, size) }
+    })
 }
 
 #[cfg(test)]

@@ -172,15 +172,11 @@ fn matrix(results: &Results<Link>, ranks: usize, protocol: Protocol, test: Test,
 }
 
 fn series(network: &str, ranks: usize, results: &Results<Link>) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let Link { from, to, test, protocol } = series.contender;
-        let mut key = export::key(test, network, series.size);
-        key.protocol = Some(protocol.to_string());
-        key.payload = Some(payload(test).name().to_owned());
-        key.ranks = Some(ranks as u64);
-        key.labels.insert("from".to_owned(), from.to_string());
-        key.labels.insert("to".to_owned(), to.to_string());
-        export::of_rounds(key, test.quantity(), &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+    export::series_of(results, |Link { from, to, test, protocol }, size| data::Key {
+        protocol: Some(protocol.to_string()),
+        payload: Some(payload(test).name().to_owned()),
+        ranks: Some(ranks as u64),
+        labels: [("from", from), ("to", to)].map(|(name, rank)| (name.to_owned(), rank.to_string())).into(),
+        ..export::key(test, network, size)
+    })
 }

@@ -186,14 +186,11 @@ fn findings(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Vec
 }
 
 fn series(network: &str, protocol: Protocol, results: &Results<Streams>) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let Streams(pairs) = series.contender;
-        let mut key = export::key(Test::Bandwidth, network, series.size);
-        key.protocol = Some(protocol.to_string());
-        key.payload = Some(Payload::WrittenRead.name().to_owned());
-        key.ranks = Some(2 * pairs as u64);
-        key.labels.insert("pairs".to_owned(), pairs.to_string());
-        export::of_rounds(key, Quantity::Throughput, &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+    export::series_of(results, |Streams(pairs), size| data::Key {
+        protocol: Some(protocol.to_string()),
+        payload: Some(Payload::WrittenRead.name().to_owned()),
+        ranks: Some(2 * pairs as u64),
+        labels: [("pairs".to_owned(), pairs.to_string())].into(),
+        ..export::key(Test::Bandwidth, network, size)
+    })
 }

@@ -7,11 +7,9 @@ use super::{
     operation::{OPERATIONS, Operation},
 };
 use crate::{
-    experiment::{plan::Quantity, rounds::Results, sizes},
+    experiment::{plan::Test, rounds::Results, sizes},
     report::{
-        data,
-        export::{self, of_rounds},
-        scheduling,
+        data, export, scheduling,
         summary::Finding,
         table_report::{Cell, Table, names},
     },
@@ -43,10 +41,6 @@ pub fn method(plan: &RegistrationPlan, pins: bool, results: &Results<Operation>)
     sentences
 }
 
-fn figures(results: &Results<Operation>, operation: Operation, size: usize) -> &[f64] {
-    results.of(operation, size).map_or(&[], |series| &series.figures)
-}
-
 /// Tables of the medians, then of the 99th percentiles.
 pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
     let table = |title: &str, name: &'static str, of: fn(crate::report::Figure) -> f64| {
@@ -69,7 +63,7 @@ pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
 pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
     let one = |&size: &usize| {
         let ratio = |what: &str, of, to| {
-            let ratio = paired_ratio(figures(results, of, size), figures(results, to, size))?;
+            let ratio = paired_ratio(results.figures(of, size), results.figures(to, size))?;
             Some(Finding { what: format!("{what}, {}", sizes::show(size)), ratio })
         };
         [
@@ -83,16 +77,9 @@ pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
 
 /// Series with the figures of every round.
 pub fn series(network: &str, results: &Results<Operation>) -> Vec<data::Series> {
-    let ours = results.posts.iter().map(|series| {
-        let key = data::Key {
-            test: "registration".to_owned(),
-            library: data::OURS.to_owned(),
-            transport: Some(network.to_owned()),
-            protocol: Some(series.contender.name().to_owned()),
-            size: Some(series.size as u64),
-            ..data::Key::default()
-        };
-        of_rounds(key, Quantity::Time, &series.figures)
-    });
-    ours.chain(export::raw_series(results)).collect()
+    export::series_of(results, |operation, size| data::Key {
+        test: "registration".to_owned(),
+        protocol: Some(operation.name().to_owned()),
+        ..export::key(Test::Latency, network, size)
+    })
 }

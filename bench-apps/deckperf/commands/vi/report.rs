@@ -10,28 +10,20 @@ use super::{
 };
 use crate::{
     experiment::{
-        plan::{Format, Test},
+        plan::Test,
         rounds::{Results, SMALL},
         sizes,
     },
     report::{
-        LATENCY, bandwidth, export,
-        labelled::{self, Labelled},
+        LATENCY, bandwidth,
+        labelled::{Labelled, LabelledReport},
         raw_limits, scheduling,
         summary::{Finding, telling_size},
-        table,
+        table::{self, LIMITS},
     },
-    stats::{median, paired_ratio},
+    stats::paired_ratio,
 };
 use udeck_cli::machine::Machine;
-
-/// Everything that the report shows.
-pub struct ViReport {
-    machine: Machine,
-    plan: ViPlan,
-    results: Results<ViContender>,
-    findings: Vec<Finding>,
-}
 
 impl Labelled for ViContender {
     const LABELS: &'static [&'static str] = &["transfer", "look", "vis", "traffic"];
@@ -46,129 +38,102 @@ impl Labelled for ViContender {
     }
 }
 
-impl ViReport {
-    /// Makes a report, and computes its findings.
-    pub fn new(machine: Machine, plan: ViPlan, results: Results<ViContender>) -> Self {
-        let findings = findings(&plan, &results);
-        Self { machine, plan, results, findings }
+/// Makes the report, and computes its findings.
+pub fn report(machine: Machine, plan: &ViPlan, results: Results<ViContender>) -> LabelledReport<ViContender> {
+    LabelledReport {
+        machine,
+        command: "vi",
+        window: plan.pace.window,
+        method: method(plan, &results),
+        tables: tables(plan, &results),
+        findings: findings(plan, &results),
+        results,
     }
+}
 
-    /// Text in the format that was asked for, with a line break at the end.
-    pub fn render(&self) -> String {
-        match self.plan.format {
-            Format::Table => self.table(),
-            Format::Csv => labelled::csv(&self.results),
-            Format::Json => self.json(),
-        }
+fn tables(plan: &ViPlan, results: &Results<ViContender>) -> String {
+    let tests = plan.tests.iter().flat_map(|&test| TRANSFERS.map(|transfer| (test, transfer)));
+    let traffics = TRAFFICS.into_iter().filter(|_| !plan.counts.is_empty());
+    tests
+        .map(|(test, transfer)| by_size(plan, results, test, transfer))
+        .chain(traffics.map(|traffic| by_count(plan, results, traffic)))
+        .collect()
+}
+
+/// Table with a column per detection; the tables of latencies also have a column per raw limit.
+fn by_size(plan: &ViPlan, results: &Results<ViContender>, test: Test, transfer: Transfer) -> String {
+    let what = match transfer {
+        Transfer::Send => "send/receive",
+        Transfer::RdmaWrite => "RDMA write with immediate data",
+        Transfer::RdmaRead => "RDMA read",
+    };
+    let limits = LIMITS.into_iter().filter(|_| test == Test::Latency);
+    let detections = detections(test).iter();
+    let names: Vec<String> = detections
+        .clone()
+        .map(|detection| detection.name())
+        .chain(limits.clone())
+        .map(str::to_owned)
+        .collect();
+    let cells = |size: usize| {
+        let figure = |&detection| results.p50(ViContender::alone(test, transfer, detection), size);
+        let limits = limits.clone().zip(table::limits(results, size)).map(|(_, limit)| limit);
+        detections.clone().map(figure).chain(limits).collect()
+    };
+    table::by_key(&format!("{}, {what}", table::title(test)), "# Size", &names, &plan.sizes, cells)
+}
+
+/// Table with a row per number of VIs.
+fn by_count(plan: &ViPlan, results: &Results<ViContender>, traffic: Traffic) -> String {
+    let which = match traffic {
+        Traffic::OneBusy => "one busy VI among idle ones",
+        Traffic::Spread => "spread over all VIs",
+    };
+    let names = POLLING.map(|detection| detection.name().to_owned());
+    let cells = |vis: usize| {
+        let figure = |detection| results.p50(ViContender::among(vis, detection, traffic), SMALL);
+        POLLING.map(figure).to_vec()
+    };
+    let title = format!("Latency (us) of {SMALL} bytes, send/receive, {which}");
+    table::by_key(&title, "# VIs", &names, &plan.counts, cells)
+}
+
+/// Sentences on how the figures were measured.
+fn method(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Cow<'static, str>> {
+    let mut sentences = scheduling(plan.pace.iterations, results);
+    if plan.tests.contains(&Test::Latency) {
+        sentences.push(LATENCY.into());
+        sentences.push(RECEIVES_AHEAD.into());
     }
-
-    fn table(&self) -> String {
-        let mut text = table::head(&self.machine, &self.method(), self.results.noise().as_ref());
-        for &test in &self.plan.tests {
-            for transfer in TRANSFERS {
-                text += &self.by_size(test, transfer);
-            }
-        }
-        for traffic in TRAFFICS {
-            text += &self.by_count(traffic);
-        }
-        text + &table::shows(&self.findings, &self.results.raws)
+    if plan.tests.contains(&Test::Bandwidth) {
+        sentences.push(bandwidth(plan.pace.window));
     }
-
-    /// Table with a column per detection; the tables of latencies also have a column per raw limit.
-    fn by_size(&self, test: Test, transfer: Transfer) -> String {
-        let detections = detections(test);
-        let mut names: Vec<String> = detections.iter().map(|detection| detection.name().to_owned()).collect();
-        if test == Test::Latency {
-            names.extend(["memcpy".to_owned(), "2 memcpys".to_owned()]);
-        }
-        let what = match transfer {
-            Transfer::Send => "send/receive",
-            Transfer::RdmaWrite => "RDMA write with immediate data",
-            Transfer::RdmaRead => "RDMA read",
-        };
-        let mut lines = vec![table::row("# Size", &names)];
-        for &size in &self.plan.sizes {
-            let figure = |&detection| self.p50(ViContender::alone(test, transfer, detection), size);
-            let mut cells: Vec<String> =
-                detections.iter().map(|detection| table::cell(figure(detection))).collect();
-            if test == Test::Latency {
-                let raw = self.results.raw(size);
-                cells.push(table::cell(raw.and_then(|raw| median(&raw.copy))));
-                cells.push(table::cell(raw.and_then(|raw| median(&raw.two_copies))));
-            }
-            lines.push(table::row(&size.to_string(), &cells));
-        }
-        table::titled(&format!("{}, {what}", table::title(test)), &lines)
-    }
-
-    /// Table with a row per number of VIs.
-    fn by_count(&self, traffic: Traffic) -> String {
-        if self.plan.counts.is_empty() {
-            return String::new();
-        }
-        let which = match traffic {
-            Traffic::OneBusy => "one busy VI among idle ones",
-            Traffic::Spread => "spread over all VIs",
-        };
-        let names = POLLING.map(|detection| detection.name().to_owned());
-        let mut lines = vec![table::row("# VIs", &names)];
-        for &vis in &self.plan.counts {
-            let figure = |detection| self.p50(ViContender::among(vis, detection, traffic), SMALL);
-            let cells = POLLING.map(|detection| table::cell(figure(detection)));
-            lines.push(table::row(&vis.to_string(), &cells));
-        }
-        table::titled(&format!("Latency (us) of {SMALL} bytes, send/receive, {which}"), &lines)
-    }
-
-    fn p50(&self, contender: ViContender, size: usize) -> Option<f64> {
-        Some(self.results.of(contender, size)?.figure()?.p50)
-    }
-
-    fn json(&self) -> String {
-        let series = labelled::series(&self.results, self.machine.network());
-        let run = export::run("vi", &self.machine, &self.method(), series);
-        let cells = labelled::cells(&self.results);
-        export::document(run, self.plan.pace.window, &self.results, &self.findings, cells)
-    }
-
-    /// Sentences on how the figures were measured.
-    fn method(&self) -> Vec<Cow<'static, str>> {
-        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
-        if self.plan.tests.contains(&Test::Latency) {
-            sentences.push(LATENCY.into());
-            sentences.push(RECEIVES_AHEAD.into());
-        }
-        if self.plan.tests.contains(&Test::Bandwidth) {
-            sentences.push(bandwidth(self.plan.pace.window));
-        }
-        sentences.extend(
-            [
-                "send/receive goes into posted descriptors, an RDMA write always to the same place of the \
-                 peer's window, and its immediate data take a descriptor; neither side looks at the data",
-                "work-queue: the receiver asks each of its VIs in turn; cq: it polls one completion queue for \
-                 all of them, then asks the VI that this names; cq-wait: it waits there, which spins first",
-            ]
-            .map(Cow::from),
+    sentences.extend(
+        [
+            "send/receive goes into posted descriptors, an RDMA write always to the same place of the \
+             peer's window, and its immediate data take a descriptor; neither side looks at the data",
+            "work-queue: the receiver asks each of its VIs in turn; cq: it polls one completion queue for \
+             all of them, then asks the VI that this names; cq-wait: it waits there, which spins first",
+        ]
+        .map(Cow::from),
+    );
+    if plan.tests.contains(&Test::Latency) {
+        sentences.push(
+            "cq-asleep: the message is posted when the receiver has fallen asleep; the time until then is \
+             not counted"
+                .into(),
         );
-        if self.plan.tests.contains(&Test::Latency) {
-            sentences.push(
-                "cq-asleep: the message is posted when the receiver has fallen asleep; the time until then is \
-                 not counted"
-                    .into(),
-            );
-        }
-        if !self.plan.counts.is_empty() {
-            sentences.push(
-                "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each \
-                 comes on another VI, as if by chance; both over the same connections. A way with one VI has \
-                 eight connections, which take turns"
-                    .into(),
-            );
-        }
-        sentences.push(raw_limits(&self.results));
-        sentences
     }
+    if !plan.counts.is_empty() {
+        sentences.push(
+            "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each \
+             comes on another VI, as if by chance; both over the same connections. A way with one VI has \
+             eight connections, which take turns"
+                .into(),
+        );
+    }
+    sentences.push(raw_limits(results));
+    sentences
 }
 
 const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the next message has its descriptor, \
@@ -176,7 +141,7 @@ const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the 
 
 /// Computes every ratio whose two sides were measured.
 fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
-    let of = |contender, size| results.of(contender, size).map_or(&[][..], |series| &series.figures);
+    let of = |contender, size| results.figures(contender, size);
     let alone = |transfer, detection, size| of(ViContender::alone(Test::Latency, transfer, detection), size);
     let small = |detection| alone(Transfer::Send, detection, SMALL);
     let among = |vis, detection, traffic| of(ViContender::among(vis, detection, traffic), SMALL);
@@ -214,7 +179,7 @@ fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
 /// A small plan for tests.
 #[cfg(test)]
 pub fn plan() -> ViPlan {
-    use crate::experiment::plan::Pace;
+    use crate::experiment::plan::{Format, Pace};
     ViPlan {
         tests: vec![Test::Latency, Test::Bandwidth],
         sizes: vec![0, 8],
@@ -232,11 +197,14 @@ mod tests {
     use udeck::via::Caps;
 
     use super::*;
-    use crate::commands::vi::contender::{contenders, setups};
+    use crate::{
+        commands::vi::contender::{contenders, setups},
+        experiment::plan::Format,
+    };
 
     /// A report whose figures are all different, so that each is recognised in its place.
-    fn sample(format: Format) -> ViReport {
-        let plan = ViPlan { format, ..plan() };
+    fn sample(format: Format) -> String {
+        let plan = plan();
         let mut results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
         for (number, series) in results.posts.iter_mut().enumerate() {
             series.figures = vec![number as f64 + 1.0; 3];
@@ -246,12 +214,12 @@ mod tests {
         }
         (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
         let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
-        ViReport::new(machine, plan, results)
+        report(machine, &plan, results).render(format)
     }
 
     #[test]
     fn the_tables_read_like_this() {
-        let text = sample(Format::Table).render();
+        let text = sample(Format::Table);
         let tables = &text[text.find("\n\n").expect("a head")..];
         let expected = "
 
@@ -302,7 +270,7 @@ mod tests {
 
     #[test]
     fn csv_is_a_header_and_a_row_per_contender_and_size() {
-        let text = sample(Format::Csv).render();
+        let text = sample(Format::Csv);
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(rows.len(), 1 + 26, "{text}");
         let columns =
@@ -322,7 +290,7 @@ mod tests {
 
     #[test]
     fn json_holds_the_machine_and_every_figure() {
-        let value: Value = serde_json::from_str(&sample(Format::Json).render()).expect("valid JSON");
+        let value: Value = serde_json::from_str(&sample(Format::Json)).expect("valid JSON");
         assert_eq!(value["machine"]["cpu"], "Some CPU");
         assert_eq!(value["results"].as_array().map(Vec::len), Some(26));
         assert_eq!(value["results"][0]["look"], "work-queue");
