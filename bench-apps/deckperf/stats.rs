@@ -1,7 +1,9 @@
-//! Order statistics over batches, which are robust against other users of the machine.
+//! Statistics over batches: order statistics, which are robust against other users of the machine, and means without the
+//! extremes.
 
 pub mod noise;
 pub mod steady;
+pub mod student;
 
 use serde::Serialize;
 
@@ -87,7 +89,27 @@ pub fn spread(values: &[f64]) -> Option<Spread> {
     })
 }
 
-fn sorted(values: &[f64]) -> Vec<f64> {
+/// The mean; not a number for no values.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The mean without the lowest and the highest quarter. So a round in which the system took a core away does not count, and each
+/// of two moods of the machine counts for its share.
+pub fn middle_mean(values: &[f64]) -> f64 {
+    let sorted = sorted(values);
+    let cut = sorted.len() / 4;
+    mean(&sorted[cut..sorted.len() - cut])
+}
+
+/// Sum of the squares of deviations.
+pub fn squares(values: &[f64]) -> f64 {
+    let mean = mean(values);
+    values.iter().map(|value| (value - mean).powi(2)).sum()
+}
+
+/// The values in ascending order.
+pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     sorted

@@ -6,7 +6,6 @@ mod cells;
 mod effect;
 mod input;
 mod show;
-mod student;
 mod verdict;
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use crate::stats::{median, percentile};
+use super::{mean, median, percentile};
 
 /// Largest quotient of the raw line's 90th and 10th percentiles that counts as quiet. The bound is a choice, not a
 /// finding: beyond it, a difference of half between two runs may come from the machine alone.
@@ -82,7 +82,6 @@ fn states(lines: &[f64]) -> Option<[f64; 2]> {
     // The extremes are removed, because a single one would be a part of its own.
     let trimmed = logs.len() / 20;
     let logs = &logs[trimmed..logs.len() - trimmed];
-    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let contrast = |&at: &usize| {
         let (below, above) = logs.split_at(at);
         below.len() as f64 * above.len() as f64 * (mean(above) - mean(below)).powi(2)

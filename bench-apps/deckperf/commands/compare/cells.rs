@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    effect::{Track, level_difference, middle_mean},
+    effect::{Track, level_difference},
     input::Source,
     listed,
 };
 use crate::{
     report::data::{Better, Key, LIMIT, OURS, RAW, Run, Series},
-    stats,
+    stats::{self, middle_mean},
 };
 
 /// A compared figure, or the mean of all figures of a test.
@@ -170,7 +170,7 @@ fn mean_track(parts: &[(&Track, &Centre)]) -> Track {
         let round = |round| {
             let there: Vec<f64> =
                 parts.iter().filter_map(|(track, centre)| of(track, centre, round)).collect();
-            (!there.is_empty()).then(|| there.iter().sum::<f64>() / there.len() as f64)
+            (!there.is_empty()).then(|| stats::mean(&there))
         };
         (0..rounds).map(round).collect()
     };

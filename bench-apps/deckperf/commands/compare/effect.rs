@@ -12,8 +12,7 @@
 //!   the pairs' differences on the limit's differences (analysis of covariance), whose uncertainty is in the bounds. The regression
 //!   is robust: a fifth of the pairs on either end counts for nothing.
 
-use super::student;
-use crate::stats;
+use crate::stats::{self, mean, middle_mean, sorted, squares, student};
 
 /// One figure of a run by round, as logarithms of times, with the limits of the same rounds.
 #[derive(Clone, Debug, Default)]
@@ -146,25 +145,6 @@ fn corrected(track: &Track, limit: Option<usize>) -> Vec<f64> {
     track.times.iter().enumerate().filter_map(of).collect()
 }
 
-/// The mean without the lowest and the highest quarter. So a round in which the system took a core away does not count, and each
-/// of two moods of the machine counts for its share.
-pub fn middle_mean(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let cut = sorted.len() / 4;
-    mean(&sorted[cut..sorted.len() - cut])
-}
-
-fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len() as f64
-}
-
-/// Sum of the squares of deviations.
-fn squares(values: &[f64]) -> f64 {
-    let mean = mean(values);
-    values.iter().map(|value| (value - mean).powi(2)).sum()
-}
-
 fn of_blocks(base: &[f64], new: &[f64], moved: f64) -> Difference {
     let error = |blocks: &[f64]| {
         let count = blocks.len() as f64;
@@ -260,8 +240,7 @@ fn regression(times: &[f64], limit: &[f64]) -> Difference {
 /// The mean without the lowest and the highest fifth. Its error comes from the winsorised variance (Yuen 1974), with one
 /// degree of freedom less for each of `estimated`. A pair in which another program ran counts for little.
 fn trimmed(values: &[f64], estimated: usize) -> Difference {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
+    let mut sorted = sorted(values);
     let (cut, last) = (sorted.len() / 5, sorted.len() - 1);
     let kept = sorted.len() - 2 * cut;
     let value = mean(&sorted[cut..sorted.len() - cut]);

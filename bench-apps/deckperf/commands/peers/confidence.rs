@@ -1,26 +1,16 @@
 //! Confidence of ratios: their 95 % bounds, and the verdicts on targets.
 
 use super::targets::Bound;
-use crate::{experiment::exchange, stats};
+use crate::{
+    experiment::exchange,
+    stats::{self, Ratio},
+};
 
 /// Figures of a contender in µs, one per round in which it took part.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     rounds: Vec<usize>,
     micros: Vec<f64>,
-}
-
-/// A ratio of two medians, or the median of ratios.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PeerRatio {
-    /// The ratio of the measured figures.
-    pub value: f64,
-    /// Lower 95 % bound.
-    pub low: f64,
-    /// Upper 95 % bound.
-    pub high: f64,
-    /// Number of figures of the side that has fewer.
-    pub figures: usize,
 }
 
 /// Verdict on a target.
@@ -77,42 +67,40 @@ impl Figures {
 
 /// Ratio of `ours` to `theirs`: the median over rounds of the ratio within each round, so that a disturbance of a whole round
 /// cancels out. The bounds are those of the percentile bootstrap (Efron 1979) over rounds.
-pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<PeerRatio> {
+pub fn ratio(ours: &Figures, theirs: &Figures) -> Option<Ratio> {
     let ratios = ours.paired(theirs);
     let mut chance = Chance(0);
     let mut draws: Vec<f64> =
         (0..RESAMPLES).filter_map(|_| stats::median(&chance.resample(&ratios))).collect();
     draws.sort_unstable_by(f64::total_cmp);
-    Some(PeerRatio {
-        value: stats::median(&ratios)?,
+    Some(Ratio {
+        median: stats::median(&ratios)?,
         low: stats::percentile(&draws, 2.5)?,
         high: stats::percentile(&draws, 97.5)?,
-        figures: ratios.len(),
+        rounds: ratios.len(),
     })
 }
 
-impl PeerRatio {
-    /// Ratio of the rates, if this is the ratio of the times.
-    pub fn inverted(self) -> Self {
-        Self { value: 1.0 / self.value, low: 1.0 / self.high, high: 1.0 / self.low, figures: self.figures }
-    }
+/// Ratio of the rates, if this is the ratio of the times.
+pub fn inverted(Ratio { median, low, high, rounds }: Ratio) -> Ratio {
+    Ratio { median: 1.0 / median, low: 1.0 / high, high: 1.0 / low, rounds }
+}
 
+impl Verdict {
     /// Verdict on a target; both bounds must agree.
-    pub fn verdict(&self, bound: Bound) -> Verdict {
+    pub fn of(ratio: Ratio, bound: Bound) -> Self {
         let (met, missed) = match bound {
-            Bound::AtMost(limit) => (self.high <= limit, self.low > limit),
-            Bound::AtLeast(limit) => (self.low >= limit, self.high < limit),
+            Bound::AtMost(limit) => (ratio.high <= limit, ratio.low > limit),
+            Bound::AtLeast(limit) => (ratio.low >= limit, ratio.high < limit),
         };
         match (met, missed) {
-            _ if self.figures < MIN_FIGURES => Verdict::Inconclusive,
+            _ if ratio.rounds < MIN_FIGURES => Verdict::Inconclusive,
             (true, _) => Verdict::Met,
             (_, true) => Verdict::Missed,
             _ => Verdict::Inconclusive,
         }
     }
-}
 
-impl Verdict {
     /// Name in the output.
     pub fn name(self) -> &'static str {
         match self {
@@ -159,15 +147,15 @@ mod tests {
         figures
     }
 
-    fn between(low: f64, high: f64) -> PeerRatio {
-        PeerRatio { value: (low + high) / 2.0, low, high, figures: MIN_FIGURES }
+    fn between(low: f64, high: f64) -> Ratio {
+        Ratio { median: (low + high) / 2.0, low, high, rounds: MIN_FIGURES }
     }
 
     #[test]
     fn weather_cancels_out() {
         let weather = [1.0, 50.0, 3.0, 1.0, 9.0, 2.0];
         let ratio = ratio(&figures(weather.map(|w| 3.0 * w)), &figures(weather.map(|w| 4.0 * w)));
-        assert_eq!(ratio, Some(PeerRatio { value: 0.75, low: 0.75, high: 0.75, figures: 6 }));
+        assert_eq!(ratio, Some(Ratio { median: 0.75, low: 0.75, high: 0.75, rounds: 6 }));
     }
 
     #[test]
@@ -178,7 +166,7 @@ mod tests {
         theirs.push(3, 2.0);
         theirs.push(7, 9.0);
         let ratio = ratio(&ours, &theirs).expect("two rounds");
-        assert_eq!((ratio.value, ratio.figures), (2.0, 2));
+        assert_eq!((ratio.median, ratio.rounds), (2.0, 2));
         assert_eq!(super::ratio(&ours, &Figures::default()), None);
     }
 
@@ -190,7 +178,7 @@ mod tests {
         let (few, many) = (ratio(10), ratio(1000));
         for ratio in [few, many] {
             assert!(
-                ratio.low <= ratio.value && ratio.value <= ratio.high && ratio.low < ratio.high,
+                ratio.low <= ratio.median && ratio.median <= ratio.high && ratio.low < ratio.high,
                 "{ratio:?}"
             );
         }
@@ -199,25 +187,25 @@ mod tests {
 
     #[test]
     fn a_verdict_needs_both_bounds() {
-        assert_eq!(between(0.3, 0.6).verdict(Bound::AtMost(0.6)), Verdict::Met);
-        assert_eq!(between(0.3, 0.61).verdict(Bound::AtMost(0.6)), Verdict::Inconclusive);
-        assert_eq!(between(0.61, 0.7).verdict(Bound::AtMost(0.6)), Verdict::Missed);
-        assert_eq!(between(2.0, 2.5).verdict(Bound::AtLeast(2.0)), Verdict::Met);
-        assert_eq!(between(1.9, 2.5).verdict(Bound::AtLeast(2.0)), Verdict::Inconclusive);
-        assert_eq!(between(1.5, 1.9).verdict(Bound::AtLeast(2.0)), Verdict::Missed);
+        assert_eq!(Verdict::of(between(0.3, 0.6), Bound::AtMost(0.6)), Verdict::Met);
+        assert_eq!(Verdict::of(between(0.3, 0.61), Bound::AtMost(0.6)), Verdict::Inconclusive);
+        assert_eq!(Verdict::of(between(0.61, 0.7), Bound::AtMost(0.6)), Verdict::Missed);
+        assert_eq!(Verdict::of(between(2.0, 2.5), Bound::AtLeast(2.0)), Verdict::Met);
+        assert_eq!(Verdict::of(between(1.9, 2.5), Bound::AtLeast(2.0)), Verdict::Inconclusive);
+        assert_eq!(Verdict::of(between(1.5, 1.9), Bound::AtLeast(2.0)), Verdict::Missed);
     }
 
     #[test]
     fn few_figures_decide_nothing() {
-        let few = PeerRatio { figures: MIN_FIGURES - 1, ..between(0.1, 0.1) };
-        assert_eq!(few.verdict(Bound::AtMost(0.6)), Verdict::Inconclusive);
-        assert_eq!(few.verdict(Bound::AtLeast(0.6)), Verdict::Inconclusive);
+        let few = Ratio { rounds: MIN_FIGURES - 1, ..between(0.1, 0.1) };
+        assert_eq!(Verdict::of(few, Bound::AtMost(0.6)), Verdict::Inconclusive);
+        assert_eq!(Verdict::of(few, Bound::AtLeast(0.6)), Verdict::Inconclusive);
     }
 
     #[test]
     fn rates_are_the_other_way_round() {
-        let PeerRatio { value, low, high, .. } = between(0.25, 0.75).inverted();
-        assert_eq!((value, low, high), (2.0, 4.0 / 3.0, 4.0));
+        let Ratio { median, low, high, .. } = inverted(between(0.25, 0.75));
+        assert_eq!((median, low, high), (2.0, 4.0 / 3.0, 4.0));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{
-    confidence::PeerRatio,
     contenders::Peer,
     report::{Check, Comparison, PeersReport, ReportLine},
     targets::Bound,
 };
-use crate::report::export::{self, field};
+use crate::{
+    report::export::{self, field},
+    stats::Ratio,
+};
 
 const COLUMNS: &str = "row,unit,against,figure,rounds,ours_ratio,low_95,high_95,wanted,verdict,goal";
 
@@ -26,7 +28,7 @@ pub fn csv(report: &PeersReport) -> String {
         for check in &line.checks {
             let Check { target, against, ratio, verdict } = check;
             let (wanted, verdict, goal) = (wanted(target.bound), verdict.name(), target.goal.name());
-            let rounds = ratio.map_or(0, |ratio| ratio.figures);
+            let rounds = ratio.map_or(0, |ratio| ratio.rounds);
             let ratio = ratio_fields(*ratio);
             text += &format!("{start},\"{against}\",,{rounds}{ratio},{wanted},{verdict},{goal}\n");
         }
@@ -98,14 +100,14 @@ fn wanted(bound: Bound) -> String {
     }
 }
 
-fn ratio(ratio: Option<PeerRatio>) -> Value {
+fn ratio(ratio: Option<Ratio>) -> Value {
     ratio.map_or(Value::Null, |ratio| {
-        json!({ "value": ratio.value, "low_95": ratio.low, "high_95": ratio.high, "rounds": ratio.figures })
+        json!({ "value": ratio.median, "low_95": ratio.low, "high_95": ratio.high, "rounds": ratio.rounds })
     })
 }
 
-fn ratio_fields(ratio: Option<PeerRatio>) -> String {
-    [ratio.map(|ratio| ratio.value), ratio.map(|ratio| ratio.low), ratio.map(|ratio| ratio.high)]
+fn ratio_fields(ratio: Option<Ratio>) -> String {
+    [ratio.map(|ratio| ratio.median), ratio.map(|ratio| ratio.low), ratio.map(|ratio| ratio.high)]
         .map(field)
         .concat()
 }

@@ -3,14 +3,17 @@
 use std::borrow::Cow;
 
 use super::{
-    confidence::{Figures, MIN_FIGURES, PeerRatio, Verdict, ratio},
+    confidence::{Figures, MIN_FIGURES, Verdict, inverted, ratio},
     contenders::Peer,
     quinn,
     request::Method,
     schedule::{ContenderId, Outcome},
     targets::{Against, Row, Setting, Target, Unit},
 };
-use crate::report::data::{Better, Key, LIMIT, OURS, Series};
+use crate::{
+    report::data::{Better, Key, LIMIT, OURS, Series},
+    stats::Ratio,
+};
 use udeck_cli::machine::Machine;
 
 /// Everything that the report shows.
@@ -59,7 +62,7 @@ pub struct Comparison {
     /// Rounds in which it was measured.
     pub figures: usize,
     /// µDECK's figure divided by this one.
-    pub ratio: Option<PeerRatio>,
+    pub ratio: Option<Ratio>,
 }
 
 /// A target, and whether it is met.
@@ -69,7 +72,7 @@ pub struct Check {
     /// Denominator of the ratio, in words; the numerator is µDECK's figure.
     pub against: String,
     /// The ratio; `None`: one of the two was not measured.
-    pub ratio: Option<PeerRatio>,
+    pub ratio: Option<Ratio>,
     /// Verdict on the target; inconclusive without a ratio.
     pub verdict: Verdict,
 }
@@ -144,7 +147,7 @@ impl ReportLine {
         line
     }
 
-    fn quinn(&self, peers: &[Peer]) -> Option<PeerRatio> {
+    fn quinn(&self, peers: &[Peer]) -> Option<Ratio> {
         let number = peers.iter().position(|peer| peer.name == quinn::NAME)?;
         self.peers[number].ratio
     }
@@ -160,7 +163,7 @@ impl ReportLine {
                 None => ("best peer: there is none".to_owned(), None),
             },
         };
-        let verdict = ratio.map_or(Verdict::Inconclusive, |ratio| ratio.verdict(target.bound));
+        let verdict = ratio.map_or(Verdict::Inconclusive, |ratio| Verdict::of(ratio, target.bound));
         Check { target, against, ratio, verdict }
     }
 }
@@ -178,7 +181,7 @@ impl Comparison {
         Self {
             figure: theirs.median().map(|micros| row.show(micros)),
             figures: theirs.len(),
-            ratio: if row.unit == Unit::Micros { ratio } else { ratio.map(PeerRatio::inverted) },
+            ratio: if row.unit == Unit::Micros { ratio } else { ratio.map(inverted) },
         }
     }
 }
@@ -310,7 +313,7 @@ mod tests {
         let report = sample();
         assert_eq!(line(&report, "8 B").best, Some(1));
         assert_eq!(line(&report, "barrier, 8 ranks").best, Some(0));
-        assert!(close(line(&report, "8 B").peers[1].ratio.map(|ratio| ratio.value), 1.0 / 3.0));
+        assert!(close(line(&report, "8 B").peers[1].ratio.map(|ratio| ratio.median), 1.0 / 3.0));
         assert_eq!(line(&report, "barrier, 8 ranks").peers[1], Comparison::default());
     }
 
@@ -320,9 +323,9 @@ mod tests {
         let (rate, stream) = (line(&report, "8 B rate"), line(&report, "1 MiB stream"));
         let median = 1.125; // of the factors in `weather`
         assert!(close(rate.ours, 1.0 / median));
-        assert!(close(rate.limit.ratio.map(|ratio| ratio.value), 0.8));
+        assert!(close(rate.limit.ratio.map(|ratio| ratio.median), 0.8));
         assert!(close(stream.ours, 1048.576 / median));
-        assert!(close(stream.peers[0].ratio.map(|ratio| ratio.value), 4.0));
+        assert!(close(stream.peers[0].ratio.map(|ratio| ratio.median), 4.0));
     }
 
     #[test]

@@ -3,14 +3,16 @@
 mod groups;
 
 use super::{
-    confidence::PeerRatio,
     contenders::Peer,
     report::PeersReport,
     targets::{Bound, Setting},
 };
-use crate::report::{
-    aligned::{aligned, wrapped},
-    table::{REST, head, three_digits},
+use crate::{
+    report::{
+        aligned::{aligned, wrapped},
+        table::{REST, head, three_digits},
+    },
+    stats::Ratio,
 };
 
 /// The head, the table, and the targets.
@@ -108,9 +110,9 @@ fn wanted(bound: Bound) -> String {
     }
 }
 
-fn bracketed(ratio: PeerRatio) -> String {
-    let PeerRatio { value, low, high, .. } = ratio;
-    format!("{} ({} to {})", short(value), short(low), short(high))
+fn bracketed(ratio: Ratio) -> String {
+    let Ratio { median, low, high, .. } = ratio;
+    format!("{} ({} to {})", short(median), short(low), short(high))
 }
 
 /// Formats a ratio with three digits, but at most three decimals.
