@@ -88,7 +88,10 @@ impl Report {
 pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> Vec<Cow<'static, str>> {
     let length = match iterations {
         Some(fixed) => format!("{fixed} iterations"),
-        None => format!("about {:.1} ms", BATCH.as_secs_f64() * 1e3),
+        None => {
+            let batch = results.posts.first().map_or(BATCH, |series| series.contender.batch());
+            format!("about {} ms", batch.as_secs_f64() * 1e3)
+        }
     };
     vec![
         Cow::from(format!(

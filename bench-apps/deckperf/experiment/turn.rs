@@ -2,6 +2,7 @@
 //! ([`vi`](crate::commands::vi)) and uDAPL's endpoints ([`dat`](crate::commands::dat)).
 
 use std::{
+    collections::HashMap,
     thread,
     time::{Duration, Instant},
 };
@@ -313,6 +314,42 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
             .chain(self.last)
             .for_each(give_back);
         Ok(self.rested)
+    }
+}
+
+/// Registered memory between two batches, by size. It is kept, so that no figure pays for fresh pages.
+pub struct Pool<M> {
+    idle: HashMap<usize, Vec<M>>,
+    /// Bytes that are idle.
+    bytes: usize,
+}
+
+/// Most idle bytes: more than two windows of the largest messages hold. Before another size would exceed the bound, all
+/// memory is freed.
+const MAX_IDLE: usize = 256 << 20;
+
+impl<M> Pool<M> {
+    /// An empty pool.
+    pub fn new() -> Self {
+        Self { idle: HashMap::new(), bytes: 0 }
+    }
+
+    /// Takes memory for a message of `size` bytes; `make` makes some if none is idle.
+    pub fn take(&mut self, size: usize, make: impl FnOnce() -> Result<M>) -> Result<M> {
+        if let Some(memory) = self.idle.get_mut(&size).and_then(Vec::pop) {
+            self.bytes -= size;
+            return Ok(memory);
+        }
+        if self.bytes + size > MAX_IDLE {
+            *self = Self::new();
+        }
+        make()
+    }
+
+    /// Takes the memory of a message back.
+    pub fn give_back(&mut self, size: usize, memory: M) {
+        self.bytes += size;
+        self.idle.entry(size).or_default().push(memory);
     }
 }
 

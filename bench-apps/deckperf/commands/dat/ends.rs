@@ -1,6 +1,6 @@
 //! One rank's endpoints on its adapter, and the memory of their data.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use udeck::via::Deadline;
 use udeck_dat::{
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     commands::vi::Transfer,
-    experiment::rank_pair::RankPair,
+    experiment::{rank_pair::RankPair, turn::Pool},
     failure::{PerfError, Result},
 };
 
@@ -64,7 +64,7 @@ impl DatEnds {
                 Ok(Lanes { transfer, lanes, batches: 0 })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { lanes, memory: LmrPool { pz, idle: HashMap::new(), bytes: 0 }, mine, theirs })
+        Ok(Self { lanes, memory: LmrPool { pz, idle: Pool::new() }, mine, theirs })
     }
 
     /// The pool of registered memory.
@@ -159,39 +159,25 @@ impl<'l> Greeter<'l> {
     }
 }
 
-/// Registered memory between two batches. It is kept, so that no figure pays for fresh pages.
+/// Registered memory between two batches.
 pub struct LmrPool {
     pz: Pz,
-    idle: HashMap<usize, Vec<Lmr>>,
-    /// Bytes that are idle.
-    bytes: usize,
+    idle: Pool<Lmr>,
 }
-
-/// Most idle bytes: more than two windows of the largest messages hold. Before another size would exceed the bound, all
-/// memory is freed.
-const MAX_IDLE: usize = 256 << 20;
 
 impl LmrPool {
     /// Takes memory for a message of `size` bytes.
     pub fn take(&mut self, size: usize) -> Result<Lmr> {
-        if let Some(lmr) = self.idle.get_mut(&size).and_then(Vec::pop) {
-            self.bytes -= size;
-            return Ok(lmr);
-        }
-        if self.bytes + size > MAX_IDLE {
-            self.idle.clear();
-            self.bytes = 0;
-        }
-        // The memory of an empty message has one byte, but the message names none of it.
-        let mut lmr = Lmr::new(&self.pz, size.max(1))?;
-        lmr.select(0..size)?;
-        Ok(lmr)
+        self.idle.take(size, || {
+            // The memory of an empty message has one byte, but the message names none of it.
+            let mut lmr = Lmr::new(&self.pz, size.max(1))?;
+            lmr.select(0..size)?;
+            Ok(lmr)
+        })
     }
 
     /// Takes the memory of a post back.
     pub fn give_back(&mut self, post: DatPost) {
-        let size = post.lmr.selected().len();
-        self.bytes += size;
-        self.idle.entry(size).or_default().push(post.lmr);
+        self.idle.give_back(post.lmr.selected().len(), post.lmr);
     }
 }

@@ -275,11 +275,6 @@ pub fn play(stage: &JobStage<'_, '_>, jobs: &[usize]) -> Result<Option<TableRepo
 
 fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
-    if plan.pace.iterations.is_none()
-        && let Some(first) = sentences.first_mut()
-    {
-        *first = first.replace("1.5 ms", "20 ms").into();
-    }
     sentences.extend([
         "flood: all ranks but rank 0 post to one mailbox of rank 0's as fast as they are let (its queue is 0 bytes); rank 0 \
          retrieves and counts; nobody writes or reads the data, so over shared memory, where messages are handed over, MB/s only \

@@ -131,11 +131,6 @@ pub fn play(stage: &JobStage<'_, '_>, pairs: &[usize]) -> Result<Option<TableRep
 
 fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Streams>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
-    if plan.pace.iterations.is_none()
-        && let Some(first) = sentences.first_mut()
-    {
-        *first = first.replace("1.5 ms", "10 ms").into();
-    }
     sentences.extend([
         "rank n sends to rank n + half the job; a figure is of all pairs together, from one barrier of their ranks to another".into(),
         format!(

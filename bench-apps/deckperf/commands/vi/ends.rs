@@ -1,7 +1,5 @@
 //! One rank's ends of all connections, and the memory of its messages.
 
-use std::collections::HashMap;
-
 use udeck::via::{
     Cq, Deadline, Descriptor, Listener, MemHandle, NetAddress, Nic, Ptag, Region, RemoteBuffer, Rights,
     Segment, Vi, ViAttributes, Window,
@@ -12,7 +10,7 @@ use super::{
     lane::ViLane,
 };
 use crate::{
-    experiment::rank_pair::RankPair,
+    experiment::{rank_pair::RankPair, turn::Pool},
     failure::{PerfError, Result},
 };
 
@@ -43,7 +41,7 @@ impl ViEnds {
     /// Opens and connects everything. Both ranks call this with the same setups; blocks until all VIs are connected.
     pub fn open(pair: &RankPair<'_>, setups: &[ViSetup], largest: usize) -> Result<Self> {
         let nic = pair.world().nic();
-        let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: HashMap::new(), bytes: 0 };
+        let memory = RegionPool { nic: nic.clone(), ptag: nic.ptag(), idle: Pool::new() };
         let any = |transfer| setups.iter().any(|way| way.transfer == transfer);
         let rights = Rights { write: any(Transfer::RdmaWrite), read: any(Transfer::RdmaRead) };
         let is_reached = rights != Rights::NONE;
@@ -162,38 +160,23 @@ fn decode(bytes: &[u8]) -> Option<RemoteBuffer> {
     Some(RemoteBuffer { handle, offset: 0, len: usize::try_from(u64::from_le_bytes(*len)).ok()? })
 }
 
-/// Registered memory between two batches. It is kept, so that no figure pays for fresh pages.
+/// Registered memory between two batches.
 pub struct RegionPool {
     nic: Nic,
     ptag: Ptag,
-    idle: HashMap<usize, Vec<Region>>,
-    /// Bytes that are idle.
-    bytes: usize,
+    idle: Pool<Region>,
 }
-
-/// Most idle bytes: more than two windows of the largest messages hold. Before another size would exceed the bound, all
-/// memory is freed.
-const MAX_IDLE: usize = 256 << 20;
 
 impl RegionPool {
     /// Takes memory for a message of `size` bytes.
     pub fn take(&mut self, size: usize) -> Result<Region> {
-        if let Some(region) = self.idle.get_mut(&size).and_then(Vec::pop) {
-            self.bytes -= size;
-            return Ok(region);
-        }
-        if self.bytes + size > MAX_IDLE {
-            self.idle.clear();
-            self.bytes = 0;
-        }
-        Ok(self.nic.region(size, self.ptag)?)
+        self.idle.take(size, || Ok(self.nic.region(size, self.ptag)?))
     }
 
     /// Takes the memory of a descriptor back.
     pub fn give_back(&mut self, descriptor: Descriptor) {
         for region in descriptor.into_segments().into_iter().map(Segment::into_region) {
-            self.bytes += region.len();
-            self.idle.entry(region.len()).or_default().push(region);
+            self.idle.give_back(region.len(), region);
         }
     }
 }
