@@ -31,6 +31,9 @@ use crate::space::{Space, Taken};
 /// touched.
 const POPULATED_AT_ONCE: usize = 64;
 
+/// Interval at which a request that found no room in the socket is tried again.
+const ROOM_PAUSE: Duration = Duration::from_millis(1);
+
 /// The socket to another process, and the memory that this process shares with us.
 pub struct PeerSocket {
     socket: Endpoint,
@@ -259,14 +262,19 @@ impl PeerSocket {
         segment::read_at(self.segments().landing.fd.as_fd(), offset, to).ok()
     }
 
-    /// Sends a datagram. The peer's reactor always reads, so a peer whose socket is full is stuck, and the peer
-    /// socket ends.
+    /// Sends a datagram without waiting. The peer's reactor always reads, and there are few answers at a time: a
+    /// peer whose socket has no room for an answer is stuck, and the peer socket ends.
     pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), Ended> {
-        match socket::send(self.socket(), &datagram.encode(), fds) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err("the peer does not read its socket (it is stopped or stuck)".into()),
-            Err(error) => Err(Ended::by_call("writing to its socket", &error)),
+        match self.try_send(datagram, fds)? {
+            true => Ok(()),
+            false => Err("the peer does not read its socket (it is stopped or stuck)".into()),
         }
+    }
+
+    /// Sends a datagram if the socket has room for it. `false`: it has none.
+    fn try_send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<bool, Ended> {
+        socket::send(self.socket(), &datagram.encode(), fds)
+            .map_err(|error| Ended::by_call("writing to its socket", &error))
     }
 
     /// Handles one datagram. Runs on the reactor.
@@ -413,7 +421,7 @@ impl PeerSocket {
         let datagram = Datagram::Request { id, doorbells, hello, discriminator: discriminator.to_vec() };
         let mut state = self.state.lock();
         state.requests.insert(id, None);
-        let sent = self.send(&datagram, &[control]);
+        let mut is_sent = false;
         loop {
             if let Some(answer) = state.requests.get_mut(&id).and_then(Option::take) {
                 state.requests.remove(&id);
@@ -421,17 +429,26 @@ impl PeerSocket {
             }
             let down = match &state.phase {
                 Phase::Down(ended) => Some(ended.clone()),
-                _ => sent.clone().err(),
+                // Many threads may ask at once, faster than a busy host lets the peer read. A full socket is no
+                // reason to give the peer up.
+                _ if !is_sent => self.try_send(&datagram, &[control]).map(|sent| is_sent = sent).err(),
+                _ => None,
             };
             if let Some(ended) = down {
                 state.requests.remove(&id);
                 return Err(ended.into_error(self.pid));
             }
-            if self.changed.wait_until(&mut state, until.instant()).timed_out() && until.passed() {
+            let wake =
+                if is_sent { until.instant() } else { until.instant().min(Instant::now() + ROOM_PAUSE) };
+            if self.changed.wait_until(&mut state, wake).timed_out() && until.passed() {
                 state.requests.remove(&id);
                 // The text leaves out the discriminator: the caller knows it, and it may be a name that no user has
                 // given.
-                let what = format!("an answer from process {} to a connection request", process(self.pid));
+                let peer = process(self.pid);
+                let what = match is_sent {
+                    true => format!("an answer from process {peer} to a connection request"),
+                    false => format!("process {peer} to read connection requests (it is stopped or stuck)"),
+                };
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }
         }

@@ -1,13 +1,15 @@
 //! Peers that want more than their share: of connections, and of address space.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use udeck_faults::{Disguise, wrapped};
 use udeck_sys::segment::PeerAccess;
-use udeck_via::{MemHandle, RejectKind};
+use udeck_sys::socket;
+use udeck_via::{Deadline, Error, MemHandle, NetAddress, RejectKind};
 
 use super::attacker::Attacker;
-use super::victim::{SECRET, Victim, await_descriptors, descriptors, soon};
+use super::victim::{SECRET, Victim, await_descriptors, descriptors, soon, vi};
 use crate::arenas::{MAX_ARENA, Segment};
 use crate::peer_socket_wire::Datagram;
 use crate::space::MOST;
@@ -97,4 +99,30 @@ fn the_arenas_of_peers_take_so_much_address_space_and_no_more() {
     drop((peer_sockets, outbox, landing));
     await_descriptors(before);
     victim.serves_the_honest(2);
+}
+
+/// A peer on a busy host may read more slowly than we ask.
+#[test]
+fn a_request_waits_for_room_in_the_socket_of_its_peer() {
+    let victim = Victim::new();
+    let host = b"udeck-attacker-that-reads-slowly".to_vec();
+    let listener = socket::listen_at(&host).unwrap();
+    let (to, queue) = (NetAddress { host, discriminator: b"attacker".to_vec() }, victim.cq.handle());
+    let ask = |until| vi(&victim.nic).connect(&to, &queue, &queue, &[], until).unwrap_err();
+    let ask_in_vain = || match ask(Deadline::after(Duration::from_millis(1))) {
+        error @ Error::Timeout { .. } => error.to_string(),
+        error => panic!("a shortage became the end of the peer: {error}"),
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| ask(soon()));
+        let (attacker, _control) = Attacker::asked(&listener);
+        let is_full = |text: &String| text.contains("to read connection requests");
+        assert!((0..100_000).map(|_| ask_in_vain()).any(|text| is_full(&text)), "a socket has a bound");
+        attacker.receive().expect("a request");
+        let text = ask_in_vain();
+        assert!(text.contains("an answer from process"), "{text}");
+        drop(attacker);
+        let error = first.join().unwrap();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+    });
 }
