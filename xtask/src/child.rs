@@ -75,19 +75,17 @@ impl Cargo {
         self
     }
 
-    /// The same command for the tests of these names only. `None`: the command does not continue after a program with a
-    /// failed test, and is no soak.
-    pub fn only_tests<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+    /// The same command for the test of this name only: some test programs take one name at a time. `None`: the command
+    /// does not continue after a program with a failed test, and is no soak.
+    pub fn only_test(&self, name: &str) -> Option<Self> {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let args = match &self.program {
-            Some(program) if program.ends_with(DRIVER) => names
-                .into_iter()
-                .flat_map(|name| words(&["--seed", name.strip_prefix(SEED).unwrap_or(name)]))
-                .collect(),
+            Some(program) if program.ends_with(DRIVER) => {
+                words(&["--seed", name.strip_prefix(SEED).unwrap_or(name)])
+            }
             None if self.args.starts_with(&words(&["test", "--no-fail-fast"])) => {
                 let before = self.args.iter().take_while(|arg| *arg != "--").cloned();
-                let only = ["--", "--nocapture", "--exact"].into_iter().chain(names);
-                before.chain(only.map(str::to_owned)).collect()
+                before.chain(words(&["--", "--nocapture", "--exact", name])).collect()
             }
             _ => return None,
         };
@@ -360,15 +358,15 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_of_some_names_run_by_the_same_command() {
+    fn a_test_of_one_name_runs_by_the_same_command() {
         let all = Cargo::new("test --no-fail-fast -p udeck -- --skip slow").env("DECK_BIN_DIR", "bin");
-        let some = all.only_tests(["a::b", "c"]).unwrap();
-        let words = "DECK_BIN_DIR=bin cargo test --no-fail-fast -p udeck -- --nocapture --exact a::b c";
-        assert_eq!(some.to_string(), words);
-        assert!(Cargo::new("test -p udeck").only_tests(["a"]).is_none());
+        let one = all.only_test("a::b").unwrap();
+        let words = "DECK_BIN_DIR=bin cargo test --no-fail-fast -p udeck -- --nocapture --exact a::b";
+        assert_eq!(one.to_string(), words);
+        assert!(Cargo::new("test -p udeck").only_test("a").is_none());
         let soak = Cargo::program("debug/udeck-soak".into(), "--minutes 1");
-        let some = soak.only_tests(["soak::seed_5", "soak::seed_7"]).unwrap();
-        assert_eq!(some.to_string(), "debug/udeck-soak --seed 5 --seed 7");
+        let one = soak.only_test("soak::seed_5").unwrap();
+        assert_eq!(one.to_string(), "debug/udeck-soak --seed 5");
     }
 
     #[test]

@@ -305,11 +305,13 @@ fn passes_again(cargo: &Cargo, tally: &TestCounts, workspace: &Workspace, limit:
     if !tally.only_tests_failed() || failed.len() > MAY_RUN_AGAIN {
         return false;
     }
-    let Some(again) = cargo.only_tests(failed.iter().copied()) else { return false };
-    (0..PASSES_AGAIN).all(|_| {
-        say!("    $ {again}");
-        let (problem, counts) = run_and_count(&again, workspace, limit);
-        problem.is_none() && counts.total().passed >= failed.len() as u64
+    failed.iter().all(|name| {
+        let Some(again) = cargo.only_test(name) else { return false };
+        (0..PASSES_AGAIN).all(|_| {
+            say!("    $ {again}");
+            let (problem, counts) = run_and_count(&again, workspace, limit);
+            problem.is_none() && counts.total().passed > 0
+        })
     })
 }
 
