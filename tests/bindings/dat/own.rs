@@ -111,14 +111,13 @@ fn checked(name: &'static str, transport: &str, needs: &[(&'static str, &'static
         case("valgrind", with_valgrind, |name, transport| {
             let place = Place::new(transport);
             let program = compile(name, place.folder(), &[]);
-            let said = place.run_inside(&memcheck(), &program);
-            assert!(said.lines().any(|line| line == "well"), "{said}");
+            assert_well(&place.run_inside(&memcheck(), &program));
         });
     }
     case("address_sanitizer", needs.to_vec(), |name, transport| {
         let place = Place::new(transport);
         let program = compile(name, place.folder(), &["-fsanitize=address"]);
-        assert_eq!(place.run_inside(&[], &program).trim(), "well");
+        assert_well(&place.run_inside(&[], &program));
     });
     cases
 }
@@ -129,8 +128,13 @@ fn run(name: &str, transport: &str, compiled: Option<&Path>) {
         Some(folder) => folder.join(name),
         None => compile(name, place.folder(), &[]),
     };
-    let said = place.run(&program, "");
-    assert_eq!(said.trim(), "well");
+    assert_well(&place.run(&program, ""));
+}
+
+/// Asserts that the program passed its own checks. Its last line says that. The library may have lines of its own before, for
+/// example where a peer on a busy host gave a connect up.
+fn assert_well(said: &str) {
+    assert!(said.lines().any(|line| line == "well"), "{said}");
 }
 
 fn compile(name: &str, to: &Path, flags: &[&str]) -> PathBuf {
