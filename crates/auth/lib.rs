@@ -20,16 +20,21 @@
 //! hand-shake each side proves, by a MAC over everything both have said, that it knows the ticket. So a rank can pose neither
 //! as another caller nor as another callee.
 //!
-//! This crate has the keys and the proofs. The hand-shakes belong to the transports (`udeck-session`'s admission, shm, udp).
+//! This crate has the keys, the proofs, and a stream for connections that are no VIs. The hand-shakes of VIs
+//! belong to the transports (`udeck-session`'s admission, shm, udp).
 //!
 //! | file | what it is |
 //! |---|---|
 //! | here | keys, from the launcher's to a ticket |
 //! | `keys` | the keys of a NIC and of a connection: [`Keys`], [`Pair`] |
+//! | `stream` | proofs of both sides, then sealed frames: [`SecureStream`] |
+//! | `deadline_stream` | one deadline for all reads and writes of a TCP stream: [`DeadlineStream`] |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
+mod deadline_stream;
 mod keys;
+mod stream;
 
 use std::{fmt, io};
 
@@ -37,7 +42,9 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
+pub use deadline_stream::DeadlineStream;
 pub use keys::{Claim, Keys, NoTicket, NotMe, Pair};
+pub use stream::{Protocol, SecureStream, StreamError};
 
 /// The bytes of a key or of a proof.
 type Bytes = [u8; 32];

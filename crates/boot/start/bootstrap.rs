@@ -11,13 +11,14 @@
 //! host. From then on the launcher is needed only at the end: [`ForeignJob`].
 
 use std::{
-    io::{self, Read, Write},
+    io,
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     sync::mpsc,
     time::Duration,
 };
 
 use rustix::net::listen as set_backlog;
+use udeck_auth::{DeadlineStream, SecureStream};
 use udeck_sys::{
     Deadline, Interface, above_stdio, address_of, advise_route, interfaces, is_link_local, listed,
     make_room_for_descriptors, stderr_line, stream_pair, tcp_connect, thread,
@@ -28,7 +29,7 @@ use super::{
     foreign_job::{ForeignJob, Serving},
     proxy::{Acceptor, Proxy},
     rank_info::{self, MAX_ADDRESSES, RANK_INFO, ROOT, RankInfo, Root},
-    secure::Secure,
+    secure::{self, Broken},
 };
 use crate::{BootError, Client, MAX_RANKS, Placement, serve::Service, server::Config};
 
@@ -222,7 +223,7 @@ fn listen(addresses: &[IpAddr]) -> Result<Vec<TcpListener>, BootError> {
 /// Returns a proven connection to rank 0, by the first of its addresses that leads there. If an address takes
 /// the connection and does not answer, rank 0 may be busy with others: the address is tried again as long as
 /// there is time.
-fn reach(root: &Root, rank: u32, until: Deadline) -> Result<(TcpStream, Secure), BootError> {
+fn reach(root: &Root, rank: u32, until: Deadline) -> Result<(TcpStream, SecureStream), BootError> {
     let mut tried;
     loop {
         let mut is_silent = false;
@@ -266,40 +267,20 @@ fn reach_at(
     secret: [u8; 32],
     rank: u32,
     until: Deadline,
-) -> Result<(TcpStream, Secure), Missed> {
+) -> Result<(TcpStream, SecureStream), Missed> {
     let limit = Deadline::after(TRY.min(until.remaining()));
+    let is_silent =
+        |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
     let words = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("no answer within {TRY:?}"),
+        _ if is_silent(&error) => format!("no answer within {TRY:?}"),
+        io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
         _ => advise_route(error, address.ip()).to_string(),
     };
-    let unanswered = |error: io::Error| Missed {
-        is_silent: matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
-        why: words(error),
-    };
-    let least = Duration::from_millis(1);
-    let mut stream = tcp_connect(address, limit.remaining()).map_err(words)?;
-    let mut nonce = [0; 32];
-    getrandom::fill(&mut nonce).map_err(|error| error.to_string())?;
-    let mut secure = Secure::rank(rank, secret, nonce);
-    stream.set_write_timeout(Some(TRY)).map_err(words)?;
-    loop {
-        let outgoing = std::mem::take(&mut secure.outgoing);
-        stream.write_all(&outgoing).map_err(unanswered)?;
-        if secure.peer().is_some() {
-            break;
-        }
-        if limit.passed() {
-            return Err(unanswered(io::ErrorKind::TimedOut.into()));
-        }
-        stream.set_read_timeout(Some(limit.remaining().max(least))).map_err(words)?;
-        let mut scratch = [0; 256];
-        let length = stream.read(&mut scratch).map_err(unanswered)?;
-        if length == 0 {
-            return Err(Missed::from("it closed the connection".to_owned()));
-        }
-        // The service sends nothing to a rank before its first request.
-        secure.receive(&scratch[..length], &mut Vec::new()).map_err(|why| why.to_string())?;
-    }
+    let unanswered = |error: io::Error| Missed { is_silent: is_silent(&error), why: words(error) };
+    let stream = tcp_connect(address, limit.remaining()).map_err(words)?;
+    let mut secure = secure::rank(rank, secret).map_err(|error| error.to_string())?;
+    let proved = secure.handshake(&mut DeadlineStream::new(&stream, limit.remaining()));
+    proved.map_err(unanswered)?.map_err(|why| Broken::from(why).to_string())?;
     Ok((stream, secure))
 }
 

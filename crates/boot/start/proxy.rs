@@ -27,9 +27,10 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, recv},
 };
+use udeck_auth::SecureStream;
 use udeck_sys::{Deadline, above_stdio, descriptor_advice, is_shortage, stderr_line};
 
-use super::{proxy_conn::ProxyConn, secure::Secure};
+use super::{proxy_conn::ProxyConn, secure};
 use crate::detect_silence;
 
 /// How long a connection may take to prove itself.
@@ -90,7 +91,7 @@ impl Proxy {
     /// Makes the proxy of another rank, whose connection to rank 0 is proven.
     pub fn of_rank(
         remote: TcpStream,
-        secure: Secure,
+        secure: SecureStream,
         local: UnixStream,
         detect: Duration,
     ) -> io::Result<Proxy> {
@@ -178,11 +179,7 @@ impl Proxy {
             Err(error) if is_shortage(&error) => return self.short(&error),
             Err(_) => return,
         };
-        let mut nonce = [0; 32];
-        if getrandom::fill(&mut nonce).is_err() {
-            return;
-        }
-        let secure = Secure::root(acceptor.locals.len() as u32, acceptor.secret, nonce);
+        let Ok(secure) = secure::root(acceptor.locals.len() as u32, acceptor.secret) else { return };
         let added = ProxyConn::greeting(stream, secure, GREETING).and_then(|conn| self.add(conn));
         if let Err(error) = added {
             stderr_line(format_args!(
@@ -252,7 +249,7 @@ impl Proxy {
             return Ok(false);
         }
         if conn.local.is_none()
-            && let Some(rank) = conn.secure.peer()
+            && let Some(rank) = conn.secure.proven()
             && !self.attach(number, rank)?
         {
             return Ok(false);
@@ -312,11 +309,15 @@ mod tests {
     fn proven() -> (ProxyConn, TcpStream, UnixStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut rank, mut root) = (Secure::rank(1, [7; 32], [1; 32]), Secure::root(2, [7; 32], [2; 32]));
-        for _ in 0..2 {
-            root.receive(&std::mem::take(&mut rank.outgoing), &mut Vec::new()).unwrap();
-            rank.receive(&std::mem::take(&mut root.outgoing), &mut Vec::new()).unwrap();
-        }
+        let (mut rank, mut root) = (secure::rank(1, [7; 32]).unwrap(), secure::root(2, [7; 32]).unwrap());
+        let pass = |from: &mut SecureStream, to: &mut SecureStream| {
+            let mut bytes = Vec::new();
+            from.write_to(&mut bytes).unwrap();
+            to.receive(&bytes).unwrap();
+        };
+        pass(&mut rank, &mut root);
+        pass(&mut root, &mut rank);
+        pass(&mut rank, &mut root);
         let (proxies, local) = UnixStream::pair().unwrap();
         let there = listener.accept().unwrap().0;
         there.set_read_timeout(Some(LONG)).unwrap();

@@ -15,20 +15,21 @@ use rustix::{
     io::Errno,
     net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown},
 };
+use udeck_auth::SecureStream;
 use udeck_sys::Deadline;
 
-use super::secure::Secure;
+use super::secure::{Broken, MAX_FRAME};
 
 /// Upper bound of the bytes that one direction holds; with more, its source is not read.
 const BOUND: usize = 256 << 10;
-/// Maximum number of bytes in one read.
-const READ: usize = 16 << 10;
+/// Maximum number of bytes in one read; what is read from the local side fits into one frame.
+const READ: usize = MAX_FRAME;
 /// Maximum number of reads in a row, before other connections have their turn.
 const TURNS: usize = 16;
 
 pub(super) struct ProxyConn {
     pub remote: TcpStream,
-    pub secure: Secure,
+    pub secure: SecureStream,
     /// The rank's local socket; `None` until the connection has proved itself.
     pub local: Option<UnixStream>,
     pub since: Instant,
@@ -46,7 +47,7 @@ pub(super) struct ProxyConn {
 
 impl ProxyConn {
     /// Makes a connection whose other side has to prove itself within `limit`.
-    pub fn greeting(remote: TcpStream, secure: Secure, limit: Duration) -> io::Result<ProxyConn> {
+    pub fn greeting(remote: TcpStream, secure: SecureStream, limit: Duration) -> io::Result<ProxyConn> {
         remote.set_nonblocking(true)?;
         remote.set_nodelay(true)?;
         Ok(ProxyConn {
@@ -64,7 +65,7 @@ impl ProxyConn {
     }
 
     /// Makes a connection whose other side is proven.
-    pub fn proven(remote: TcpStream, secure: Secure, local: UnixStream) -> io::Result<ProxyConn> {
+    pub fn proven(remote: TcpStream, secure: SecureStream, local: UnixStream) -> io::Result<ProxyConn> {
         let mut conn = ProxyConn::greeting(remote, secure, Duration::ZERO)?;
         conn.attach(local)?;
         Ok(conn)
@@ -83,7 +84,7 @@ impl ProxyConn {
     /// Tells whether both directions have ended, and no bytes are left.
     pub fn is_over(&self) -> bool {
         let all_given = self.remote_ended && self.to_local.is_empty();
-        all_given && (self.local_ended || self.local.is_none()) && self.secure.outgoing.is_empty()
+        all_given && (self.local_ended || self.local.is_none()) && self.secure.unsent().is_empty()
     }
 
     /// Moves bytes in both directions. After an error the connection is over.
@@ -112,9 +113,11 @@ impl ProxyConn {
         match recv(&self.remote, &mut scratch[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => self.remote_ended = true,
             Ok((length, _)) => {
-                let mut plain = Vec::new();
-                self.secure.receive(&scratch[..length], &mut plain).map_err(|why| why.to_string())?;
-                self.to_local.extend(plain);
+                let wrong = |why| Broken::from(why).to_string();
+                self.secure.receive(&scratch[..length]).map_err(wrong)?;
+                while let Some(plain) = self.secure.next_frame().map_err(wrong)? {
+                    self.to_local.extend(plain);
+                }
                 return Ok(true);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -138,7 +141,7 @@ impl ProxyConn {
 
     fn read_local(&mut self) -> bool {
         let Some(local) = &self.local else { return false };
-        if self.local_ended || self.secure.outgoing.len() >= BOUND {
+        if self.local_ended || self.secure.unsent().len() >= BOUND {
             return false;
         }
         let mut scratch = [0; READ];
@@ -156,21 +159,10 @@ impl ProxyConn {
     }
 
     fn write_remote(&mut self) -> Result<(), String> {
-        let mut sent = 0;
-        let result = loop {
-            if sent == self.secure.outgoing.len() {
-                break Ok(());
-            }
-            match send(&self.remote, &self.secure.outgoing[sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            {
-                Ok(more) => sent += more,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break Ok(()),
-                Err(error) => break Err(error.to_string()),
-            }
-        };
-        self.secure.outgoing.drain(..sent);
-        result
+        match self.secure.write_to(&mut self.remote) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error.to_string()),
+            _ => Ok(()),
+        }
     }
 
     /// Passes the end of one side on to the other, after its last bytes.
@@ -181,7 +173,7 @@ impl ProxyConn {
         {
             let _ = shutdown(local, Shutdown::Write);
         }
-        if self.local_ended && self.secure.outgoing.is_empty() && !self.remote_told {
+        if self.local_ended && self.secure.unsent().is_empty() && !self.remote_told {
             let _ = shutdown(&self.remote, Shutdown::Write);
             (self.remote_told, self.until) = (true, Some(Deadline::after(linger)));
         }
@@ -190,12 +182,12 @@ impl ProxyConn {
     /// Watches the sockets for the events that the connection can handle.
     pub fn update(&mut self, poller: &OwnedFd, number: u64) -> io::Result<()> {
         let when = |wanted: bool, flag| if wanted { flag } else { EventFlags::empty() };
-        let (has_outgoing, has_more) = (!self.secure.outgoing.is_empty(), !self.to_local.is_empty());
+        let (has_outgoing, has_more) = (!self.secure.unsent().is_empty(), !self.to_local.is_empty());
         let remote = when(!self.remote_ended && self.to_local.len() < BOUND, EventFlags::IN)
             | when(has_outgoing, EventFlags::OUT);
         set(poller, &self.remote, &mut self.watched[0], remote, number << 1)?;
         let Some(local_socket) = &self.local else { return Ok(()) };
-        let local = when(!self.local_ended && self.secure.outgoing.len() < BOUND, EventFlags::IN)
+        let local = when(!self.local_ended && self.secure.unsent().len() < BOUND, EventFlags::IN)
             | when(has_more, EventFlags::OUT);
         set(poller, local_socket, &mut self.watched[1], local, number << 1 | 1)
     }
