@@ -5,21 +5,32 @@
 //!
 //! | file | what it is |
 //! |---|---|
+//! | `face.rs` | what a face writes for itself: its types, its memory's rules, its completions |
+//! | `queue_pair.rs` | an end point's posted operations: sent in order, fenced, completed in order |
+//! | `queue_pair/matching.rs`, `held.rs` | arrivals, which find their receives; messages that wait for one |
+//! | `queue_pair/flush.rs` | the end of a connection |
 //! | `frame.rs` | the wire format between the two ends of a connection |
 //! | `link.rs` | frames that go to the peer, and come from it |
 //! | `memory.rs` | registered memory, by keys |
+//! | `ring.rs` | the queue that receives go through |
 //! | `progress.rs`, `bell.rs` | the threads that move the end points of a NIC on, and how threads wait together |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
 mod bell;
+mod face;
 pub mod frame;
 pub mod link;
 pub mod memory;
 mod progress;
+mod queue_pair;
+mod ring;
 
 pub use bell::Bell;
+pub use face::{End, Face, Outcome, Request};
 pub use progress::{MAX_WAIT, MoveOn, Progress};
+pub use queue_pair::QueuePair;
+pub use ring::Ring;
 
 /// Longest message of a program's, in bytes.
 pub const MAX_TRANSFER: usize = 64 << 20;

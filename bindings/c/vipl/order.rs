@@ -118,6 +118,14 @@ pub(super) struct Receive {
     pub other: Option<Box<Order>>,
 }
 
+/// No receive: what an empty place of a queue holds.
+impl Default for Receive {
+    fn default() -> Receive {
+        let place = Place { descriptor: std::ptr::null_mut(), handle: 0 };
+        Receive { place, segment: DescriptorSegment { data: 0, handle: 0, last: 0 }, other: None }
+    }
+}
+
 impl Receive {
     /// The receive as a full [`Order`].
     pub fn order(self) -> Order {

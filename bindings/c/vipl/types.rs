@@ -94,7 +94,6 @@ pub(super) mod status {
     pub const TRANSPORT_ERROR: u32 = 0x40;
     pub const RDMA_PROT_ERROR: u32 = 0x80;
     pub const REMOTE_DESC_ERROR: u32 = 0x100;
-    pub const ERROR_MASK: u32 = 0x1FE;
     pub const OP_SEND: u32 = 0;
     pub const OP_RECEIVE: u32 = 0x10000;
     pub const OP_RDMA_WRITE: u32 = 0x20000;

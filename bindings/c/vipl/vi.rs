@@ -1,9 +1,10 @@
 //! A VI: the program's two work queues, over a virtual interface of the library.
 //!
-//! The interface below takes messages as they come (`Receive::Lent`); work queues, descriptors and RDMA are here, because VIPL's
-//! reach any memory of the program's, in order with its messages (docs/decisions/043-vipl-rdma-in-messages.md). A thread that polls a
-//! VI moves it on: it takes what has arrived, places it, answers it, and sends what had found no room. If no thread polls a VI that
-//! needs it, the NIC's engine does (`engine.rs`).
+//! The interface below takes messages as they come (`Receive::Lent`); work queues and RDMA are `udeck-rdma`'s,
+//! because VIPL's reach any memory of the program's, in order with its messages
+//! (docs/decisions/043-vipl-rdma-in-messages.md). Descriptors and the VI's state are here. A thread that polls a VI
+//! moves it on: it takes what has arrived, places it, answers it, and sends what had found no room. If no thread
+//! polls a VI that needs it, the NIC's engine does (`engine.rs`).
 //!
 //! A VI's lock is that of its place in the table of handles. It is never held during a wait, nor while the program's
 //! handlers run.
@@ -11,6 +12,7 @@
 mod arrivals;
 mod connection;
 mod early;
+mod face;
 mod sends;
 #[cfg(test)]
 mod tests;
@@ -19,22 +21,22 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use udeck::via::{self, Caps, Ptag, Reliability, ServiceLevel, Vi, ViAttributes as Below};
+use udeck::via::{self, Caps, Reliability, ServiceLevel, Vi, ViAttributes as Below};
 
 use udeck_rdma::frame::Reason;
-use udeck_rdma::link::Answers;
+use udeck_rdma::{End, Outcome, QueuePair};
 
 use super::cq::CqState;
 use super::engine::{Job, NicState, Notify, Visits};
-use super::error::{self, Event};
+use super::error;
 use super::handle::{Handle, Table};
 use super::order::{Order, Place, Queue, Receive, Short};
 use super::types::{
-    self, Descriptor, DescriptorSegment, ErrorCode, ResourceCode, ViAttributes, ViState, VipReturn, status,
+    self, Descriptor, DescriptorSegment, ErrorCode, ViAttributes, ViState, VipReturn, control, status,
 };
 pub(super) use connection::PeerRequest;
 use early::Early;
-use sends::Posted;
+use face::{BAD_WRITE, ViplFace};
 
 pub(super) static VIS: Table<ViObject> = Table::new(2);
 
@@ -69,38 +71,13 @@ pub(super) fn qos_of(level: ServiceLevel) -> *mut c_void {
 }
 
 pub(super) struct ViObject {
-    handle: Handle,
-    nic: Arc<NicState>,
-    /// `None` while a thread connects it.
-    below: Option<Vi>,
-    attributes: ViAttributes,
-    ptag: Ptag,
-    level: Reliability,
+    face: ViplFace,
+    /// Its interface below is missing while a thread connects it.
+    queues: QueuePair<ViplFace>,
     state: ViState,
-    send_cq: Option<Arc<CqState>>,
-    receive_cq: Option<Arc<CqState>>,
-    /// Posted receives, oldest first.
-    receives: VecDeque<Receive>,
-    /// Completed receives that were not given back yet, oldest first.
-    received: VecDeque<Place>,
-    sends: VecDeque<Posted>,
-    /// Number of sends, from the oldest, that can be given back.
-    sends_over: usize,
-    /// Number of completed descriptors so far, of both queues.
-    completions: u64,
-    /// Number of sends, from the youngest, that have not been sent: they found no room, or are fenced.
-    unsent: usize,
-    /// Number of RDMA reads in flight.
-    reads: usize,
-    answers: Answers,
-    /// Number of SENDs and WRITEs that were taken since the last TAKEN to the peer.
-    taken: u32,
-    /// Whether the program was told that this peer reaches for memory that it may not have.
-    told_of_refusal: bool,
     send_notify: Option<Notify>,
     receive_notify: Option<Notify>,
     peer: Option<PeerRequest>,
-    early: Early,
     /// Whether receives may be taken the short way: no reliable reception, completion queue or handler, and the connection's beginning is over.
     takes_plainly: bool,
     /// Whether the NIC knows that this VI has found no room.
@@ -119,30 +96,27 @@ impl ViObject {
     ) -> Self {
         let (ptag, level) = (below.attributes().ptag, below.attributes().reliability);
         let [send_cq, receive_cq] = cqs;
-        let mut made = ViObject {
+        let face = ViplFace {
             handle,
             nic,
-            below: Some(below),
             attributes,
             ptag,
             level,
-            state: ViState::IDLE,
             send_cq,
             receive_cq,
-            receives: VecDeque::new(),
+            sent: VecDeque::new(),
             received: VecDeque::new(),
-            sends: VecDeque::new(),
-            sends_over: 0,
             completions: 0,
-            unsent: 0,
-            reads: 0,
-            answers: Answers::default(),
-            taken: 0,
+            early: Early::default(),
             told_of_refusal: false,
+        };
+        let mut made = ViObject {
+            face,
+            queues: QueuePair::new(Some(below)),
+            state: ViState::IDLE,
             send_notify: None,
             receive_notify: None,
             peer: None,
-            early: Early::default(),
             takes_plainly: false,
             is_stuck: false,
             needs_engine: false,
@@ -168,11 +142,11 @@ impl ViObject {
     }
 
     pub fn nic(&self) -> &Arc<NicState> {
-        &self.nic
+        &self.face.nic
     }
 
     pub fn attributes(&self) -> &ViAttributes {
-        &self.attributes
+        &self.face.attributes
     }
 
     pub fn state(&self) -> ViState {
@@ -181,16 +155,16 @@ impl ViObject {
 
     pub fn has_cq(&self, queue: Queue) -> bool {
         match queue {
-            Queue::Send => self.send_cq.is_some(),
-            Queue::Receive => self.receive_cq.is_some(),
+            Queue::Send => self.face.send_cq.is_some(),
+            Queue::Receive => self.face.receive_cq.is_some(),
         }
     }
 
     /// Whether the queue has neither posted descriptors nor completed ones that were not given back.
     pub fn is_empty(&self, queue: Queue) -> bool {
         match queue {
-            Queue::Send => self.sends.is_empty(),
-            Queue::Receive => self.receives.is_empty() && self.received.is_empty(),
+            Queue::Send => self.queues.posted() == 0 && self.face.sent.is_empty(),
+            Queue::Receive => self.queues.receives.is_empty() && self.face.received.is_empty(),
         }
     }
 
@@ -198,37 +172,39 @@ impl ViObject {
         if self.state != ViState::IDLE {
             return Err(VipReturn::INVALID_STATE);
         }
-        let mut wanted = Self::below_for(&self.nic, &attributes)?;
-        let below = self.below.as_mut().ok_or(VipReturn::INVALID_STATE)?;
-        if !(self.sends.is_empty() && self.receives.is_empty() && self.received.is_empty()) {
+        let mut wanted = Self::below_for(&self.face.nic, &attributes)?;
+        let is_empty = self.is_empty(Queue::Send) && self.is_empty(Queue::Receive);
+        let below = self.queues.vi.as_mut().ok_or(VipReturn::INVALID_STATE)?;
+        if !is_empty {
             return Err(VipReturn::ERROR_RESOURCE); // descriptors were checked against the old attributes
         }
-        wanted.context = self.handle.number();
+        wanted.context = self.face.handle.number();
         if attributes.max_transfer == 0 {
-            attributes.max_transfer = self.nic.max_transfer() as types::Ulong;
+            attributes.max_transfer = self.face.nic.max_transfer() as types::Ulong;
         }
         attributes.qos = qos_of(wanted.level);
         below.set_attributes(wanted).map_err(|error| error::code(&error))?;
-        (self.attributes, self.ptag, self.level) = (attributes, wanted.ptag, wanted.reliability);
+        (self.face.attributes, self.face.ptag, self.face.level) =
+            (attributes, wanted.ptag, wanted.reliability);
         self.find_way();
         Ok(())
     }
 
     fn max_transfer(&self) -> usize {
-        self.attributes.max_transfer as usize // no more than the NIC's
+        self.face.attributes.max_transfer as usize // no more than the NIC's
     }
 
     /// `VipPostRecv`.
     #[inline]
     pub fn post_receive(&mut self, place: Place) -> VipReturn {
-        if self.receives.len() + self.received.len() >= MAX_DESCRIPTORS {
+        if self.queues.receives.len() + self.face.received.len() >= MAX_DESCRIPTORS {
             return VipReturn::ERROR_RESOURCE;
         }
         if self.state != ViState::ERROR
-            && let Some(short) = Short::read(place, self.ptag)
+            && let Some(short) = Short::read(place, self.face.ptag)
         {
             short.renew();
-            self.receives.push_back(Receive { place, segment: short.segment, other: None });
+            self.queues.receives.push_back(Receive { place, segment: short.segment, other: None });
             return VipReturn::SUCCESS;
         }
         self.post_other_receive(place)
@@ -236,15 +212,15 @@ impl ViObject {
 
     #[inline(never)]
     fn post_other_receive(&mut self, place: Place) -> VipReturn {
-        let Some(order) = Order::read(place, self.ptag, Queue::Receive, usize::MAX) else {
+        let Some(order) = Order::read(place, self.face.ptag, Queue::Receive, usize::MAX) else {
             return VipReturn::DESCRIPTOR_ERROR;
         };
         if self.state == ViState::ERROR {
-            self.receive_over(place, status::OP_RECEIVE | status::DESC_FLUSHED_ERROR, 0, None);
+            self.face.receive_over(place, status::OP_RECEIVE | status::DESC_FLUSHED_ERROR, 0, None);
             self.tell_of_completions();
         } else {
             let segment = DescriptorSegment { data: 0, handle: 0, last: 0 };
-            self.receives.push_back(Receive { place, segment, other: Some(Box::new(order)) });
+            self.queues.receives.push_back(Receive { place, segment, other: Some(Box::new(order)) });
         }
         VipReturn::SUCCESS
     }
@@ -252,37 +228,38 @@ impl ViObject {
     /// Takes the next completed receive.
     #[inline]
     pub fn receive_done(&mut self) -> Option<*mut Descriptor> {
-        if self.received.is_empty() {
+        if self.face.received.is_empty() {
             return self.receive_next();
         }
-        self.received.pop_front().map(|place| place.descriptor)
-    }
-
-    /// Completes a receive.
-    #[inline]
-    fn receive_over(&mut self, place: Place, bits: u32, length: usize, immediate: Option<u32>) {
-        place.write(self.ptag, bits, length, immediate);
-        self.received.push_back(place);
-        self.completions += 1;
-        if let Some(cq) = &self.receive_cq {
-            cq.push(self.handle, true);
-        }
+        self.face.received.pop_front().map(|place| place.descriptor)
     }
 
     /// Takes what has arrived, answers it, and sends what waits.
     #[inline]
     pub fn move_on(&mut self, until: Until) {
-        if self.state != ViState::CONNECTED || self.below.is_none() {
+        if self.state != ViState::CONNECTED || self.queues.vi.is_none() {
             return;
         }
-        let before = self.completions;
-        self.take_arrivals(until);
-        if self.unsent + self.answers.len() > 0 || self.taken > 0 {
-            self.send_waiting();
-        }
+        let before = self.face.completions;
+        let is_enough = |face: &ViplFace| until == Until::OneReceived && !face.received.is_empty();
+        let moved = self.queues.move_on(&mut self.face, is_enough);
+        self.settle(moved);
         // By an arrival, or because what waited has found room.
-        if self.completions != before {
+        if self.face.completions != before {
             self.tell_of_completions();
+        }
+    }
+
+    /// Ends the connection if the engine says so, and has the VI served if it waits for room or a receive.
+    #[inline]
+    fn settle(&mut self, moved: Result<(), End>) {
+        match moved {
+            Err(end) => self.end_by(end),
+            Ok(()) if self.is_stuck || self.queues.has_unsent() || self.queues.is_holding() => {
+                self.find_way();
+                self.count_needs();
+            }
+            Ok(()) => {}
         }
     }
 
@@ -292,22 +269,22 @@ impl ViObject {
         if self.send_notify.is_some() || self.receive_notify.is_some() {
             self.notify();
         }
-        self.nic.progress.bell().ring();
+        self.face.nic.progress.bell().ring();
     }
 
     #[cold]
     fn notify(&mut self) {
-        if let (Some(notify), Some(place)) = (self.receive_notify, self.received.front().copied()) {
+        if let (Some(notify), Some(place)) = (self.receive_notify, self.face.received.front().copied()) {
             self.receive_notify = None;
             self.find_way();
-            self.received.pop_front();
-            self.nic.call(Job::Queue { notify, vi: self.handle, place });
+            self.face.received.pop_front();
+            self.face.nic.call(Job::Queue { notify, vi: self.face.handle, place });
         }
         if let Some(notify) = self.send_notify
-            && let Some(place) = self.pop_send()
+            && let Some(place) = self.face.sent.pop_front()
         {
             self.send_notify = None;
-            self.nic.call(Job::Queue { notify, vi: self.handle, place });
+            self.face.nic.call(Job::Queue { notify, vi: self.face.handle, place });
         }
         self.count_needs();
     }
@@ -330,68 +307,92 @@ impl ViObject {
 
     /// Finds out whether receives may be taken the short way.
     fn find_way(&mut self) {
-        self.takes_plainly = self.level != Reliability::Reception
-            && self.receive_cq.is_none()
+        self.takes_plainly = self.face.level != Reliability::Reception
+            && self.face.receive_cq.is_none()
             && self.receive_notify.is_none()
-            && self.early.is_over();
+            && self.face.early.is_over()
+            && !self.queues.is_holding();
     }
 
     /// Whether the engine has to look after this VI when the program does not: it is to be notified, the peer reaches its memory, or
     /// something waits to be sent.
     fn count_needs(&mut self) {
-        let is_reached = self.attributes.rdma_write != 0 || self.attributes.rdma_read != 0;
-        let is_stuck = self.state == ViState::CONNECTED
-            && (self.unsent + self.answers.len() > 0 || self.taken > 0 || self.early.is_held());
-        let waits = is_stuck || self.reads > 0;
-        let has_cq = self.send_cq.iter().chain(&self.receive_cq).any(|cq| cq.is_to_notify());
+        let is_reached = self.face.attributes.rdma_write != 0 || self.face.attributes.rdma_read != 0;
+        let is_stuck =
+            self.state == ViState::CONNECTED && (self.queues.has_unsent() || self.queues.is_holding());
+        let waits = is_stuck || self.queues.reads() > 0;
+        let has_cq = self.face.send_cq.iter().chain(&self.face.receive_cq).any(|cq| cq.is_to_notify());
         let needs = (self.state == ViState::CONNECTED
-            && (is_reached || waits || has_cq || self.level == Reliability::Reception))
+            && (is_reached || waits || has_cq || self.face.level == Reliability::Reception))
             || self.send_notify.is_some()
             || self.receive_notify.is_some();
         if needs != self.needs_engine {
             self.needs_engine = needs;
-            self.nic.need(needs);
+            self.face.nic.need(needs);
         }
         if is_stuck != self.is_stuck {
             self.is_stuck = is_stuck;
-            self.nic.progress.set_stalled(self.handle.number(), is_stuck);
+            self.face.nic.progress.set_stalled(self.face.handle.number(), is_stuck);
         }
     }
 
     /// Ends the connection: posted descriptors are flushed, and the oldest send under way ends by `first`. `state`: the VI's state
     /// from now on.
     #[cold]
-    fn end(&mut self, state: ViState, first: u32) {
+    fn end(&mut self, state: ViState, first: Outcome) {
         self.state = state;
-        self.answers.clear();
-        self.early = Early::default();
+        self.face.early = Early::default();
+        self.queues.flush(&mut self.face, first);
         self.find_way();
-        self.taken = 0;
-        self.flush_sends(first);
-        for receive in std::mem::take(&mut self.receives) {
-            self.receive_over(receive.place, status::OP_RECEIVE | status::DESC_FLUSHED_ERROR, 0, None);
-        }
         self.count_needs();
         self.tell_of_completions();
     }
 
-    /// Ends a reliable connection by an error on this side, and tells the peer. `reason` decides the status of the peer's oldest send.
+    /// Ends the connection by what the engine has met.
     #[cold]
-    fn break_connection(&mut self, error: ErrorCode, reason: Reason, op_code: u32, why: &str) {
-        self.say_broken(reason);
-        if let Some(below) = &mut self.below {
+    fn end_by(&mut self, end: End) {
+        match end {
+            End::Local | End::Nonsense => self.queues.say_broken(Reason::Own),
+            End::Arrival(reason) => self.queues.say_broken(reason),
+            End::Refused | End::Broken(_) | End::Closed | End::Lost => {}
+        }
+        let (error, op_code, why) = match end {
+            // The operation's completion has reported the error; the NIC's own callback reports a loss.
+            End::Local | End::Closed | End::Lost => (None, 0, ""),
+            End::Arrival(Reason::BadKey) => (Some(ErrorCode::RDMAW_PROT), 0, BAD_WRITE),
+            End::Arrival(Reason::NoReceive) => {
+                (Some(ErrorCode::RECVQ_EMPTY), 0, "a message came and no receive descriptor was posted")
+            }
+            End::Arrival(_) => (
+                Some(ErrorCode::RECVQ_EMPTY),
+                0,
+                "a message came that its receive descriptor could not take: too long, or a wrong descriptor",
+            ),
+            End::Nonsense => (
+                Some(ErrorCode::CONN_LOST),
+                0,
+                "the peer says what this VIPL does not understand: is it a program of another version?",
+            ),
+            End::Refused => (
+                Some(ErrorCode::CONN_LOST),
+                control::OP_RDMAREAD,
+                "an RDMA read of memory of the peer's that it may not read ended the connection",
+            ),
+            End::Broken(_) => (
+                Some(ErrorCode::CONN_LOST),
+                0,
+                "the peer ended the connection by an error: it had no place for a message, or refused an RDMA operation",
+            ),
+        };
+        if !matches!(end, End::Closed | End::Lost)
+            && let Some(below) = &mut self.queues.vi
+        {
             below.disconnect();
         }
-        self.raise(error, op_code, why);
-        self.end(ViState::ERROR, status::DESC_FLUSHED_ERROR);
-    }
-
-    #[cold]
-    fn raise(&self, error: ErrorCode, op_code: u32, why: &str) {
-        let resource = ResourceCode::VI;
-        let event =
-            Event { nic: self.nic.handle(), vi: self.handle, op_code, resource, error, why: why.into() };
-        self.nic.raise(event);
+        if let Some(error) = error {
+            self.face.raise(error, op_code.into(), why);
+        }
+        self.end(ViState::ERROR, end.outcome());
     }
 }
 
@@ -407,10 +408,10 @@ pub(super) enum Until {
 impl Drop for ViObject {
     fn drop(&mut self) {
         if self.needs_engine {
-            self.nic.need(false);
+            self.face.nic.need(false);
         }
         if self.is_stuck {
-            self.nic.progress.set_stalled(self.handle.number(), false);
+            self.face.nic.progress.set_stalled(self.face.handle.number(), false);
         }
     }
 }

@@ -201,7 +201,7 @@ impl Ep {
     /// The attributes that the end point was made with, or was last [modified](Ep::modify) to (`dat_ep_query`).
     pub fn attributes(&self) -> EpAttributes {
         let held = self.slot.lock();
-        let settings = held.as_ref().map(|ep| &ep.settings);
+        let settings = held.as_ref().map(|ep| &ep.face.settings);
         settings.map_or_else(EpAttributes::default, |settings| EpAttributes {
             max_receives: settings.max_receives,
             max_requests: settings.max_requests,
@@ -217,8 +217,9 @@ impl Ep {
         const CALL: &str = "dat_ep_modify";
         attributes.check(CALL)?;
         let EpAttributes { max_receives, max_requests, qos } = attributes;
-        let change =
-            |ep: &mut ep::Ep| ep.modify(Settings { max_receives, max_requests, qos, ..ep.settings.clone() });
+        let change = |ep: &mut ep::Ep| {
+            ep.modify(Settings { max_receives, max_requests, qos, ..ep.face.settings.clone() })
+        };
         self.with(change).map_err(|code| self.error(CALL, code))
     }
 
@@ -255,7 +256,7 @@ impl Ep {
     /// The other end, as far as it is known (`dat_ep_query`).
     pub fn peer(&self) -> Option<Peer> {
         let held = self.slot.lock();
-        let peer = held.as_ref()?.peer.as_ref()?;
+        let peer = held.as_ref()?.face.peer.as_ref()?;
         Some(Peer { address: ip_of(&peer.host), private_data: peer.private_data.to_vec() })
     }
 
@@ -310,7 +311,7 @@ impl Ep {
         if !other.ia().is(self.ia()) {
             return Err(Error::parameter(CALL, "the end points are of two adapters"));
         }
-        let asked_at = other.slot.lock().as_ref().and_then(|ep| ep.peer.as_ref()?.asked_at);
+        let asked_at = other.slot.lock().as_ref().and_then(|ep| ep.face.peer.as_ref()?.asked_at);
         let Some((host, qualifier)) = asked_at else {
             return Err(Error::parameter(CALL, "the other end point has asked for no connection"));
         };

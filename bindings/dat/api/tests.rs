@@ -190,7 +190,7 @@ fn an_end_point_that_could_not_ask_is_as_before() {
     let attempt = ep.begin_connecting([0; 16], 1, Some(crate::core::qos::Qos::Premium), b"").unwrap();
     assert_eq!(ep.state(), EpState::ActivePending);
     ep.not_asked(attempt.number);
-    assert!(ep.peer.is_none());
+    assert!(ep.face.peer.is_none());
     assert!(ep.begin_connecting([0; 16], 1, None, b"").is_ok(), "it may ask again");
     ep.not_asked(attempt.number);
     assert_eq!(ep.state(), EpState::ActivePending, "that was another attempt");

@@ -1,21 +1,20 @@
 //! An end point: the program's two work queues, over a virtual interface.
 //!
-//! The interface below takes messages as they come (`Receive::Lent`); work queues and RDMA are here, because uDAPL's reach any
-//! registered memory of the program's, in order with its messages. A thread that polls an end point moves it on: it takes what has arrived,
-//! places it, answers it, and sends what had found no room.
+//! The interface below takes messages as they come (`Receive::Lent`); work queues and RDMA are `udeck-rdma`'s,
+//! because uDAPL's reach any registered memory of the program's, in order with its messages. A thread that polls an
+//! end point moves it on: it takes what has arrived, places it, answers it, and sends what had found no room.
 //!
 //! An end point's lock is that of its slot. It is never held while anybody waits, nor while a transport makes a connection.
 
-mod arrivals;
 mod connection;
+mod face;
 mod sends;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use udeck::via::{Vi, Withdrawal};
+use udeck::via::Withdrawal;
 use udeck_rdma::frame::Reason;
-use udeck_rdma::link::{self, Answers};
+use udeck_rdma::{End, Outcome, QueuePair};
 
 use super::address::SharedSockAddr;
 use super::code::{Code, Result, Sub};
@@ -24,14 +23,12 @@ use super::event::{Dto, Event, Status, flags, number};
 use super::ia::Ia;
 use super::memory::{Pz, Triplet};
 use super::qos::Qos;
-use super::ring::Ring;
 use super::slot::Pool;
 use super::srq::{Receive, Srq};
 use super::state::{EpCall, EpEvent, EpState};
-use arrivals::Held;
 pub use connection::{Attempt, Peer};
-pub use sends::Operation;
-use sends::Posted;
+use face::DatFace;
+pub use face::Operation;
 
 /// `DAT_HANDLE_TYPE_EP` + 1.
 pub static EPS: Pool<Ep> = Pool::new(2);
@@ -68,16 +65,11 @@ pub struct Settings {
 
 pub struct Ep {
     id: u64,
-    /// The handle that its events carry. Another end point that gets this slot later may have another one.
-    handle: usize,
-    pub ia: Arc<Ia>,
-    pub settings: Settings,
+    pub face: DatFace,
+    queues: QueuePair<DatFace>,
     state: EpState,
-    /// Number of the protection zone; no region has 0.
-    pz: u32,
     /// The quality that its connection asks for.
     qos: Qos,
-    vi: Option<Vi>,
     /// Number of the latest attempt to connect, unique also among end points that had this slot before; 0: none yet.
     attempt: u64,
     /// Ends that attempt.
@@ -85,18 +77,8 @@ pub struct Ep {
     /// Number of the latest reservation by a service point, unique in this process; 0: none yet.
     reservation: u64,
     pub port: u64,
-    pub peer: Option<Peer>,
     /// Address of the latest peer. The program has a pointer to it as long as the end point exists.
     pub remote: Arc<SharedSockAddr>,
-    receives: Ring<Receive>,
-    sends: VecDeque<Posted>,
-    /// Number of requests at the end of `sends` that have not been sent: they found no room, or are fenced.
-    unsent: usize,
-    /// Number of RDMA reads in flight.
-    reads: usize,
-    answers: Answers,
-    /// A message that has found no receive yet, and those that came behind it.
-    held: VecDeque<Held>,
     is_stuck: bool,
 }
 
@@ -107,25 +89,15 @@ impl Ep {
         let qos = settings.qos;
         Ep {
             id,
-            handle,
-            ia,
-            settings,
+            face: DatFace { handle, ia, settings, pz, peer: None },
+            queues: QueuePair::new(None),
             state,
-            pz,
             qos,
-            vi: None,
             attempt: 0,
             asking: None,
             reservation: 0,
             port: 0,
-            peer: None,
             remote: Arc::default(),
-            receives: Ring::default(),
-            sends: VecDeque::new(),
-            unsent: 0,
-            reads: 0,
-            answers: Answers::default(),
-            held: VecDeque::new(),
             is_stuck: false,
         }
     }
@@ -136,27 +108,27 @@ impl Ep {
 
     /// The quality of service that its connection has, or will have.
     pub fn qos(&self) -> Qos {
-        self.ia.quality(self.qos)
+        self.face.ia.quality(self.qos)
     }
 
     pub fn pz(&self) -> u32 {
-        self.pz
+        self.face.pz
     }
 
     /// The level that the interface below sends at, if there is one.
     #[cfg(test)]
     pub fn level_below(&self) -> Option<udeck::via::ServiceLevel> {
-        self.vi.as_ref().map(|vi| vi.attributes().level)
+        self.queues.vi.as_ref().map(|vi| vi.attributes().level)
     }
 
     /// Whether nothing is posted to receive, and whether nothing is to be sent.
     pub fn idle(&self) -> (bool, bool) {
-        (self.receives.is_empty(), self.sends.is_empty())
+        (self.queues.receives.is_empty(), self.queues.posted() == 0)
     }
 
     /// Number of posted receives, those of the shared queue if there is one.
     pub fn receives_posted(&self) -> usize {
-        self.settings.srq.as_ref().map_or(self.receives.len(), |srq| srq.counts().0)
+        self.face.settings.srq.as_ref().map_or(self.queues.receives.len(), |srq| srq.counts().0)
     }
 
     /// Changes the settings.
@@ -165,10 +137,10 @@ impl Ep {
     /// The state forbids it.
     pub fn modify(&mut self, settings: Settings) -> Result {
         self.state.check(EpCall::Modify)?;
-        self.pz = settings.pz.as_ref().map_or(0, |pz| pz.id);
+        self.face.pz = settings.pz.as_ref().map_or(0, |pz| pz.id);
         self.qos = settings.qos;
-        self.settings = settings;
-        if self.pz != 0 {
+        self.face.settings = settings;
+        if self.face.pz != 0 {
             self.enter(EpEvent::Configured);
         }
         Ok(())
@@ -181,7 +153,7 @@ impl Ep {
                 self.state = state;
                 let is_connected = self.is_linked();
                 if was_connected != is_connected {
-                    self.ia.count_connected(is_connected);
+                    self.face.ia.count_connected(is_connected);
                 }
                 true
             }
@@ -202,11 +174,11 @@ impl Ep {
     #[inline(always)]
     pub fn post_receive_one(&mut self, segment: Triplet, cookie: u64) -> Result {
         if self.state == EpState::Connected
-            && self.settings.srq.is_none()
-            && self.receives.len() < self.settings.max_receives
-            && self.held.is_empty()
+            && self.face.settings.srq.is_none()
+            && self.queues.receives.len() < self.face.settings.max_receives
+            && !self.queues.is_holding()
         {
-            self.receives.push_back(Receive::into_one(segment, cookie));
+            self.queues.receives.push_back(Receive::into_one(segment, cookie));
             return Ok(());
         }
         self.post_receive(&[segment], cookie)
@@ -219,31 +191,24 @@ impl Ep {
     #[inline(never)]
     pub fn post_receive(&mut self, segments: &[Triplet], cookie: u64) -> Result {
         self.state.check(EpCall::PostRecv)?;
-        if self.settings.srq.is_some() {
+        if self.face.settings.srq.is_some() {
             return Err(Code::INVALID_HANDLE.of(Sub::HandleEp));
         }
-        if segments.len() > self.settings.max_receive_segments {
+        if segments.len() > self.face.settings.max_receive_segments {
             return Err(Code::argument(2));
         }
         if self.state == EpState::Disconnected {
-            self.receive_over(cookie, Status::Flushed, 0, Dto::Receive, 0);
+            self.face.receive_over(cookie, Status::Flushed, 0, Dto::Receive, 0);
             return Ok(());
         }
-        if self.receives.len() >= self.settings.max_receives {
+        if self.queues.receives.len() >= self.face.settings.max_receives {
             return Err(Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceMemory));
         }
-        self.receives.push_back(Receive::new(segments, cookie));
-        if !self.held.is_empty() {
+        self.queues.receives.push_back(Receive::new(segments, cookie));
+        if self.queues.is_holding() {
             self.move_on();
         }
         Ok(())
-    }
-
-    #[inline(always)]
-    fn receive_over(&self, cookie: u64, status: Status, len: usize, dto: Dto, rmr: u32) {
-        if let Some(evd) = &self.settings.receive_evd {
-            evd.push_from(Event::dto(self.handle, cookie, status, len, dto, rmr), || self.process());
-        }
     }
 
     // ---- moving on ----
@@ -253,87 +218,88 @@ impl Ep {
         if !self.is_linked() {
             return;
         }
-        self.take_arrivals();
-        if self.unsent + self.answers.len() > 0 {
-            self.send_waiting();
+        if let Err(end) = self.queues.move_on(&mut self.face, |_| false) {
+            self.end_by(end);
         }
         self.note_stuck();
-        if self.state == EpState::DisconnectPending && self.sends.is_empty() {
-            self.end(Status::Flushed, number::DISCONNECTED);
+        if self.state == EpState::DisconnectPending && self.queues.posted() == 0 {
+            self.end(Outcome::Flushed, number::DISCONNECTED);
         }
     }
 
     fn note_stuck(&mut self) {
-        let is_stuck = self.is_linked() && (self.unsent + self.answers.len() > 0 || !self.held.is_empty());
+        let is_stuck = self.is_linked() && (self.queues.has_unsent() || self.queues.is_holding());
         if is_stuck != self.is_stuck {
             self.is_stuck = is_stuck;
-            self.ia.progress.set_stalled(self.id, is_stuck);
+            self.face.ia.progress.set_stalled(self.id, is_stuck);
         }
     }
 
     // ---- the end ----
 
     /// Ends the connection: the oldest request under way gets the status `first`, all others are flushed; then event `told` is put.
-    fn end(&mut self, first: Status, told: u32) {
-        if let Some(mut vi) = self.vi.take() {
+    fn end(&mut self, first: Outcome, told: u32) {
+        if let Some(mut vi) = self.queues.vi.take() {
             vi.disconnect();
         }
         self.stop_accepting();
         if !self.enter(EpEvent::Ended) {
             return;
         }
-        self.flush(first);
+        self.queues.flush(&mut self.face, first);
         self.note_stuck();
-        if self.settings.srq.is_none() {
+        if self.face.settings.srq.is_none() {
             return self.tell(told);
         }
         // Several end points may end at the same time: both dispatchers get their ends in the same order (dtestsrq compares them).
-        let ia = self.ia.clone();
+        let ia = self.face.ia.clone();
         let _in_order = ia.ends.lock();
         self.tell(told);
         // The end point takes no more from the shared queue, as with hardware.
         if let Some(asynchronous) = ia.asynchronous().upgrade() {
-            let broken = Event::asynchronous(number::ASYNC_EP_BROKEN, self.handle, 0);
-            asynchronous.push_from(broken, || self.process());
+            let broken = Event::asynchronous(number::ASYNC_EP_BROKEN, self.face.handle, 0);
+            asynchronous.push_from(broken, || self.face.process());
         }
     }
 
-    fn flush(&mut self, first: Status) {
-        self.flush_sends(first);
-        self.answers.clear();
-        self.held.clear();
-        let mut receives = std::mem::take(&mut self.receives);
-        while let Some(receive) = receives.pop_front() {
-            self.receive_over(receive.cookie, Status::Flushed, 0, Dto::Receive, 0);
-        }
-    }
-
-    /// Breaks the connection, and sends the peer the reason.
+    /// Ends the connection by what the engine has met.
     #[cold]
-    fn break_connection(&mut self, reason: Reason) {
-        link::say_broken(&mut self.vi, reason);
-        self.end(Status::Flushed, number::BROKEN);
+    fn end_by(&mut self, end: End) {
+        match end {
+            End::Local => self.queues.say_broken(Reason::BadReceive),
+            End::Refused => self.queues.say_broken(Reason::Own), // none of the peer's requests is at fault
+            End::Arrival(reason) => self.queues.say_broken(reason),
+            End::Nonsense => {
+                udeck::via::say!(
+                    "uDAPL: the peer says what this provider does not understand: is it of another version?"
+                );
+                self.queues.say_broken(Reason::BadReceive);
+            }
+            End::Broken(_) | End::Closed | End::Lost => {}
+        }
+        let told = if end == End::Closed { number::DISCONNECTED } else { number::BROKEN };
+        self.end(end.outcome(), told);
     }
 
     fn tell(&self, number: u32) {
-        if let Some(evd) = &self.settings.connect_evd {
-            evd.push_from(Event::connection(number, self.handle, &[]), || self.process());
+        if let Some(evd) = &self.face.settings.connect_evd {
+            evd.push_from(Event::connection(number, self.face.handle, &[]), || self.face.process());
         }
     }
 
     /// Ends the end point: whatever is posted is flushed.
     pub fn retire(&mut self) {
-        if let Some(mut vi) = self.vi.take() {
+        if let Some(mut vi) = self.queues.vi.take() {
             vi.disconnect();
         }
         self.stop_accepting();
         self.attempt += 1;
         self.withdraw();
         if self.is_linked() {
-            self.ia.count_connected(false);
+            self.face.ia.count_connected(false);
         }
         self.state = EpState::Disconnected;
-        self.flush(Status::Flushed);
+        self.queues.flush(&mut self.face, Outcome::Flushed);
         self.note_stuck();
     }
 }

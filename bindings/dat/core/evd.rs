@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
-use udeck_rdma::Bell;
+use udeck_rdma::{Bell, Ring};
 
 use super::cno::Cno;
 use super::code::{Code, Result};
 use super::event::{Event, number};
-use super::ring::Ring;
 use super::wire::Process;
 
 /// Streams of events (`DAT_EVD_FLAGS`).

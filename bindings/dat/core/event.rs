@@ -1,5 +1,6 @@
 //! Events, as the program gets them.
 
+use udeck_rdma::Outcome;
 use udeck_rdma::frame::Reason;
 
 use super::memory::Triplet;
@@ -44,13 +45,16 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the status of the oldest request when the peer breaks the connection.
-    pub fn of(reason: Reason) -> Status {
-        match reason {
-            Reason::Own => Status::Flushed,
-            Reason::NoReceive => Status::ReceiverNotReady,
-            Reason::BadReceive => Status::RemoteResponder,
-            Reason::BadKey => Status::RemoteAccess,
+    /// Returns the status of a request with this outcome.
+    pub fn of(outcome: Outcome) -> Status {
+        match outcome {
+            Outcome::Success => Status::Success,
+            Outcome::Flushed | Outcome::Remote(Reason::Own) => Status::Flushed,
+            Outcome::Local => Status::LocalProtection,
+            Outcome::Remote(Reason::NoReceive) => Status::ReceiverNotReady,
+            Outcome::Remote(Reason::BadReceive) => Status::RemoteResponder,
+            Outcome::Remote(Reason::BadKey) => Status::RemoteAccess,
+            Outcome::Lost => Status::Transport,
         }
     }
 }

@@ -256,7 +256,7 @@ pub fn accept(cr: &'static Slot<Cr>, ep: Option<&'static Slot<Ep>>, private_data
             |ep: &&mut Ep| cr_held.reserved.is_none_or(|reserved| reserved.number == ep.reservation());
         let ep = held.as_mut().filter(is_it).ok_or(wrong)?;
         ep.state().check(if cr_held.reserved.is_some() { EpCall::AcceptReserved } else { EpCall::Accept })?;
-        if !Arc::ptr_eq(&cr_held.ia, &ep.ia) {
+        if !Arc::ptr_eq(&cr_held.ia, &ep.face.ia) {
             return Err(wrong);
         }
         // The last step that may fail.
@@ -313,12 +313,13 @@ pub fn connect(
     let mut held = slot.lock();
     let ep = held.as_mut().ok_or(Code::INVALID_HANDLE.of(Sub::HandleEp))?;
     // Hosts of a launcher's job have numbers; the own host is also known by its loopback address.
-    let own = ep.ia.address;
+    let own = ep.face.ia.address;
     let host = if job_host(&own).is_some() && ip_of(&host).is_loopback() { own } else { host };
     let Attempt { vi, greeting, number: attempt, withdrawal } =
         ep.begin_connecting(host, qualifier, qos, private_data)?;
     let until = Deadline::after(limit);
-    let asking = Asking { slot, ia: ep.ia.clone(), host, qualifier, greeting, attempt, withdrawal, until };
+    let asking =
+        Asking { slot, ia: ep.face.ia.clone(), host, qualifier, greeting, attempt, withdrawal, until };
     drop(held);
     let failed = move |_: &str| {
         if let Some(ep) = slot.lock().as_mut().filter(|ep| ep.is_connecting(attempt)) {
@@ -429,7 +430,7 @@ pub fn free_ep(slot: &'static Slot<Ep>, at_any_rate: bool) -> Result {
             ep.state().check(EpCall::Free)?;
         }
         ep.retire(); // uses its number, which is soon another's
-        ep.ia.forget(slot.handle());
+        ep.face.ia.forget(slot.handle());
         Ok(())
     });
     ended.map(drop)

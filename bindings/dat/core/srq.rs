@@ -3,12 +3,12 @@
 use std::sync::Weak;
 
 use parking_lot::Mutex;
+use udeck_rdma::Ring;
 
 use super::code::{Code, Result, Sub};
 use super::evd::Evd;
 use super::event::Event;
 use super::memory::Triplet;
-use super::ring::Ring;
 
 /// A posted receive.
 #[derive(Default)]

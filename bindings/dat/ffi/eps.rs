@@ -170,9 +170,9 @@ pub unsafe extern "C" fn create_with_srq(
 }
 
 fn describe(ep: &Ep) -> EpParam {
-    let settings = &ep.settings;
+    let settings = &ep.face.settings;
     let evd = |evd: &Option<Arc<Evd>>| evd.as_ref().map_or(0, |evd| evd.handle);
-    let longest = ep.ia.max_transfer() as u32;
+    let longest = ep.face.ia.max_transfer() as u32;
     let attr = EpAttr {
         service_type: 0,
         max_message_size: longest,
@@ -194,12 +194,12 @@ fn describe(ep: &Ep) -> EpParam {
         provider_specific_count: 0,
         provider_specific: std::ptr::null(),
     };
-    let peer = ep.peer.as_ref();
+    let peer = ep.face.peer.as_ref();
     EpParam {
-        ia: ep.ia.handle(),
+        ia: ep.face.ia.handle(),
         state: ep.state() as u32,
         comm: [0; 3],
-        local_address: address_of(&ep.ia.address),
+        local_address: address_of(&ep.face.ia.address),
         local_port: ep.port,
         remote_address: peer.map_or(std::ptr::null(), |_| Arc::as_ptr(&ep.remote).cast()),
         remote_port: peer.map_or(0, |peer| peer.asked_at.map_or(peer.port, |asked| asked.1)),
@@ -252,7 +252,8 @@ pub unsafe extern "C" fn modify(handle: Handle, mask: u64, param: *const EpParam
         // SAFETY: not NULL, so valid.
         let param = unsafe { &*param };
         // SAFETY: a handle.
-        let (ia, mut settings) = unsafe { with(handle, |ep| Ok((ep.ia.clone(), ep.settings.clone()))) }?;
+        let (ia, mut settings) =
+            unsafe { with(handle, |ep| Ok((ep.face.ia.clone(), ep.face.settings.clone()))) }?;
         // SAFETY: NULL or handles, throughout.
         unsafe {
             if mask & field::PZ != 0 {
@@ -358,12 +359,12 @@ pub unsafe extern "C" fn dup_connect(
         // SAFETY: NULL or handles.
         let slot = unsafe { slot(ep) }?;
         // SAFETY: as above.
-        let own = unsafe { with(ep, |ep| Ok(ep.ia.clone())) }?;
+        let own = unsafe { with(ep, |ep| Ok(ep.face.ia.clone())) }?;
         // SAFETY: as above.
         let peer = unsafe {
             with(other, |ep| {
-                same(&own, &ep.ia, Sub::HandleEp)?;
-                ep.peer.as_ref().and_then(|peer| peer.asked_at).ok_or(ep.state().refusal())
+                same(&own, &ep.face.ia, Sub::HandleEp)?;
+                ep.face.peer.as_ref().and_then(|peer| peer.asked_at).ok_or(ep.state().refusal())
             })
         }?;
         if timeout == 0 {

@@ -332,7 +332,7 @@ pub unsafe extern "C" fn rmr_bind(
         }
         let operation = Operation::Bind { rmr: handle, old: rmr.context, new: context };
         let posted = match &mut *ep.lock() {
-            Some(ep) if !Arc::ptr_eq(&ep.ia, &rmr.pz.ia) => Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
+            Some(ep) if !Arc::ptr_eq(&ep.face.ia, &rmr.pz.ia) => Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),
             Some(ep) if ep.pz() == rmr.pz.pz.id => ep.post_request(operation, &[], cookie, flags),
             Some(_) => Err(Code::PROTECTION_VIOLATION.of(Sub::ProtectionRdmaRead)),
             None => Err(Code::INVALID_HANDLE.of(Sub::HandleEp)),

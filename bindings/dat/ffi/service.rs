@@ -175,7 +175,7 @@ pub unsafe extern "C" fn rsp_create(
         some(out, 5)?;
         let mut held = slot.lock();
         let reserved = held.as_mut().ok_or(gone)?;
-        same(&own, &reserved.ia, Sub::HandleEp)?;
+        same(&own, &reserved.face.ia, Sub::HandleEp)?;
         reserved.reserve(EpEvent::Reserved)?;
         drop(held);
         // SAFETY: as above.

@@ -1,6 +1,7 @@
 //! A VI's connection, as its state sees it.
 
 use udeck::via::{Deadline, Vi};
+use udeck_rdma::Outcome;
 
 use super::early::Early;
 use super::{Until, ViObject};
@@ -8,7 +9,7 @@ use crate::vipl::address::NetAddress;
 use crate::vipl::engine::NicState;
 use crate::vipl::error;
 use crate::vipl::order::Queue;
-use crate::vipl::types::{ViAttributes, ViState, VipReturn, status};
+use crate::vipl::types::{ViAttributes, ViState, VipReturn};
 use crate::vipl::wire::Greeting;
 
 /// A peer request that is under way.
@@ -33,11 +34,11 @@ impl ViObject {
     /// Returns the greeting that tells the peer of this side.
     pub fn greeting(&self, local: &NetAddress) -> Greeting {
         Greeting {
-            reliability: self.attributes.reliability,
+            reliability: self.face.attributes.reliability,
             max_transfer: self.max_transfer() as u64,
-            rdma_write: self.attributes.rdma_write != 0,
-            rdma_read: self.attributes.rdma_read != 0,
-            host: self.nic.address.to_vec(),
+            rdma_write: self.face.attributes.rdma_write != 0,
+            rdma_read: self.face.attributes.rdma_read != 0,
+            host: self.face.nic.address.to_vec(),
             discriminator: local.discriminator.clone(),
         }
     }
@@ -50,14 +51,14 @@ impl ViObject {
         if self.state != ViState::IDLE {
             return Err(VipReturn::INVALID_STATE);
         }
-        let below = self.below.take().ok_or(VipReturn::INVALID_STATE)?;
+        let below = self.queues.vi.take().ok_or(VipReturn::INVALID_STATE)?;
         self.state = ViState::CONNECT_PENDING;
         Ok(below)
     }
 
     /// Puts the VI below back, connected or not.
     pub fn end_connecting(&mut self, below: Vi, connected: bool) {
-        self.below = Some(below);
+        self.queues.vi = Some(below);
         self.state = if connected { ViState::CONNECTED } else { ViState::IDLE };
         if connected {
             self.now_connected();
@@ -65,8 +66,8 @@ impl ViObject {
     }
 
     fn now_connected(&mut self) {
-        self.told_of_refusal = false;
-        self.early = Early::connected();
+        self.face.told_of_refusal = false;
+        self.face.early = Early::connected();
         self.find_way();
         self.count_needs();
         self.move_on(Until::Bound); // takes messages that came with the answer
@@ -96,8 +97,8 @@ impl ViObject {
             return; // the request was withdrawn
         }
         let greeting = self.greeting(local).encode();
-        let nic = self.nic.clone();
-        let (Some(peer), Some(below)) = (&mut self.peer, &mut self.below) else { return };
+        let nic = self.face.nic.clone();
+        let (Some(peer), Some(below)) = (&mut self.peer, &mut self.queues.vi) else { return };
         let cq = nic.progress.cq_handle();
         peer.stage = match found {
             Err(code) => Stage::Failed(code),
@@ -118,7 +119,7 @@ impl ViObject {
             Stage::Searching => return Err(VipReturn::NOT_DONE),
             Stage::Failed(code) => Err(code),
             Stage::Asking => {
-                let below = self.below.as_mut().ok_or(VipReturn::INVALID_STATE)?;
+                let below = self.queues.vi.as_mut().ok_or(VipReturn::INVALID_STATE)?;
                 match below.peer_done() {
                     Ok(None) => return Err(VipReturn::NOT_DONE),
                     Ok(Some(theirs)) => Greeting::decode(&theirs).ok_or(VipReturn::REJECT),
@@ -134,7 +135,7 @@ impl ViObject {
                 Ok(greeting.attributes())
             }
             Err(code) => {
-                if let Some(below) = &mut self.below {
+                if let Some(below) = &mut self.queues.vi {
                     below.disconnect();
                 }
                 self.state = ViState::IDLE;
@@ -145,10 +146,10 @@ impl ViObject {
 
     /// `VipDisconnect`.
     pub fn disconnect(&mut self) -> VipReturn {
-        let Some(below) = &mut self.below else { return VipReturn::INVALID_STATE };
+        let Some(below) = &mut self.queues.vi else { return VipReturn::INVALID_STATE };
         below.disconnect();
         self.peer = None;
-        self.end(ViState::IDLE, status::DESC_FLUSHED_ERROR);
+        self.end(ViState::IDLE, Outcome::Flushed);
         VipReturn::SUCCESS
     }
 
@@ -166,9 +167,9 @@ impl ViObject {
 
     /// Takes the VI from its queues and its NIC. Nothing names it any more.
     pub fn detach(&self, nic: &NicState) {
-        for cq in self.send_cq.iter().chain(&self.receive_cq) {
-            cq.detach(self.handle);
+        for cq in self.face.send_cq.iter().chain(&self.face.receive_cq) {
+            cq.detach(self.face.handle);
         }
-        nic.vis.lock().remove(&self.handle);
+        nic.vis.lock().remove(&self.face.handle);
     }
 }

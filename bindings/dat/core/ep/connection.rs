@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 
 use udeck::via::{Vi, ViAttributes, Withdrawal};
+use udeck_rdma::Outcome;
 
-use super::{Ep, Status};
+use super::Ep;
 use crate::core::address::SockAddr;
 use crate::core::code::{Code, Result, Sub};
 use crate::core::event::{Event, number};
@@ -30,6 +31,11 @@ pub struct Peer {
 impl Peer {
     fn new(host: Host, port: u64, private_data: &[u8], asked_at: Option<(Host, u64)>) -> Peer {
         Peer { host, port, process: Process::of(&host, port), private_data: private_data.into(), asked_at }
+    }
+
+    /// The peer's process, which the end point's events may come from.
+    pub fn process(&self) -> Process {
+        self.process
     }
 }
 
@@ -56,14 +62,14 @@ fn next_reservation() -> u64 {
 
 impl Ep {
     fn new_vi(&self) -> Result<Vi> {
-        let mut attributes = ViAttributes::new(self.ia.ptag);
+        let mut attributes = ViAttributes::new(self.face.ia.ptag);
         attributes.receive = udeck::via::Receive::Lent;
         attributes.context = self.id;
         attributes.level = self.qos().level();
         if self.qos() != self.qos {
             self.say_levels_lack();
         }
-        Vi::new(&self.ia.nic, attributes).map_err(|why| {
+        Vi::new(&self.face.ia.nic, attributes).map_err(|why| {
             udeck::via::say!("uDAPL: {why}");
             Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceTep)
         })
@@ -73,7 +79,7 @@ impl Ep {
     #[cold]
     fn say_levels_lack(&self) {
         static SAID: Once = Once::new();
-        let (asked, nic) = (self.qos, &self.ia.nic.attributes().name);
+        let (asked, nic) = (self.qos, &self.face.ia.nic.attributes().name);
         SAID.call_once(|| {
             udeck::via::say!(
                 "uDAPL: a connection shall be {asked:?}, and {nic} knows no service levels: it is best effort. \
@@ -84,16 +90,11 @@ impl Ep {
 
     fn set_peer(&mut self, peer: Peer) {
         self.remote.set(&SockAddr::of(&peer.host));
-        self.peer = Some(peer);
-    }
-
-    /// Returns the peer's process, which the end point's events may come from.
-    pub(super) fn process(&self) -> Option<Process> {
-        self.peer.as_ref().map(|peer| peer.process)
+        self.face.peer = Some(peer);
     }
 
     fn greeting(&self, private_data: &[u8]) -> Greeting {
-        Greeting { host: self.ia.address, port: self.port, private_data: private_data.to_vec() }
+        Greeting { host: self.face.ia.address, port: self.port, private_data: private_data.to_vec() }
     }
 
     /// Begins to ask for a connection of this quality; `None`: of the quality of the end point's settings.
@@ -108,18 +109,18 @@ impl Ep {
         private_data: &[u8],
     ) -> Result<Attempt> {
         self.state.check(EpCall::Connect)?;
-        if self.settings.connect_evd.is_none() {
+        if self.face.settings.connect_evd.is_none() {
             return Err(Code::INVALID_STATE.of(Sub::EpEvdConnect));
         }
-        self.qos = qos.unwrap_or(self.settings.qos);
+        self.qos = qos.unwrap_or(self.face.settings.qos);
         let vi = match self.new_vi() {
             Ok(vi) => vi,
             Err(why) => {
-                self.qos = self.settings.qos;
+                self.qos = self.face.settings.qos;
                 return Err(why);
             }
         };
-        self.port = self.ia.port();
+        self.port = self.face.ia.port();
         self.attempt = next_attempt();
         self.set_peer(Peer::new(host, 0, &[], Some((host, qualifier))));
         self.enter(EpEvent::Asks);
@@ -131,7 +132,7 @@ impl Ep {
     /// Undoes [`Ep::begin_connecting`] for want of a thread that could ask. No event is put.
     pub fn not_asked(&mut self, attempt: u64) {
         if self.is_connecting(attempt) {
-            (self.asking, self.peer, self.qos) = (None, None, self.settings.qos);
+            (self.asking, self.face.peer, self.qos) = (None, None, self.face.settings.qos);
             self.enter(EpEvent::NotAsked);
         }
     }
@@ -158,10 +159,10 @@ impl Ep {
             return;
         }
         self.asking = None;
-        let asked_at = self.peer.take().and_then(|peer| peer.asked_at);
+        let asked_at = self.face.peer.take().and_then(|peer| peer.asked_at);
         match outcome {
             Ok(Greeting { host, port, private_data }) => {
-                self.vi = Some(vi);
+                self.queues.vi = Some(vi);
                 self.set_peer(Peer::new(host, port, &private_data, asked_at));
                 self.enter(EpEvent::Established);
                 self.tell_said(number::ESTABLISHED);
@@ -170,7 +171,7 @@ impl Ep {
             Err((number, private_data)) => {
                 let (host, _) = asked_at.unwrap_or_default();
                 self.enter(EpEvent::Failed);
-                self.flush(Status::Flushed);
+                self.queues.flush(&mut self.face, Outcome::Flushed);
                 self.set_peer(Peer::new(host, 0, &private_data, asked_at));
                 self.tell_said(number);
             }
@@ -179,9 +180,9 @@ impl Ep {
 
     /// Puts a connection event with the peer's private data.
     fn tell_said(&self, number: u32) {
-        if let (Some(evd), Some(peer)) = (&self.settings.connect_evd, &self.peer) {
+        if let (Some(evd), Some(peer)) = (&self.face.settings.connect_evd, &self.face.peer) {
             evd.keep_said(&peer.private_data);
-            let event = Event::connection(number, self.handle, &peer.private_data);
+            let event = Event::connection(number, self.face.handle, &peer.private_data);
             evd.push_from(event, || Some(peer.process));
         }
     }
@@ -192,18 +193,18 @@ impl Ep {
     /// # Errors
     /// The NIC has no interface left.
     pub fn begin_accepting(&mut self) -> Result<Vi> {
-        self.qos = self.settings.qos;
+        self.qos = self.face.settings.qos;
         self.new_vi()
     }
 
     /// Accepts a request, with the interface of [`Ep::begin_accepting`]. Returns the number of the accept, and the encoded greeting; the caller
     /// sends it, and then calls [`Ep::end_accepting`].
     pub fn accept(&mut self, theirs: &Greeting, private_data: &[u8]) -> (u64, Vec<u8>) {
-        self.port = self.ia.port();
+        self.port = self.face.ia.port();
         self.attempt = next_attempt();
         self.set_peer(Peer::new(theirs.host, theirs.port, &[], None));
         self.enter(EpEvent::Accepts);
-        if let Some(evd) = &self.settings.connect_evd {
+        if let Some(evd) = &self.face.settings.connect_evd {
             evd.accepting(self.attempt, theirs.process());
         }
         (self.attempt, self.greeting(private_data).encode())
@@ -216,23 +217,23 @@ impl Ep {
             return;
         }
         let told = if answered.is_ok() {
-            self.vi = Some(vi);
+            self.queues.vi = Some(vi);
             self.enter(EpEvent::Established);
             number::ESTABLISHED
         } else {
             self.enter(EpEvent::Failed);
-            self.flush(Status::Flushed);
+            self.queues.flush(&mut self.face, Outcome::Flushed);
             number::ACCEPT_COMPLETION_ERROR
         };
-        if let Some(evd) = &self.settings.connect_evd {
-            evd.accepted(attempt, Some(Event::connection(told, self.handle, &[])));
+        if let Some(evd) = &self.face.settings.connect_evd {
+            evd.accepted(attempt, Some(Event::connection(told, self.face.handle, &[])));
         }
         self.move_on();
     }
 
     /// Releases the events that wait for the end point's accept.
     pub(super) fn stop_accepting(&mut self) {
-        if let (EpState::PassivePending, Some(evd)) = (self.state, &self.settings.connect_evd) {
+        if let (EpState::PassivePending, Some(evd)) = (self.state, &self.face.settings.connect_evd) {
             evd.accepted(self.attempt, None);
         }
     }
@@ -263,7 +264,7 @@ impl Ep {
         match self.state {
             EpState::ActivePending | EpState::PassivePending => {
                 self.withdraw();
-                self.end(Status::Flushed, number::DISCONNECTED);
+                self.end(Outcome::Flushed, number::DISCONNECTED);
                 self.attempt = next_attempt();
             }
             EpState::Connected if graceful => {
@@ -271,7 +272,7 @@ impl Ep {
                 self.move_on(); // ends it, unless something is to be sent first
             }
             EpState::Connected | EpState::DisconnectPending if !graceful => {
-                self.end(Status::Flushed, number::DISCONNECTED);
+                self.end(Outcome::Flushed, number::DISCONNECTED);
             }
             _ => {}
         }
@@ -285,8 +286,8 @@ impl Ep {
     pub fn reset(&mut self) -> Result {
         self.state.check(EpCall::Reset)?;
         self.enter(EpEvent::Reset);
-        self.qos = self.settings.qos;
-        self.peer = None;
+        self.qos = self.face.settings.qos;
+        self.face.peer = None;
         Ok(())
     }
 }

@@ -46,6 +46,12 @@ impl<T: Default> Ring<T> {
         }
     }
 
+    /// The oldest item.
+    #[inline(always)]
+    pub fn front(&self) -> Option<&T> {
+        self.places.get(self.first).filter(|_| self.len > 0)
+    }
+
     /// Takes the oldest item.
     #[inline(always)]
     pub fn pop_front(&mut self) -> Option<T> {

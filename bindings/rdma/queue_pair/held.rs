@@ -1,0 +1,81 @@
+//! Messages that wait: one that has found no receive yet, and those that came behind it.
+//!
+//! Such messages stay in the memory where they arrived, and take no other memory. Hardware has the peer retry instead.
+
+use std::time::Instant;
+
+use udeck_via::Arrival;
+use udeck_via::transport::{Body, Inline};
+
+use super::QueuePair;
+use crate::face::{End, Face};
+use crate::frame::{self, Head, Reason};
+use crate::link;
+
+pub(super) enum Message {
+    Arrival(Arrival),
+    /// The end of the connection.
+    End(End),
+}
+
+impl Message {
+    pub fn short(bytes: Inline) -> Message {
+        Message::Arrival(Arrival { immediate: None, body: Body::Inline(bytes) })
+    }
+
+    /// Returns the message's length in bytes, and whether it answers a read.
+    fn len_and_is_answer(&self, face: u8) -> (usize, bool) {
+        let Message::Arrival(arrival) = self else { return (0, false) };
+        let found = link::with_frame(arrival, |first, rest| {
+            let is_answer = Head::read(first, face).is_some_and(|head| head.kind == frame::DATA);
+            (first.len() + rest.iter().map(|part| part.len()).sum::<usize>(), is_answer)
+        });
+        found.unwrap_or_default()
+    }
+}
+
+/// A message that waits, and the face's account of it.
+pub(super) struct Held<H> {
+    message: Message,
+    _account: H,
+}
+
+impl<F: Face> QueuePair<F> {
+    /// Whether a message waits for a receive.
+    #[inline]
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Has a message wait until a receive is posted. Messages behind it wait, too, except answers to this end's
+    /// reads: the program may post the receive when it has read.
+    #[cold]
+    pub(super) fn hold(&mut self, face: &mut F, message: Message) -> Result<(), End> {
+        let (len, is_answer) = message.len_and_is_answer(F::FLAG);
+        if self.is_holding() && is_answer {
+            return self.take_message(face, &message).map(drop);
+        }
+        let account = face.hold(len).ok_or(End::Arrival(Reason::NoReceive))?;
+        if !self.is_holding() {
+            self.since = Some(Instant::now());
+        }
+        self.held.push_back(Held { message, _account: account });
+        Ok(())
+    }
+
+    /// Takes held messages as far as there are receives. `false`: no more can be held.
+    #[cold]
+    pub(super) fn take_held(&mut self, face: &mut F) -> Result<bool, End> {
+        while let Some(held) = self.held.pop_front() {
+            if self.take_message(face, &held.message)? {
+                self.since = None;
+                continue;
+            }
+            self.since.get_or_insert_with(Instant::now);
+            self.held.push_front(held);
+            let is_over = matches!(self.held.back(), Some(Held { message: Message::End(_), .. }));
+            return Ok(self.held.len() < F::MAX_HELD && !is_over);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,279 @@
+//! An end point's queues under a face that only notes what it is told.
+
+use std::time::Instant;
+
+use proptest::prelude::*;
+use udeck_via::Nic;
+use udeck_via::transport::Inline;
+
+use super::{Posted, Stage};
+use crate::frame::{self, Head, Reason};
+use crate::memory::Segment;
+use crate::{End, Face, Outcome, QueuePair, Request};
+
+/// An operation that needs no frame, unless it is a read or wrong.
+#[derive(Clone, Copy, Debug, Default)]
+struct Op {
+    number: usize,
+    is_fenced: bool,
+    is_wrong: bool,
+    may_not_be_written: bool,
+}
+
+/// Bytes of each read.
+const LEN: usize = 4;
+
+struct Fake<const BLAMES_ANY: bool = true> {
+    nic: Nic,
+    is_reliable: bool,
+    over: Vec<(usize, Outcome)>,
+    /// Number of each receive, and first byte of its message.
+    received: Vec<(usize, u8)>,
+    /// Whether messages may wait.
+    is_patient: bool,
+}
+
+impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
+    type Operation = Op;
+    type Receive = usize;
+    type Account = ();
+    const FLAG: u8 = frame::IMMEDIATE;
+    const MAX_POSTED: usize = 16;
+    const MAX_HELD: usize = 3;
+    const BLAMES_ANY: bool = BLAMES_ANY;
+
+    fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
+    fn is_reliable(&self) -> bool {
+        self.is_reliable
+    }
+
+    fn is_acknowledged(&self) -> bool {
+        true
+    }
+
+    fn len(_: &Op) -> usize {
+        LEN
+    }
+
+    fn is_fenced(op: &Op) -> bool {
+        op.is_fenced
+    }
+
+    fn begin(&mut self, op: &Op) -> Option<Request> {
+        (!op.is_wrong).then_some(Request::Nothing)
+    }
+
+    fn gather(&self, _: &Op, _: &mut [u8]) -> bool {
+        true
+    }
+
+    fn scatter(&self, op: &Op, _: &[u8]) -> bool {
+        !op.may_not_be_written
+    }
+
+    fn complete(&mut self, op: Op, outcome: Outcome) {
+        self.over.push((op.number, outcome));
+    }
+
+    fn receive(&mut self, receive: usize, _: Head, body: &[u8], _: &[&[u8]]) -> Result<(), Reason> {
+        self.received.push((receive, body[0]));
+        Ok(())
+    }
+
+    fn receive_immediate(&mut self, receive: usize, immediate: u32, _: usize) {
+        self.received.push((receive, immediate as u8));
+    }
+
+    fn flush_receive(&mut self, receive: usize) {
+        self.over.push((receive, Outcome::Flushed));
+    }
+
+    fn may_wait(&mut self, _: Option<Instant>) -> bool {
+        self.is_patient
+    }
+
+    fn hold(&mut self, _: usize) -> Option<()> {
+        Some(())
+    }
+
+    fn read(&self, _: Segment, _: &mut [u8]) -> bool {
+        true
+    }
+
+    fn may_read(&mut self, _: Segment) -> bool {
+        true
+    }
+
+    fn write(&mut self, _: Segment, _: &[u8]) -> bool {
+        true
+    }
+}
+
+fn fake<const ANY: bool>() -> (QueuePair<Fake<ANY>>, Fake<ANY>) {
+    let nic = udeck_sim::Fabric::new(1).nic("a", udeck_sim::Options::default()).unwrap();
+    (
+        QueuePair::new(None),
+        Fake { nic, is_reliable: true, over: Vec::new(), received: Vec::new(), is_patient: true },
+    )
+}
+
+impl<const ANY: bool> QueuePair<Fake<ANY>> {
+    /// Posts an operation that has been sent.
+    fn sent(&mut self, operation: Op, stage: Stage) {
+        self.posted.push_back(Posted { operation, stage });
+        self.reads += usize::from(stage == Stage::Reading);
+    }
+}
+
+fn data(len: usize) -> Vec<u8> {
+    [&frame::data_head(false)[..], &vec![0; len]].concat()
+}
+
+const REFUSED: (usize, Outcome) = (0, Outcome::Remote(Reason::BadKey));
+
+#[test]
+fn a_fence_waits_for_the_reads_before_it_and_all_complete_in_order() {
+    let (mut queues, mut face) = fake::<true>();
+    queues.sent(Op::default(), Stage::Reading);
+    queues.post(&mut face, Op { number: 1, ..Op::default() }).unwrap();
+    queues.post(&mut face, Op { number: 2, is_fenced: true, ..Op::default() }).unwrap();
+    queues.post(&mut face, Op { number: 3, ..Op::default() }).unwrap();
+    assert_eq!((&face.over[..], queues.posted(), queues.unsent), (&[][..], 4, 2));
+    queues.take_data(&mut face, &data(LEN)).unwrap();
+    assert_eq!(face.over, [0, 1].map(|number| (number, Outcome::Success)));
+    queues.send_waiting(&mut face).unwrap();
+    assert_eq!(face.over, [0, 1, 2, 3].map(|number| (number, Outcome::Success)));
+    assert!(queues.posted() == 0 && !queues.has_unsent() && queues.reads() == 0);
+}
+
+#[test]
+fn an_answer_completes_the_oldest_read() {
+    for (body, may_not_be_written, over, end) in [
+        (data(LEN), false, Some((0, Outcome::Success)), Ok(())),
+        (data(LEN), true, Some((0, Outcome::Local)), Err(End::Local)),
+        (frame::data_head(true).to_vec(), false, Some(REFUSED), Err(End::Refused)),
+        (data(LEN + 1), false, None, Err(End::Nonsense)),
+        (vec![2; 8], false, None, Err(End::Nonsense)),
+    ] {
+        let (mut queues, mut face) = fake::<true>();
+        assert_eq!(queues.take_data(&mut face, &data(LEN)), Err(End::Nonsense), "none was asked for");
+        queues.sent(Op { may_not_be_written, ..Op::default() }, Stage::Reading);
+        assert_eq!(queues.take_data(&mut face, &body), end);
+        assert_eq!(face.over, Vec::from_iter(over));
+    }
+}
+
+#[test]
+fn a_wrong_operation_ends_a_reliable_connection_only() {
+    for (is_reliable, posted) in [(true, Err(End::Local)), (false, Ok(()))] {
+        let (mut queues, mut face) = fake::<true>();
+        face.is_reliable = is_reliable;
+        assert_eq!(queues.post(&mut face, Op { is_wrong: true, ..Op::default() }), posted);
+        assert_eq!(face.over, [(0, Outcome::Local)]);
+    }
+}
+
+#[test]
+fn an_error_of_the_peer_ends_one_operation_and_the_others_are_flushed() {
+    fn blamed<const ANY: bool>(first: Outcome, stages: &[Stage]) -> Option<usize> {
+        let (mut queues, mut face) = fake::<ANY>();
+        for (number, stage) in stages.iter().enumerate() {
+            queues.sent(Op { number, ..Op::default() }, *stage);
+        }
+        queues.flush(&mut face, first);
+        assert!(face.over.iter().map(|(number, _)| *number).eq(0..stages.len()));
+        assert!(face.over.iter().filter(|(_, outcome)| *outcome != Outcome::Flushed).count() <= 1);
+        face.over.iter().position(|(_, outcome)| *outcome == first)
+    }
+    use Stage::{Reading, Unsent, Untaken};
+    let remote = Outcome::Remote(Reason::BadKey);
+    for (first, stages, any, sent_only) in [
+        (remote, &[Reading, Untaken, Unsent][..], Some(0), Some(1)),
+        (remote, &[Reading, Unsent], Some(0), None),
+        (remote, &[Unsent], Some(0), None),
+        (Outcome::Lost, &[Reading, Untaken, Unsent], Some(0), Some(0)),
+        (Outcome::Lost, &[Unsent], Some(0), None),
+    ] {
+        let both = (blamed::<true>(first, stages), blamed::<false>(first, stages));
+        assert_eq!(both, (any, sent_only), "{first:?} with {stages:?}");
+    }
+}
+
+impl<const ANY: bool> QueuePair<Fake<ANY>> {
+    fn arrives(&mut self, face: &mut Fake<ANY>, head: Head, body: &[u8]) -> Result<(), End> {
+        self.take_short(face, &Inline::gather(&head.bytes(), body))
+    }
+}
+
+fn write_head() -> [u8; frame::WRITE_HEAD] {
+    frame::write_head(0, 1)
+}
+
+#[test]
+fn messages_wait_for_receives_in_order_and_an_answer_passes_them() {
+    let (mut queues, mut face) = fake::<true>();
+    let send = Head::plain(frame::SEND);
+    queues.sent(Op::default(), Stage::Reading);
+    queues.arrives(&mut face, send, b"a").unwrap();
+    queues.arrives(&mut face, Head::with_immediate(frame::WRITE, Some(b'b'.into())), &write_head()).unwrap();
+    queues.arrives(&mut face, Head::plain(frame::DATA), &data(LEN)).unwrap();
+    assert_eq!((&face.over[..], queues.held.len()), (&[(0, Outcome::Success)][..], 2));
+    queues.receives.push_back(1);
+    assert!(queues.take_held(&mut face).unwrap(), "one more may wait");
+    assert_eq!((&face.received[..], queues.held.len()), (&[(1, b'a')][..], 1));
+    queues.receives.push_back(2);
+    queues.receives.push_back(3);
+    queues.take_held(&mut face).unwrap();
+    queues.arrives(&mut face, send, b"c").unwrap();
+    assert_eq!(face.received, [(1, b'a'), (2, b'b'), (3, b'c')]);
+}
+
+#[test]
+fn a_message_that_may_not_wait_ends_a_reliable_connection_only() {
+    for (is_reliable, first, later) in [
+        (true, Err(End::Arrival(Reason::NoReceive)), Err(End::Arrival(Reason::NoReceive))),
+        (false, Ok(()), Ok(true)),
+    ] {
+        let (mut queues, mut face) = fake::<true>();
+        face.is_reliable = is_reliable;
+        queues.arrives(&mut face, Head::plain(frame::SEND), b"a").unwrap();
+        face.is_patient = false;
+        assert_eq!(queues.take_held(&mut face), later, "it has waited for too long");
+        queues.held.clear();
+        assert_eq!(queues.arrives(&mut face, Head::plain(frame::SEND), b"a"), first);
+        assert!(!queues.is_holding() && face.received.is_empty());
+    }
+}
+
+proptest! {
+    /// Each operation completes once, and in the order of the posts, whatever the peer says.
+    #[test]
+    fn each_operation_completes_once(
+        steps in prop::collection::vec((0..6_u8, any::<bool>(), 0..3_u32), 0..40),
+    ) {
+        let (mut queues, mut face) = fake::<false>();
+        let mut number = 0;
+        for (step, flag, count) in steps {
+            let op = Op { number, is_fenced: flag, ..Op::default() };
+            number += usize::from(step < 3);
+            let end = match step {
+                0 => queues.post(&mut face, op),
+                1 if !queues.has_unsent() => { queues.sent(op, Stage::Reading); Ok(()) }
+                2 if !queues.has_unsent() => { queues.sent(op, Stage::Untaken); Ok(()) }
+                1 | 2 => queues.post(&mut face, op),
+                3 => queues.take_data(&mut face, &data(LEN + usize::from(flag))),
+                4 => queues.take_taken(&mut face, &count.to_le_bytes()),
+                _ => queues.send_waiting(&mut face),
+            };
+            if let Err(end) = end {
+                queues.flush(&mut face, end.outcome());
+                prop_assert_eq!(queues.posted(), 0);
+            }
+        }
+        queues.flush(&mut face, Outcome::Flushed);
+        prop_assert!(face.over.iter().map(|(number, _)| *number).eq(0..number));
+    }
+}
