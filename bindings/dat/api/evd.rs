@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use udeck::via::{Deadline, is_forked};
 
@@ -14,6 +13,7 @@ use super::id::{self, EpId, EvdId, ServiceId, SrqId};
 use super::memory::take_posted;
 use super::request::ConnectionRequest;
 use super::rmr::take_bound;
+use crate::core::code::{Code, Sub};
 use crate::core::evd::{self, stream};
 use crate::core::event::{self, number};
 use crate::core::service::CRS;
@@ -112,33 +112,16 @@ impl Evd {
             let what = format!("a threshold of {threshold}, where there is room for {}", core.room());
             return Err(Error::parameter(CALL, what));
         }
-        if threshold > 1 && core.cno().is_some() && core.is_enabled() {
-            return Err(Error::InUse {
-                call: CALL,
-                what: "a CNO is told of each event, so there is no threshold: disable that first",
-            });
-        }
         let limit = deadline.remaining();
         loop {
-            if core.waiting.swap(true, Ordering::Acquire) {
-                return Err(Error::InUse { call: CALL, what: "another thread waits for this dispatcher" });
-            }
-            let found = ia.wait(deadline, |sleeps| {
-                let len = if sleeps { core.len_for_sure() } else { core.len() };
-                match (len >= threshold).then(|| core.take()).flatten() {
-                    Some(event) => Some(Ok(event)),
-                    None => core.unwaitable.load(Ordering::Relaxed).then_some(Err(())),
-                }
-            });
-            core.waiting.store(false, Ordering::Release);
-            match found {
-                Some(Ok(event)) => {
+            match ia.wait_for(core, threshold, deadline) {
+                Ok(Some(event)) => {
                     if let Some(event) = self.0.typed(event) {
                         return Ok(event);
                     }
                 }
-                Some(Err(())) => return Err(Error::Aborted { call: CALL }),
-                None => return Err(Error::Timeout { call: CALL, waited: limit }),
+                Ok(None) => return Err(Error::Timeout { call: CALL, waited: limit }),
+                Err(code) => return Err(not_waited(CALL, code)),
             }
         }
     }
@@ -237,6 +220,18 @@ impl Queue {
             _ => connection(Connection::Broken),
         }
     }
+}
+
+#[cold]
+fn not_waited(call: &'static str, code: Code) -> Error {
+    let what = if code == Code::INVALID_STATE.of(Sub::EvdWaiter) {
+        "another thread waits for this dispatcher"
+    } else if code == Code::INVALID_STATE.of(Sub::EvdConfigNotify) {
+        "a CNO is told of each event, so there is no threshold: disable that first"
+    } else {
+        return Error::Aborted { call };
+    };
+    Error::InUse { call, what }
 }
 
 #[inline]

@@ -8,7 +8,7 @@ use super::evd::Evd;
 use super::ia::{Ia, ServiceAddress};
 use super::id::{self, EpId, ServiceId};
 use crate::core::code::{Code, Sub};
-use crate::core::service::ServicePoint;
+use crate::core::service::{self, ServicePoint};
 use crate::core::state::EpEvent;
 
 /// A public service point: connection requests to its qualifier come to its dispatcher as [`ConnectionRequest`](super::ConnectionRequest)s
@@ -18,9 +18,6 @@ pub struct Psp {
     point: ServicePoint,
     evd: Evd,
 }
-
-/// Qualifiers that [`Psp::any`] takes.
-const FREE: std::ops::RangeInclusive<u64> = 49152..=65535;
 
 impl Psp {
     /// Listens at this qualifier of this host (`dat_psp_create`).
@@ -41,12 +38,10 @@ impl Psp {
     /// # Errors
     /// [`Error::QualifierInUse`]: all are in use; [`Error::Unavailable`].
     pub fn any(evd: &Evd) -> Result<Psp> {
-        let (first, last) = (*FREE.start(), *FREE.end());
-        let count = last - first + 1;
-        let start = u64::from(std::process::id()) % count;
-        for nth in 0..count {
-            match Psp::new(first + (start + nth) % count, evd) {
-                Err(Error::QualifierInUse { .. }) => {}
+        let mut last = 0;
+        for qualifier in service::free_qualifiers() {
+            match Psp::new(qualifier, evd) {
+                Err(Error::QualifierInUse { .. }) => last = qualifier,
                 other => return other,
             }
         }

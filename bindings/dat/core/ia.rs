@@ -10,7 +10,9 @@ use udeck_directory::Names;
 use udeck_directory::address::Host;
 use udeck_rdma::{MAX_TRANSFER, MoveOn, Progress};
 
+use super::code::{Code, Result, Sub};
 use super::evd::Evd;
+use super::event::Event;
 use super::qos::Qos;
 
 /// Most bytes of messages that have found no receive, of all connections together: two of the longest messages.
@@ -119,6 +121,31 @@ impl Ia {
             self.progress.poll();
             poll(false)
         })
+    }
+
+    /// Waits until a dispatcher has so many events, and takes the oldest. `None`: the deadline has passed, or the
+    /// adapter has closed.
+    ///
+    /// # Errors
+    /// `DAT_INVALID_STATE`: the dispatcher's notification object is told of each event, or another thread waits.
+    /// `DAT_ABORT`: there are fewer events, and the dispatcher is not to be waited for.
+    pub fn wait_for(&self, evd: &Evd, threshold: usize, deadline: Deadline) -> Result<Option<Event>> {
+        if threshold > 1 && evd.cno().is_some() && evd.is_enabled() {
+            return Err(Code::INVALID_STATE.of(Sub::EvdConfigNotify));
+        }
+        if evd.waiting.swap(true, Ordering::Acquire) {
+            return Err(Code::INVALID_STATE.of(Sub::EvdWaiter));
+        }
+        let ended = || evd.dead.load(Ordering::Relaxed) || evd.unwaitable.load(Ordering::Relaxed);
+        let found = self.wait(deadline, |is_last| {
+            let len = if is_last { evd.len_for_sure() } else { evd.len() };
+            match (len >= threshold).then(|| evd.take()).flatten() {
+                Some(event) => Some(Ok(event)),
+                None => ended().then_some(Err(Code::ABORT)),
+            }
+        });
+        evd.waiting.store(false, Ordering::Release);
+        found.transpose()
     }
 
     /// Counts one more connected end point, or one fewer.

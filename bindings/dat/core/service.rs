@@ -47,6 +47,15 @@ pub struct Cr {
     pending: Pending,
 }
 
+/// Returns the qualifiers that a provider gives out: those of ports without assigned services. Each process begins
+/// with another one.
+pub fn free_qualifiers() -> impl Iterator<Item = u64> {
+    const FIRST: u64 = 49152;
+    const COUNT: u64 = 65536 - FIRST;
+    let start = u64::from(std::process::id());
+    (0..COUNT).map(move |nth| FIRST + (start + nth) % COUNT)
+}
+
 /// A public or reserved service point.
 pub struct ServicePoint {
     pub ia: Arc<Ia>,

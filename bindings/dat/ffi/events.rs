@@ -205,27 +205,17 @@ pub unsafe extern "C" fn wait(
         if evd.unwaitable.load(Ordering::Relaxed) {
             return Err(Code::INVALID_STATE.of(Sub::EvdUnwaitable));
         }
-        if evd.cno().is_some() && evd.is_enabled() && threshold > 1 {
-            return Err(Code::INVALID_STATE.of(Sub::EvdConfigNotify));
-        }
-        if evd.waiting.swap(true, Ordering::Acquire) {
-            return Err(Code::INVALID_STATE.of(Sub::EvdWaiter));
-        }
-        let ended = || evd.dead.load(Ordering::Relaxed) || evd.unwaitable.load(Ordering::Relaxed);
-        let found = ia.wait(Deadline::after(limit(timeout)), |sleeps| {
-            let len = if sleeps { evd.len_for_sure() } else { evd.len() };
-            match (len >= threshold as usize).then(|| evd.take()).flatten() {
-                Some(event) => Some(Ok(event)),
-                None => ended().then_some(Err(Code::ABORT)),
-            }
-        });
-        evd.waiting.store(false, Ordering::Release);
-        let closed = || if ia.progress.is_closed() { Code::ABORT } else { Code::TIMEOUT_EXPIRED };
-        let event = found.unwrap_or_else(|| Err(closed()));
+        let found = match ia.wait_for(&evd, threshold as usize, Deadline::after(limit(timeout))) {
+            Ok(Some(event)) => Ok(event),
+            Ok(None) if ia.progress.is_closed() => Err(Code::ABORT),
+            Ok(None) => Err(Code::TIMEOUT_EXPIRED),
+            Err(Code::ABORT) => Err(Code::ABORT),
+            Err(other) => return Err(other),
+        };
         // SAFETY: not NULL, so valid, here and below.
         unsafe { put(more, evd.len() as c_int) };
         // SAFETY: as above.
-        unsafe { put(out, CEvent::of(event?, handle)) };
+        unsafe { put(out, CEvent::of(found?, handle)) };
         Ok(())
     })
 }

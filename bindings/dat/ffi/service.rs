@@ -89,10 +89,6 @@ pub unsafe extern "C" fn psp_create(
     })
 }
 
-/// Qualifiers that `dat_psp_create_any` gives: those of ports without assigned services.
-const FIRST_FREE: u64 = 49152;
-const LAST_FREE: u64 = 65535;
-
 /// `dat_psp_create_any`.
 ///
 /// # Safety
@@ -108,9 +104,7 @@ pub unsafe extern "C" fn psp_create_any(
         some(qualifier, 2)?;
         some(out, 5)?;
         owner(flags)?;
-        let start = u64::from(std::process::id()) % (LAST_FREE - FIRST_FREE + 1);
-        for nth in 0..=LAST_FREE - FIRST_FREE {
-            let free = FIRST_FREE + (start + nth) % (LAST_FREE - FIRST_FREE + 1);
+        for free in service::free_qualifiers() {
             // SAFETY: as above.
             match unsafe { listen(&PSPS, ia, free, evd, None) } {
                 Ok(handle) => {
