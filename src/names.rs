@@ -1,206 +1,124 @@
-//! VIA's name service for the processes of a job: each process publishes its NICs under host names, and finds
-//! those of others.
+//! Names: NICs of the ranks of a job by host names, and what programs of VIPL and uDAPL find each other by.
 //!
-//! ```
-//! use udeck::names::{Job, NameService};
+//! | | finds | kept by |
+//! |---|---|---|
+//! | [`Job`] | NICs that ranks published under host names: VIA's name service in a job | the launcher |
+//! | [`HostTable`] | NICs that a text lists by host names | the program |
+//! | [`Directory`] | hosts, and who listens there, with and without a launcher | the launcher, or a process of each host |
 //!
-//! let world = udeck::init()?;
-//! let names = Job::new(&world);
-//! names.publish("server", world.nic())?;                       // on the rank that listens
-//! let address = names.net_address("server", 0, b"door")?;      // on another: waits until it is there
-//! assert_eq!(address.host, world.nic().attributes().address);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! The first two are [`NameService`]s.
 //!
-//! The launcher keeps these names, like those of mailboxes: a host's name belongs to the rank that published
-//! it, and is removed when that rank ends. In this table, `NAME` stands for a host and `HEX` for an address:
-//!
-//! ```text
-//! "\u{1}deck/HOST/" index (2 digits) "/" NAME  ->  address      sorted by index first: what an error
-//! "\u{1}deck/NIC/" HEX                         ->  NAME         lists begins with hosts' first NICs
-//! ```
-//!
-//! No mailbox can have such a name. Records of other ranks are checked before they are used.
+//! Processes that were started by hand find a host by the operating system's resolver, and there a table of
+//! listeners (`standalone.rs`, `table.rs`), which one of that host's processes serves at a well-known port.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+pub mod address;
+mod job;
+mod launched;
+mod secret;
+mod standalone;
+mod table;
+mod wire;
 
-use udeck_boot::{BootError, Client};
-use udeck_deck::World;
-use udeck_via::{Deadline, Error, Nic, Result};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
+use udeck_boot::start;
+use udeck_via::Deadline;
+
+pub use job::Job;
 pub use udeck_via::names::*;
 
-const HOST: &str = "\u{1}deck/HOST/";
-const NIC: &str = "\u{1}deck/NIC/";
+use crate::NicOptions;
+use address::Host;
+use launched::Launched;
+use standalone::Standalone;
 
-/// Time limit for the launcher's answer to a call that does not wait for other ranks.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
+/// Finds hosts by their names, and listeners there by keys: what `vipl.h` and uDAPL find peers by.
+pub trait Directory: Send + Sync {
+    /// The address of this host.
+    fn address(&self) -> Host;
 
-/// The name service of a job. Finding a name waits until a rank publishes it, at most [`Job::patience`].
-#[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
-    client: &'a Client,
-    patience: Duration,
-}
-
-impl<'a> Job<'a> {
-    /// Makes the name service of a world, with its patience for names of mailboxes (`DECK_SETUP_TIMEOUT`).
-    pub fn new(world: &'a World) -> Self {
-        Job { client: world.client(), patience: world.config().setup }
+    /// Whether `host` is this host, by any of its addresses.
+    fn is_own(&self, host: &Host) -> bool {
+        *host == self.address()
     }
 
-    /// Sets how long to wait for a name, an index or an address; zero for no wait.
-    #[must_use]
-    pub fn patience(self, patience: Duration) -> Self {
-        Job { patience, ..self }
-    }
+    /// Options for a NIC that other processes of this directory can connect to.
+    fn options(&self) -> NicOptions;
 
-    /// Adds `nic` to host `name`, to which other ranks may have added theirs. Returns its index there: NICs are
-    /// numbered in order of their arrival. The name lasts until this rank ends.
+    /// Returns the NIC that `VINIC0` names.
+    fn default_nic(&self) -> &'static str;
+
+    /// The address number `index` of the host with this name.
     ///
     /// # Errors
-    /// [`NameError::AddressTaken`] when it is published already, [`NameError::BadName`], [`NameError::BadAddress`],
-    /// [`NameError::Service`]; [`Error::Full`] beyond [`MAX_NICS_PER_HOST`].
-    pub fn publish(&self, name: &str, nic: &Nic) -> Result<usize> {
-        check_name(name)?;
-        let address = &nic.attributes().address;
-        check_address(address)?;
-        let key = nic_key(address);
-        match self.client.register(&key, name.as_bytes(), answer_limit()) {
-            Ok(()) => {}
-            Err(BootError::NameTaken { .. }) => {
-                let owner = self.patience(Duration::ZERO).host_by_address(address)?;
-                return Err(NameError::AddressTaken { address: address.clone(), owner }.into());
-            }
-            Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
-        }
-        self.number(name, address).inspect_err(|_| {
-            // The first error is the one to report.
-            let _ = self.client.unregister(&key, answer_limit());
-        })
-    }
+    /// In words.
+    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String>;
 
-    /// Takes the lowest free index of this host.
-    fn number(&self, name: &str, address: &[u8]) -> Result<usize> {
-        for index in 0..MAX_NICS_PER_HOST {
-            match self.client.register(&host_key(name, index), address, answer_limit()) {
-                Ok(()) => return Ok(index),
-                Err(BootError::NameTaken { .. }) => {}
-                Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
-            }
-        }
-        Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}").into() })
-    }
+    /// A name of the host.
+    ///
+    /// # Errors
+    /// In words.
+    fn host_by_address(&self, host: &Host) -> Result<String, String>;
 
-    /// Returns the record of `key`. Returns `None` if there is none when the patience ends, or as soon as the
-    /// rank that had registered it has ended, or no other rank is left.
-    fn find(&self, key: &str, what: impl Fn() -> String) -> Result<Option<Vec<u8>>> {
-        let wait = !self.patience.is_zero();
-        let limit = if wait { Deadline::after(self.patience).instant() } else { answer_limit() };
-        match self.client.lookup(key, wait, limit) {
-            Ok(record) => Ok(Some(record.value)),
-            Err(
-                BootError::NoSuchName { .. }
-                | BootError::NobodyLeft { .. }
-                | BootError::PeerLost { .. }
-                | BootError::PeerDone { .. },
-            ) => Ok(None),
-            Err(error) => Err(failed(what(), error)),
-        }
-    }
+    /// The hosts that can be discovered.
+    fn hosts(&self) -> Vec<Host>;
 
-    /// Returns the hosts that exist.
-    fn known(&self) -> Result<Known> {
-        match self.client.lookup(HOST, false, answer_limit()) {
-            Err(BootError::NoSuchName { existing, total, .. }) => {
-                let hosts: Vec<_> = existing.iter().filter_map(|key| host_of(key)).collect();
-                // The list has the first names of any kind. If all of them are hosts', there may be more hosts.
-                let more = hosts.len() == existing.len() && total > hosts.len() as u64;
-                // A host whose first NIC is gone may have others.
-                let names: BTreeSet<_> = hosts.into_iter().map(str::to_owned).collect();
-                Ok(Known { names: names.into_iter().collect(), more })
-            }
-            Ok(_) => Err(refused("it has a host without a name")),
-            Err(error) => Err(failed("listing the hosts".into(), error)),
-        }
-    }
+    /// Makes `key` known for this host, until it is withdrawn or this process ends. `false`: it is known already.
+    ///
+    /// # Errors
+    /// In words.
+    fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String>;
 
-    fn described(&self) -> String {
-        match self.patience {
-            Duration::ZERO => "the job's name service".into(),
-            patience => format!("the job's name service, asked for at most {patience:.1?},"),
-        }
-    }
+    /// Withdraws `key` of this host.
+    fn withdraw(&self, key: &str);
 
-    #[cold]
-    fn no_such(&self, name: &str, index: usize) -> Result<NameError> {
-        let (now, what) = (self.patience(Duration::ZERO), || format!("counting the NICs of host {name:?}"));
-        let mut count = 0;
-        // The NICs of ranks that have ended leave gaps.
-        for index in 0..MAX_NICS_PER_HOST {
-            count += usize::from(now.find(&host_key(name, index), what)?.is_some());
-        }
-        let (name, service) = (name.to_owned(), self.described());
-        Ok(match count {
-            0 => NameError::UnknownHost { name, service, known: self.known()? },
-            _ => NameError::NoSuchIndex { name, index, count, service },
-        })
-    }
+    /// Returns the value of `key` at a host. Waits until there is one, at most until the deadline, and as long
+    /// as it `is_wanted`; `None`: none was published.
+    ///
+    /// # Errors
+    /// In words.
+    fn find(
+        &self,
+        host: &Host,
+        key: &str,
+        deadline: Deadline,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<u8>>, String>;
 }
 
-impl NameService for Job<'_> {
-    /// Blocks until the name is published, at most the patience.
-    fn host_by_name(&self, name: &str, index: usize) -> Result<Vec<u8>> {
-        check_name(name)?;
-        let what = || format!("looking up NIC {index} of host {name:?}");
-        // An index that cannot exist is not waited for.
-        let found = if index < MAX_NICS_PER_HOST { self.find(&host_key(name, index), what)? } else { None };
-        let Some(address) = found else { return Err(self.no_such(name, index)?.into()) };
-        check_address(&address)?;
-        Ok(address)
-    }
+/// The directory of the launcher's job, for the life of the process: the launcher gives its connection once.
+static LAUNCHED: Mutex<Option<Arc<Launched>>> = Mutex::new(None);
+/// The directory of processes started by hand, as long as a NIC is open.
+static STANDALONE: Mutex<Weak<Standalone>> = Mutex::new(Weak::new());
 
-    /// Blocks until the address is published, at most the patience.
-    fn host_by_address(&self, address: &[u8]) -> Result<String> {
-        check_address(address)?;
-        let Some(name) = self.find(&nic_key(address), || "looking up an address".into())? else {
-            let (address, service) = (address.to_vec(), self.described());
-            return Err(NameError::UnknownAddress { address, service, known: self.known()? }.into());
+/// Opens the directory of this process.
+///
+/// # Errors
+/// In words.
+pub fn open() -> Result<Arc<dyn Directory>, String> {
+    let found = start::detect(&|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
+    let config = udeck_deck::Config::from_env().map_err(|error| error.to_string())?;
+    if found.launcher != start::Launcher::None {
+        let mut launched = LAUNCHED.lock();
+        let directory = match &*launched {
+            Some(directory) => directory.clone(),
+            None => launched.insert(Arc::new(Launched::join(&found, config)?)).clone(),
         };
-        let name = String::from_utf8(name).map_err(|_| refused("it has a host whose name is not UTF-8"))?;
-        check_name(&name)?;
-        Ok(name)
+        return Ok(directory);
     }
+    let mut standalone = STANDALONE.lock();
+    if let Some(directory) = standalone.upgrade() {
+        return Ok(directory);
+    }
+    let directory = Standalone::open(config)?;
+    *standalone = Arc::downgrade(&directory);
+    Ok(directory)
 }
 
-fn host_key(name: &str, index: usize) -> String {
-    format!("{HOST}{index:02}/{name}")
-}
-
-/// Returns the host of a key, or `None` for another kind of key.
-fn host_of(key: &str) -> Option<&str> {
-    key.strip_prefix(HOST)?.split_once('/').map(|(_, name)| name)
-}
-
-fn nic_key(address: &[u8]) -> String {
-    use std::fmt::Write;
-    address.iter().fold(NIC.to_owned(), |mut key, byte| {
-        let _ = write!(key, "{byte:02x}"); // a string takes everything
-        key
-    })
-}
-
-fn answer_limit() -> std::time::Instant {
-    Deadline::after(ANSWER_LIMIT).instant()
-}
-
-#[cold]
-fn failed(what: String, error: BootError) -> Error {
-    NameError::Service { what, source: Box::new(error) }.into()
-}
-
-#[cold]
-fn refused(why: &'static str) -> Error {
-    NameError::Service { what: "the job's name service".into(), source: why.into() }.into()
+/// The NIC of the first transport that the settings name.
+fn asked_for(config: &udeck_deck::Config) -> Option<&'static str> {
+    let asked = config.transport.as_deref()?;
+    let first = asked.split(',').next()?.trim();
+    ["shm0", "tcp0", "udp0", "verbs0"].into_iter().find(|nic| nic.strip_suffix('0') == Some(first))
 }

@@ -9,7 +9,7 @@
 //! | `vi.rs`, `cq.rs` | work queues and completion queues |
 //! | `wire.rs` | what the two ends of a connection say while it is made |
 //! | `engine.rs` | a NIC, waiting, and the threads |
-//! | `connect.rs` | connections; `udeck-directory` knows how VIs find each other |
+//! | `connect.rs` | connections; `udeck::names` knows how VIs find each other |
 
 #![allow(unsafe_code, reason = "C's pointers, checked")]
 

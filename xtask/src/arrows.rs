@@ -55,32 +55,17 @@ const RULES: &[Rule] = &[
     Rule { folder: "tests/faults", may: &["crates/via", "crates/sys"], tests_may: &[] },
     // The stand-in is a library of its own, which the verbs transport loads in tests.
     Rule { folder: "tests/mock-verbs", may: &[], tests_may: &[] },
-    // The directory takes settings and NICs from the umbrella, and a launcher's name service, where there is
-    // one.
-    Rule { folder: "crates/directory", may: &[".", "crates/boot", "crates/sys"], tests_may: &[] },
     // One-sided operations over the VIs of any transport; `sys`: copies of memory that others write. Its tests need a NIC.
     Rule { folder: "bindings/rdma", may: &["crates/via", "crates/sys"], tests_may: &["transports/sim"] },
     // The C binding covers the whole library.
     Rule {
         folder: "bindings/c",
-        may: &[
-            ".",
-            "bindings/rdma",
-            "crates/directory",
-            "crates/via",
-            "crates/boot",
-            "crates/auth",
-            "crates/sys",
-        ],
+        may: &[".", "bindings/rdma", "crates/via", "crates/boot", "crates/auth", "crates/sys"],
         tests_may: &[],
     },
     // uDAPL uses NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that
     // others write.
-    Rule {
-        folder: "bindings/dat",
-        may: &[".", "bindings/rdma", "crates/directory", "crates/sys"],
-        tests_may: &["tests/faults"],
-    },
+    Rule { folder: "bindings/dat", may: &[".", "bindings/rdma", "crates/sys"], tests_may: &["tests/faults"] },
     // The Python binding covers the whole library, except interfaces of other layers.
     Rule { folder: "bindings/python", may: &[".", "crates/sys"], tests_may: &[] },
     // Parts of command lines: nothing of messaging.

@@ -55,7 +55,7 @@ const UNSAFE_PLACES: &[UnsafePlace] = &[
     UnsafePlace { at: "bindings/rdma/memory.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/dat/core/slot.rs", allowed: Allowed::Anything },
     // The C library's `atexit`.
-    UnsafePlace { at: "crates/directory/names/job.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "src/names/launched.rs", allowed: Allowed::Anything },
     // Calls for processes and signals that rustix lacks.
     UnsafePlace { at: "crates/launch/guard.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "crates/launch/orphans.rs", allowed: Allowed::Anything },

@@ -3,7 +3,7 @@
 //! A program gets the host's 16 bytes from `VipNSGetHostByName` or `VipQueryNic`, and looks no further into them.
 
 use super::types::NetAddressHead;
-pub(super) use udeck_directory::address::{HOST, Host, hex};
+pub(super) use udeck::names::address::{HOST, Host, hex};
 
 /// Longest discriminator.
 pub(super) const MAX_DISCRIMINATOR: usize = 64;

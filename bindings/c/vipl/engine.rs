@@ -18,7 +18,7 @@ use super::error::{Callback, Event};
 use super::handle::{Handle, Table};
 use super::order::Place;
 use super::types::{Boolean, CqHandler, ErrorCode, NotifyHandler, ResourceCode};
-use udeck_directory::Names;
+use udeck::names::Directory;
 use udeck_rdma::{MoveOn, Progress};
 
 /// `None` only while it is being opened.
@@ -73,7 +73,7 @@ pub(super) struct NicState {
     handle: Handle,
     visits: &'static Visits,
     pub nic: Nic,
-    pub names: Arc<dyn Names>,
+    pub names: Arc<dyn Directory>,
     /// Address of the host; `LocalNicAddress` points to it.
     pub address: [u8; HOST],
     pub progress: Arc<Progress>,
@@ -91,7 +91,7 @@ impl NicState {
     pub fn new(
         handle: Handle,
         nic: Nic,
-        names: Arc<dyn Names>,
+        names: Arc<dyn Directory>,
         visits: &'static Visits,
     ) -> udeck::via::Result<Arc<Self>> {
         let progress = Arc::new(Progress::new(&nic, "vipl-engine", visits.move_on)?);

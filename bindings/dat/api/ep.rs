@@ -6,8 +6,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use udeck::names::address::{Host, ip_of};
 use udeck::via::is_forked;
-use udeck_directory::address::{Host, ip_of};
 
 use super::error::{Error, Result};
 use super::evd::Evd;

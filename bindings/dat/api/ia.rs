@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use udeck::NicOptions;
+use udeck::names::Directory;
+use udeck::names::address::{Host, ip_of, of_ip};
 use udeck::via::auth::Keys;
 use udeck::via::{Deadline, Nic};
-use udeck_directory::Names;
-use udeck_directory::address::{Host, ip_of, of_ip};
 
 use super::error::{Error, Result};
 use crate::core::qos::Qos;
@@ -79,7 +79,7 @@ impl Ia {
     /// [`Error::Unavailable`]: there is no such transport here, or the settings are wrong.
     pub fn open(transport: &str) -> Result<Ia> {
         const CALL: &str = "dat_ia_open";
-        let names = udeck_directory::open().map_err(|why| Error::unavailable(CALL, why))?;
+        let names = udeck::names::open().map_err(|why| Error::unavailable(CALL, why))?;
         let device = format!("{}0", transport.trim_end_matches('0'));
         let nic = udeck::open_nic(&device, &names.options()).map_err(|why| Error::unavailable(CALL, why))?;
         Ia::over(nic, Some(names))
@@ -94,7 +94,7 @@ impl Ia {
         Ia::over(nic.clone(), None)
     }
 
-    fn over(nic: Nic, names: Option<Arc<dyn Names>>) -> Result<Ia> {
+    fn over(nic: Nic, names: Option<Arc<dyn Directory>>) -> Result<Ia> {
         let known = Arc::new(Known { names, by_nic: Mutex::default() });
         let name = nic.attributes().name.to_string();
         let core = core::ia::Ia::new(0, name, "", nic, known.clone(), ep::move_on);
@@ -204,7 +204,7 @@ impl fmt::Debug for Pz {
 
 /// The directory, if there is one, and NICs that the program knows by their addresses.
 struct Known {
-    names: Option<Arc<dyn Names>>,
+    names: Option<Arc<dyn Directory>>,
     by_nic: Mutex<HashMap<Host, Vec<u8>>>,
 }
 
@@ -224,14 +224,14 @@ impl Known {
         host
     }
 
-    fn names(&self) -> Result<&Arc<dyn Names>, String> {
+    fn names(&self) -> Result<&Arc<dyn Directory>, String> {
         self.names
             .as_ref()
             .ok_or_else(|| "this adapter has no directory: it was made of a NIC (Ia::on_nic)".into())
     }
 }
 
-impl Names for Known {
+impl Directory for Known {
     fn address(&self) -> Host {
         self.names.as_ref().map_or_else(|| of_ip(Ipv4Addr::LOCALHOST.into()), |names| names.address())
     }

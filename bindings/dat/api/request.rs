@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use udeck_directory::address::ip_of;
+use udeck::names::address::ip_of;
 
 use super::error::{Error, Result};
 use super::ia::MAX_PRIVATE_DATA;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use udeck_directory::address::{Host, ip_of, of_ip};
+use udeck::names::address::{Host, ip_of, of_ip};
 
 /// A `sockaddr_in` or `sockaddr_in6`, which the program may read by a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl SockAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udeck_directory::address::of_job;
+    use udeck::names::address::of_job;
 
     #[test]
     fn addresses_go_to_the_program_and_back() {

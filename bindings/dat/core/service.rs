@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use udeck::names::address::{Host, ip_of, job_host};
 use udeck::via::{Deadline, Error, Listener, NetAddress, Request, Vi, Withdrawal, thread};
-use udeck_directory::address::{Host, ip_of, job_host};
 
 use super::address::SockAddr;
 use super::code::{Code, Result, Sub};

@@ -4,8 +4,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
+use udeck::names::address::{HOST, Host};
 use udeck::via::{RejectKind, Rejection};
-use udeck_directory::address::{HOST, Host};
 
 /// Most bytes of private data of a connection request or its answer.
 pub const MAX_PRIVATE: usize = 256;

@@ -23,7 +23,7 @@ pub static IAS: Pool<Arc<Ia>> = Pool::new(4);
 /// Addresses that programs have pointers to, for good: one for each adapter's host.
 static ADDRESSES: Mutex<Vec<&'static SockAddr>> = Mutex::new(Vec::new());
 
-pub fn address_of(host: &udeck_directory::address::Host) -> *const c_void {
+pub fn address_of(host: &udeck::names::address::Host) -> *const c_void {
     let wanted = SockAddr::of(host);
     let mut all = ADDRESSES.lock();
     let known = all.iter().find(|known| ***known == wanted).copied();
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn open(
             udeck::via::say!("uDAPL: dat_ia_open {name:?} ({device}): {why}");
             Code::INSUFFICIENT_RESOURCES.of(Sub::ResourceDevice)
         };
-        let names = udeck_directory::open().map_err(|why| failed(&why))?;
+        let names = udeck::names::open().map_err(|why| failed(&why))?;
         let nic = udeck::open_nic(device, &names.options()).map_err(|why| failed(&why))?;
         let ia =
             Ia::new(provider, name.clone(), device, nic, names, ep::move_on).map_err(|why| failed(&why))?;

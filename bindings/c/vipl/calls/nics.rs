@@ -27,7 +27,7 @@ pub unsafe extern "C" fn VipOpenNic(name: *const c_char, handle: *mut Handle) ->
         some(name.cast_mut())?;
         // SAFETY: not NULL, so a C string, as C promises.
         let name = unsafe { CStr::from_ptr(name) }.to_str().map_err(|_| VipReturn::INVALID_PARAMETER)?;
-        let names = udeck_directory::open().map_err(|why| {
+        let names = udeck::names::open().map_err(|why| {
             tell("VipOpenNic", &why);
             VipReturn::ERROR_RESOURCE
         })?;

@@ -16,13 +16,13 @@ use crate::vipl::address::Host;
 use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
-use udeck_directory::Names;
+use udeck::names::Directory;
 use udeck_rdma::frame::{self, Head};
 
 /// A directory without names.
 struct NoNames;
 
-impl Names for NoNames {
+impl Directory for NoNames {
     fn address(&self) -> Host {
         [0; 16]
     }

@@ -13,7 +13,7 @@ use crate::core::event::{Event, number};
 use crate::core::qos::Qos;
 use crate::core::state::{EpCall, EpEvent, EpState};
 use crate::core::wire::{Greeting, Process};
-use udeck_directory::address::Host;
+use udeck::names::address::Host;
 
 /// The other end.
 #[derive(Debug)]

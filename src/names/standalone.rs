@@ -1,7 +1,9 @@
-//! Names of processes that no launcher started: the resolver has the hosts, and each host has a table of listeners.
+//! The directory of processes that no launcher started: the resolver has the hosts, and each host has a table
+//! of listeners.
 //!
-//! The first process of a host serves the table, at a port that all know. The others keep a connection to it, by which they put their
-//! entries there. When the process that serves ends, one of the others takes its place, and all put their entries again.
+//! The first process of a host serves the table, at a port that all know. The others keep a connection to it,
+//! by which they put their entries there. When the process that serves ends, one of the others takes its place,
+//! and all put their entries again.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,15 +13,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck::via::auth::Keys;
-use udeck::via::{Deadline, thread};
-use udeck::{Config, NicOptions};
+use udeck_deck::Config;
 use udeck_sys::{advise_route, tcp_connect};
+use udeck_via::auth::Keys;
+use udeck_via::{Deadline, thread};
 
+use super::address::{self, Host};
+use super::secret;
 use super::table::{OWN, Serving};
 use super::wire::{self, Dated, Line};
-use super::{Names, asked_for, secret};
-use crate::address::{self, Host};
+use super::{Directory, asked_for};
+use crate::NicOptions;
 
 const ENV_PORT: &str = "DECK_DIRECTORY_PORT";
 const ENV_INTERFACE: &str = "DECK_IFACE";
@@ -33,7 +37,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Time between two questions for a process that does not listen yet.
 const AGAIN: Duration = Duration::from_millis(20);
 
-pub(crate) struct ByHand {
+pub(crate) struct Standalone {
     options: NicOptions,
     port: u16,
     own: IpAddr,
@@ -68,8 +72,8 @@ enum Way {
     Asking(Line<Dated>),
 }
 
-impl ByHand {
-    pub fn open(config: Config) -> Result<Arc<ByHand>, String> {
+impl Standalone {
+    pub fn open(config: Config) -> Result<Arc<Standalone>, String> {
         let secret = secret::find()?;
         let port = match std::env::var(ENV_PORT) {
             Ok(port) => port
@@ -83,7 +87,7 @@ impl ByHand {
         let mut options =
             NicOptions::configured(Keys::from(secret.key), &config).map_err(|why| why.to_string())?;
         options.bind = (!own.is_loopback()).then_some(own);
-        let names = Arc::new(ByHand {
+        let names = Arc::new(Standalone {
             options,
             port,
             own,
@@ -202,7 +206,7 @@ fn ask(
 }
 
 /// Keeps the table served while there are these names.
-fn keep(names: &Weak<ByHand>, dropped: &mpsc::Receiver<()>) {
+fn keep(names: &Weak<Standalone>, dropped: &mpsc::Receiver<()>) {
     let mut silent = false;
     while let Err(mpsc::RecvTimeoutError::Timeout) = dropped.recv_timeout(LOOK) {
         let Some(names) = names.upgrade() else { return };
@@ -215,7 +219,7 @@ fn keep(names: &Weak<ByHand>, dropped: &mpsc::Receiver<()>) {
         if let Err(why) = &there
             && !silent
         {
-            udeck::via::say!("{why}");
+            udeck_via::say!("{why}");
         }
         silent = there.is_err();
     }
@@ -236,7 +240,7 @@ fn own_address() -> Result<IpAddr, String> {
     Ok(outward.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
-impl Names for ByHand {
+impl Directory for Standalone {
     fn address(&self) -> Host {
         address::of_ip(self.own)
     }
@@ -345,7 +349,8 @@ impl Names for ByHand {
             ));
         }
         let to = if is_own { self.own_table() } else { SocketAddr::new(ip, self.port) };
-        // On this host a table that nobody serves refuses at once, and one that is served answers, if late where the host is busy.
+        // On this host a table that nobody serves refuses at once, and one that is served answers, if late
+        // where the host is busy.
         let limit = |until| if is_own { ANSWER } else { patience(until) };
         let mut line: Option<Line<Dated>> = None;
         loop {
@@ -385,9 +390,9 @@ impl Names for ByHand {
     }
 }
 
-impl Drop for ByHand {
+impl Drop for Standalone {
     fn drop(&mut self) {
-        if udeck::via::is_forked() {
+        if udeck_via::is_forked() {
             return;
         }
         if let Some(Keeper { _until_dropped: until_dropped, running }) = self.keeper.lock().take() {

@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use udeck::via::auth::{Claim, Keys};
-use udeck::via::thread;
 use udeck_sys::{above_stdio, tcp_connect};
+use udeck_via::auth::{Claim, Keys};
+use udeck_via::thread;
 
 use super::wire::{self, Dated, Line};
 
@@ -203,7 +203,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        if udeck::via::is_forked() {
+        if udeck_via::is_forked() {
             return;
         }
         self.table.closed.store(true, Ordering::SeqCst);

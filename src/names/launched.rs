@@ -1,16 +1,17 @@
-//! Names under a launcher: the job's name service.
+//! The directory under a launcher: hosts are those of the job, and its name service keeps the listeners.
 
 #![allow(unsafe_code, reason = "C's atexit, which has no Rust interface")]
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use udeck::via::Deadline;
-use udeck::{Config, NicOptions};
 use udeck_boot::{BootError, Client, start};
+use udeck_deck::Config;
+use udeck_via::Deadline;
 
-use super::{Names, asked_for};
-use crate::address::{self, Host};
+use super::address::{self, Host};
+use super::{Directory, asked_for};
+use crate::NicOptions;
 
 /// Time that an answer of the launcher may take, and the goodbye to it.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -19,7 +20,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Time that another host may be silent, if `DECK_DETECT` does not say.
 const DETECT: Duration = Duration::from_secs(10);
 
-pub(crate) struct Job {
+pub(crate) struct Launched {
     client: &'static Client,
     options: NicOptions,
     /// The host of this rank.
@@ -38,15 +39,15 @@ unsafe extern "C" {
 extern "C" fn say_goodbye() {
     // Unwinding through the C library's frames is undefined. Only a goodbye is lost.
     let _ = std::panic::catch_unwind(|| {
-        if let Some(client) = CLIENT.get().filter(|_| !udeck::via::is_forked()) {
+        if let Some(client) = CLIENT.get().filter(|_| !udeck_via::is_forked()) {
             // The launcher sees the end of the process in any case.
             let _ = client.finish(Deadline::after(ANSWER).instant());
         }
     });
 }
 
-impl Job {
-    pub fn join(found: &start::Found, config: Config) -> Result<Job, String> {
+impl Launched {
+    pub fn join(found: &start::Found, config: Config) -> Result<Launched, String> {
         let options = start::Options {
             limit: 2 * config.setup,
             detect: config.detect.unwrap_or(DETECT),
@@ -64,7 +65,7 @@ impl Job {
         let nic = asked_for(&config).unwrap_or(by_hosts);
         let mut options = NicOptions::configured(client.keys(), &config).map_err(|why| why.to_string())?;
         options.bind = client.welcome().address;
-        Ok(Job { client, options, own, nic })
+        Ok(Launched { client, options, own, nic })
     }
 
     fn host_names(&self) -> &[String] {
@@ -80,7 +81,7 @@ fn soon() -> std::time::Instant {
     Deadline::after(ANSWER).instant()
 }
 
-impl Names for Job {
+impl Directory for Launched {
     fn address(&self) -> Host {
         address::of_job(self.own)
     }
@@ -93,7 +94,8 @@ impl Names for Job {
         self.nic
     }
 
-    /// A host of the job, by the name that the launcher has for it, `localhost`, or `rank0` for that of rank 0. Several hosts of one name are its indices.
+    /// A host of the job, by the name that the launcher has for it, `localhost`, or `rank0` for that of rank 0.
+    /// Several hosts of one name are its indices.
     fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String> {
         let placement = &self.client.welcome().placement;
         let rank = name.strip_prefix("rank").and_then(|rank| rank.parse().ok());

@@ -9,8 +9,8 @@
 //!   answer     op (1)  value                                    WELL, TAKEN, NONE
 //! ```
 //!
-//! Nothing is encrypted: the table says which process listens where. Nobody without the secret can ask it, answer in its place, or change
-//! its words.
+//! Nothing is encrypted: the table says which process listens where. Nobody without the secret can ask it,
+//! answer in its place, or change its words.
 
 use std::io::{self, Read, Write};
 
@@ -18,8 +18,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck::via::Deadline;
-use udeck::via::auth::{Nonce, Pair};
+use udeck_via::Deadline;
+use udeck_via::auth::{Nonce, Pair};
 
 pub(crate) const HELLO: &[u8; 8] = b"UDVIPL1\n";
 const PROTOCOL: &[u8] = b"udeck directory 1";
@@ -145,7 +145,7 @@ impl<S: Read + Write> Line<S> {
         let mut body = vec![0; len + 32];
         self.stream.read_exact(&mut body)?;
         let proof = body.split_off(len).try_into().expect("32 bytes");
-        if !udeck::via::auth::is_same(&proof, &self.prove(&body)) {
+        if !udeck_via::auth::is_same(&proof, &self.prove(&body)) {
             return Err(wrong("a frame that was changed on its way, or of who does not know our secret"));
         }
         self.count += 1;
@@ -178,7 +178,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use proptest::prelude::*;
-    use udeck::via::auth::{Claim, Keys};
+    use udeck_via::auth::{Claim, Keys};
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! The secret that processes started by hand share.
 //!
-//! `DECK_DIRECTORY_SECRET` contains it as text, `DECK_DIRECTORY_SECRET_FILE` names a file of it that only its owner may read. Without either,
-//! each user of a host has one, in a file that the first process makes: then processes of this user on this host connect, and
-//! no others.
+//! `DECK_DIRECTORY_SECRET` contains it as text, `DECK_DIRECTORY_SECRET_FILE` names a file of it that only its
+//! owner may read. Without either, each user of a host has one, in a file that the first process makes: then
+//! processes of this user on this host connect, and no others.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -10,8 +10,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use udeck::via::auth::mac;
 use udeck_sys::above_stdio;
+use udeck_via::auth::mac;
 
 pub(crate) const ENV_SECRET: &str = "DECK_DIRECTORY_SECRET";
 pub(crate) const ENV_FILE: &str = "DECK_DIRECTORY_SECRET_FILE";
@@ -85,7 +85,7 @@ fn make(path: &Path) -> io::Result<()> {
     // A unique name: neither a process with this id in another container has it, nor one that ended just here.
     let mut name = [0; 8];
     getrandom::fill(&mut name).map_err(io::Error::other)?;
-    let own = path.with_extension(crate::address::hex(&name));
+    let own = path.with_extension(super::address::hex(&name));
     let mut file = above_stdio(OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own))?;
     let made = file.write_all(&bytes).and_then(|()| match fs::hard_link(&own, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
