@@ -13,6 +13,7 @@
 
 pub mod address;
 mod job;
+mod job_table;
 mod launched;
 mod secret;
 mod standalone;

@@ -25,28 +25,28 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use udeck_boot::{BootError, Client};
+use udeck_boot::BootError;
 use udeck_deck::World;
 use udeck_via::names::{Known, MAX_NICS_PER_HOST, NameError, NameService, check_address, check_name};
 use udeck_via::{Deadline, Error, Nic, Result};
 
+use super::address::hex;
+use super::job_table::JobTable;
+
 const HOST: &str = "\u{1}deck/HOST/";
 const NIC: &str = "\u{1}deck/NIC/";
-
-/// Time limit for the launcher's answer to a call that does not wait for other ranks.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// The name service of a job. Finding a name waits until a rank publishes it, at most [`Job::patience`].
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    client: &'a Client,
+    table: JobTable<'a>,
     patience: Duration,
 }
 
 impl<'a> Job<'a> {
     /// Makes the name service of a world, with its patience for names of mailboxes (`DECK_SETUP_TIMEOUT`).
     pub fn new(world: &'a World) -> Self {
-        Job { client: world.client(), patience: world.config().setup }
+        Job { table: JobTable(world.client()), patience: world.config().setup }
     }
 
     /// Sets how long to wait for a name, an index or an address; zero for no wait.
@@ -66,63 +66,49 @@ impl<'a> Job<'a> {
         let address = &nic.attributes().address;
         check_address(address)?;
         let key = nic_key(address);
-        match self.client.register(&key, name.as_bytes(), answer_limit()) {
-            Ok(()) => {}
-            Err(BootError::NameTaken { .. }) => {
-                let owner = self.patience(Duration::ZERO).host_by_address(address)?;
-                return Err(NameError::AddressTaken { address: address.clone(), owner }.into());
-            }
-            Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
+        if !self.register(name, &key, name.as_bytes())? {
+            let owner = self.patience(Duration::ZERO).host_by_address(address)?;
+            return Err(NameError::AddressTaken { address: address.clone(), owner }.into());
         }
-        self.number(name, address).inspect_err(|_| {
-            // The first error is the one to report.
-            let _ = self.client.unregister(&key, answer_limit());
-        })
+        // An error of the withdrawal would hide the first one.
+        self.number(name, address).inspect_err(|_| self.table.withdraw(&key))
     }
 
     /// Takes the lowest free index of this host.
     fn number(&self, name: &str, address: &[u8]) -> Result<usize> {
         for index in 0..MAX_NICS_PER_HOST {
-            match self.client.register(&host_key(name, index), address, answer_limit()) {
-                Ok(()) => return Ok(index),
-                Err(BootError::NameTaken { .. }) => {}
-                Err(error) => return Err(failed(format!("publishing host {name:?}"), error)),
+            if self.register(name, &host_key(name, index), address)? {
+                return Ok(index);
             }
         }
         Err(Error::Full { what: "a host", bound: format!("{MAX_NICS_PER_HOST} NICs of {name:?}").into() })
     }
 
+    fn register(&self, name: &str, key: &str, value: &[u8]) -> Result<bool> {
+        self.table.register(key, value).map_err(|error| failed(format!("publishing host {name:?}"), error))
+    }
+
     /// Returns the record of `key`. Returns `None` if there is none when the patience ends, or as soon as the
     /// rank that had registered it has ended, or no other rank is left.
     fn find(&self, key: &str, what: impl Fn() -> String) -> Result<Option<Vec<u8>>> {
-        let wait = !self.patience.is_zero();
-        let limit = if wait { Deadline::after(self.patience).instant() } else { answer_limit() };
-        match self.client.lookup(key, wait, limit) {
-            Ok(record) => Ok(Some(record.value)),
-            Err(
-                BootError::NoSuchName { .. }
-                | BootError::NobodyLeft { .. }
-                | BootError::PeerLost { .. }
-                | BootError::PeerDone { .. },
-            ) => Ok(None),
-            Err(error) => Err(failed(what(), error)),
-        }
+        let found = match self.patience {
+            Duration::ZERO => self.table.get(key),
+            patience => self.table.find(key, Deadline::after(patience)),
+        };
+        found.map_err(|error| failed(what(), error))
     }
 
     /// Returns the hosts that exist.
     fn known(&self) -> Result<Known> {
-        match self.client.lookup(HOST, false, answer_limit()) {
-            Err(BootError::NoSuchName { existing, total, .. }) => {
-                let hosts: Vec<_> = existing.iter().filter_map(|key| host_of(key)).collect();
-                // The list has the first names of any kind. If all of them are hosts', there may be more hosts.
-                let more = hosts.len() == existing.len() && total > hosts.len() as u64;
-                // A host whose first NIC is gone may have others.
-                let names: BTreeSet<_> = hosts.into_iter().map(str::to_owned).collect();
-                Ok(Known { names: names.into_iter().collect(), more })
-            }
-            Ok(_) => Err(refused("it has a host without a name")),
-            Err(error) => Err(failed("listing the hosts".into(), error)),
-        }
+        let names =
+            self.table.names_without(HOST).map_err(|error| failed("listing the hosts".into(), error))?;
+        let Some((existing, total)) = names else { return Err(refused("it has a host without a name")) };
+        let hosts: Vec<_> = existing.iter().filter_map(|key| host_of(key)).collect();
+        // The list has the first names of any kind. If all of them are hosts', there may be more hosts.
+        let more = hosts.len() == existing.len() && total > hosts.len() as u64;
+        // A host whose first NIC is gone may have others.
+        let names: BTreeSet<_> = hosts.into_iter().map(str::to_owned).collect();
+        Ok(Known { names: names.into_iter().collect(), more })
     }
 
     fn described(&self) -> String {
@@ -183,15 +169,7 @@ fn host_of(key: &str) -> Option<&str> {
 }
 
 fn nic_key(address: &[u8]) -> String {
-    use std::fmt::Write;
-    address.iter().fold(NIC.to_owned(), |mut key, byte| {
-        let _ = write!(key, "{byte:02x}"); // a string takes everything
-        key
-    })
-}
-
-fn answer_limit() -> std::time::Instant {
-    Deadline::after(ANSWER_LIMIT).instant()
+    format!("{NIC}{}", hex(address))
 }
 
 #[cold]

@@ -5,18 +5,17 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use udeck_boot::{BootError, Client, start};
+use udeck_boot::{Client, start};
 use udeck_deck::Config;
 use udeck_via::Deadline;
 
 use super::address::{self, Host};
+use super::job_table::JobTable;
 use super::{Directory, asked_for};
 use crate::NicOptions;
 
-/// Time that an answer of the launcher may take, and the goodbye to it.
-const ANSWER: Duration = Duration::from_secs(60);
-/// Interval at which a wait checks whether the name is still wanted.
-const LOOK: Duration = Duration::from_millis(500);
+/// Time that the goodbye to the launcher may take.
+const GOODBYE: Duration = Duration::from_secs(60);
 /// Time that another host may be silent, if `DECK_DETECT` does not say.
 const DETECT: Duration = Duration::from_secs(10);
 
@@ -41,7 +40,7 @@ extern "C" fn say_goodbye() {
     let _ = std::panic::catch_unwind(|| {
         if let Some(client) = CLIENT.get().filter(|_| !udeck_via::is_forked()) {
             // The launcher sees the end of the process in any case.
-            let _ = client.finish(Deadline::after(ANSWER).instant());
+            let _ = client.finish(Deadline::after(GOODBYE).instant());
         }
     });
 }
@@ -72,13 +71,13 @@ impl Launched {
         self.client.welcome().placement.hosts()
     }
 
+    fn table(&self) -> JobTable<'_> {
+        JobTable(self.client)
+    }
+
     fn key(host: u32, key: &str) -> String {
         format!("\u{1}directory/{host}/{key}")
     }
-}
-
-fn soon() -> std::time::Instant {
-    Deadline::after(ANSWER).instant()
 }
 
 impl Directory for Launched {
@@ -132,16 +131,11 @@ impl Directory for Launched {
     }
 
     fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String> {
-        match self.client.register(&Self::key(self.own, key), value, soon()) {
-            Ok(()) => Ok(true),
-            Err(BootError::NameTaken { .. }) => Ok(false),
-            Err(error) => Err(error.to_string()),
-        }
+        self.table().register(&Self::key(self.own, key), value).map_err(|error| error.to_string())
     }
 
     fn withdraw(&self, key: &str) {
-        // The entry goes with this process in any case.
-        let _ = self.client.unregister(&Self::key(self.own, key), soon());
+        self.table().withdraw(&Self::key(self.own, key));
     }
 
     fn find(
@@ -154,20 +148,7 @@ impl Directory for Launched {
         let Some(host) = address::job_host(host) else {
             return Err("the address is that of no host of the job: VipNSGetHostByName gives one".into());
         };
-        loop {
-            let limit = Deadline::after(deadline.remaining().min(LOOK));
-            match self.client.lookup(&Self::key(host, key), true, limit.instant()) {
-                Ok(record) => return Ok(Some(record.value)),
-                Err(BootError::Deadline { .. }) if !deadline.passed() && is_wanted() => {}
-                Err(
-                    BootError::NoSuchName { .. }
-                    | BootError::NobodyLeft { .. }
-                    | BootError::PeerLost { .. }
-                    | BootError::PeerDone { .. }
-                    | BootError::Deadline { .. },
-                ) => return Ok(None),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
+        let found = self.table().find_while(&Self::key(host, key), deadline, is_wanted);
+        found.map_err(|error| error.to_string())
     }
 }
