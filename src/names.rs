@@ -12,6 +12,7 @@
 //! listeners (`standalone.rs`, `table.rs`), which one of that host's processes serves at a well-known port.
 
 pub mod address;
+mod entries;
 mod job;
 mod job_table;
 mod launched;

@@ -135,7 +135,7 @@ impl Standalone {
         mine.lacks = false;
         for (key, value) in &mine.entries {
             let put = match &mut mine.way {
-                Way::Serving(serving) => serving.table.put(OWN, key, value) == wire::WELL,
+                Way::Serving(serving) => serving.table.entries.lock().register(OWN, key, value),
                 Way::Asking(line) => {
                     ask(line, wire::PUT, key, value, ANSWER).map_err(|error| error.to_string())?.is_some()
                 }
@@ -307,7 +307,7 @@ impl Directory for Standalone {
         }
         self.be_there(&mut mine)?;
         let put = match &mut mine.way {
-            Way::Serving(serving) => serving.table.put(OWN, key, value) == wire::WELL,
+            Way::Serving(serving) => serving.table.entries.lock().register(OWN, key, value),
             Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER)
                 .map_err(|error| format!("the table of names: {error}"))?
                 .is_some(),
@@ -325,7 +325,7 @@ impl Directory for Standalone {
             return;
         }
         match &mut mine.way {
-            Way::Serving(serving) => serving.table.take(OWN, key),
+            Way::Serving(serving) => serving.table.entries.lock().withdraw(OWN, key),
             // If the connection is broken, the table's entry goes with it.
             Way::Asking(line) => drop(ask(line, wire::TAKE, key, &[], ANSWER)),
             Way::None => {}
@@ -356,7 +356,9 @@ impl Directory for Standalone {
         loop {
             // A thread that has the table locked may wait for one that does not answer.
             let served_here = match self.table.try_lock().as_deref() {
-                Some(Mine { way: Way::Serving(serving), .. }) if is_own => Some(serving.table.get(key)),
+                Some(Mine { way: Way::Serving(serving), .. }) if is_own => {
+                    Some(serving.table.entries.lock().get(key).map(<[u8]>::to_vec))
+                }
                 _ => None,
             };
             let found = match served_here {

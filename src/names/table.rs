@@ -13,6 +13,7 @@ use udeck_sys::{above_stdio, tcp_connect};
 use udeck_via::auth::{Claim, Keys};
 use udeck_via::thread;
 
+use super::entries::{Entries, Owner};
 use super::wire::{self, Dated, Line};
 
 /// Longest time between two signs of life of a process with entries in the table.
@@ -29,17 +30,14 @@ const STRANGERS: usize = 256;
 const PLACE: Duration = Duration::from_millis(20);
 /// Interval at which the table checks meanwhile for a free place.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Most entries, of one caller and in all.
-const ENTRIES_EACH: usize = 4096;
-const ENTRIES: usize = 65_536;
 
 /// Number of the serving process as an owner of entries; it has no connection to itself.
-pub(crate) const OWN: u64 = 0;
+pub(crate) const OWN: Owner = 0;
 
 pub(crate) struct Table {
     keys: Keys,
-    entries: Mutex<HashMap<String, (u64, Vec<u8>)>>,
-    callers: Mutex<HashMap<u64, Caller>>,
+    pub entries: Mutex<Entries>,
+    callers: Mutex<HashMap<Owner, Caller>>,
     next: AtomicU64,
     closed: AtomicBool,
 }
@@ -58,33 +56,6 @@ pub(crate) struct Serving {
 }
 
 impl Table {
-    pub fn put(&self, of: u64, key: &str, value: &[u8]) -> u8 {
-        let mut entries = self.entries.lock();
-        match entries.get(key) {
-            Some((owner, _)) if *owner != of => return wire::TAKEN,
-            Some(_) => {}
-            None => {
-                let each = entries.values().filter(|(owner, _)| *owner == of).count();
-                if entries.len() >= ENTRIES || each >= ENTRIES_EACH {
-                    return wire::TAKEN;
-                }
-            }
-        }
-        entries.insert(key.to_owned(), (of, value.to_vec()));
-        wire::WELL
-    }
-
-    pub fn take(&self, of: u64, key: &str) {
-        let mut entries = self.entries.lock();
-        if entries.get(key).is_some_and(|(owner, _)| *owner == of) {
-            entries.remove(key);
-        }
-    }
-
-    pub fn get(&self, key: &str) -> Option<Vec<u8>> {
-        self.entries.lock().get(key).map(|(_, value)| value.clone())
-    }
-
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let accepted = above_stdio(listener.accept().map(|(stream, _)| stream));
@@ -150,7 +121,7 @@ impl Table {
 
     fn forget(&self, of: u64) {
         self.callers.lock().remove(&of);
-        self.entries.lock().retain(|_, (owner, _)| *owner != of);
+        self.entries.lock().end(of);
     }
 
     fn serve(&self, of: u64, stream: Arc<TcpStream>) -> io::Result<()> {
@@ -167,14 +138,17 @@ impl Table {
             line.stream().renew(SILENCE);
             let Some((op, key, value)) = wire::read_question(&body) else { break };
             let answer = match op {
-                wire::PUT => vec![self.put(of, key, value)],
+                wire::PUT if self.entries.lock().register(of, key, value) => vec![wire::WELL],
+                wire::PUT => vec![wire::TAKEN],
                 wire::TAKE => {
-                    self.take(of, key);
+                    self.entries.lock().withdraw(of, key);
                     vec![wire::WELL]
                 }
-                wire::GET => {
-                    self.get(key).map_or(vec![wire::NONE], |value| [&[wire::WELL], &value[..]].concat())
-                }
+                wire::GET => self
+                    .entries
+                    .lock()
+                    .get(key)
+                    .map_or(vec![wire::NONE], |value| [&[wire::WELL], value].concat()),
                 wire::PING => vec![wire::WELL],
                 _ => break,
             };

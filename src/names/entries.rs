@@ -1,0 +1,75 @@
+//! Entries of a host's table of listeners, each with its owner: a state machine without I/O.
+
+use std::collections::HashMap;
+
+/// Upper bound of one owner's entries.
+const EACH: usize = 4096;
+/// Upper bound of all entries.
+const ALL: usize = 65_536;
+
+/// Number of an owner: a caller, or the serving process itself.
+pub(super) type Owner = u64;
+
+/// Values by key. An entry is removed by its owner, or when its owner ends.
+#[derive(Debug, Default)]
+pub(super) struct Entries(HashMap<String, (Owner, Vec<u8>)>);
+
+impl Entries {
+    /// Adds an entry, or replaces one of the same owner. False: another owner has the key, or there are too many.
+    pub fn register(&mut self, owner: Owner, key: &str, value: &[u8]) -> bool {
+        let may = match self.0.get(key) {
+            Some((of, _)) => *of == owner,
+            None => self.0.len() < ALL && self.0.values().filter(|(of, _)| *of == owner).count() < EACH,
+        };
+        if may {
+            self.0.insert(key.to_owned(), (owner, value.to_vec()));
+        }
+        may
+    }
+
+    /// Removes an entry, if it is this owner's.
+    pub fn withdraw(&mut self, owner: Owner, key: &str) {
+        if self.0.get(key).is_some_and(|(of, _)| *of == owner) {
+            self.0.remove(key);
+        }
+    }
+
+    /// Removes all entries of an owner that has ended.
+    pub fn end(&mut self, owner: Owner) {
+        self.0.retain(|_, (of, _)| *of != owner);
+    }
+
+    /// Returns the value of `key`.
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        self.0.get(key).map(|(_, value)| &value[..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_its_owners() {
+        let mut entries = Entries::default();
+        assert!(entries.register(1, "a", b"one"));
+        assert!(!entries.register(2, "a", b"two"));
+        assert!(entries.register(1, "a", b"more"));
+        entries.withdraw(2, "a");
+        assert_eq!(entries.get("a"), Some(&b"more"[..]));
+        entries.withdraw(1, "a");
+        assert!(entries.register(2, "a", b"two") && entries.register(1, "b", b"one"));
+        entries.end(2);
+        assert_eq!((entries.get("a"), entries.get("b")), (None, Some(&b"one"[..])));
+    }
+
+    #[test]
+    fn an_owner_has_so_many_entries() {
+        let mut entries = Entries::default();
+        assert!((0..EACH).all(|nth| entries.register(1, &nth.to_string(), b"")));
+        assert!(!entries.register(1, "one more", b""));
+        assert!(entries.register(1, "0", b"again") && entries.register(2, "one more", b""));
+        entries.withdraw(1, "0");
+        assert!(entries.register(1, "another", b""));
+    }
+}
