@@ -34,7 +34,10 @@ const PORT: u16 = 7814;
 const LOOK: Duration = Duration::from_millis(200);
 /// Time that a table may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Time between two questions for a process that does not listen yet.
+/// Longest wait at a table for a process that does not listen yet. Between two waits, the caller says whether
+/// it still wants the answer.
+const CHECK: Duration = Duration::from_millis(100);
+/// Time between two calls of a table that no process serves yet.
 const AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) struct Standalone {
@@ -135,7 +138,7 @@ impl Standalone {
         mine.lacks = false;
         for (key, value) in &mine.entries {
             let put = match &mut mine.way {
-                Way::Serving(serving) => serving.table.entries.lock().register(OWN, key, value),
+                Way::Serving(serving) => serving.table.register(OWN, key, value),
                 Way::Asking(line) => {
                     ask(line, wire::PUT, key, value, ANSWER).map_err(|error| error.to_string())?.is_some()
                 }
@@ -307,7 +310,7 @@ impl Directory for Standalone {
         }
         self.be_there(&mut mine)?;
         let put = match &mut mine.way {
-            Way::Serving(serving) => serving.table.entries.lock().register(OWN, key, value),
+            Way::Serving(serving) => serving.table.register(OWN, key, value),
             Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER)
                 .map_err(|error| format!("the table of names: {error}"))?
                 .is_some(),
@@ -325,7 +328,7 @@ impl Directory for Standalone {
             return;
         }
         match &mut mine.way {
-            Way::Serving(serving) => serving.table.entries.lock().withdraw(OWN, key),
+            Way::Serving(serving) => serving.table.withdraw(OWN, key),
             // If the connection is broken, the table's entry goes with it.
             Way::Asking(line) => drop(ask(line, wire::TAKE, key, &[], ANSWER)),
             Way::None => {}
@@ -354,22 +357,22 @@ impl Directory for Standalone {
         let limit = |until| if is_own { ANSWER } else { patience(until) };
         let mut line: Option<Line<Dated>> = None;
         loop {
+            let wait = CHECK.min(deadline.remaining());
             // A thread that has the table locked may wait for one that does not answer.
             let served_here = match self.table.try_lock().as_deref() {
-                Some(Mine { way: Way::Serving(serving), .. }) if is_own => {
-                    Some(serving.table.entries.lock().get(key).map(<[u8]>::to_vec))
-                }
+                Some(Mine { way: Way::Serving(serving), .. }) if is_own => Some(serving.table.clone()),
                 _ => None,
             };
             let found = match served_here {
-                Some(found) => found,
+                Some(table) => table.find(key, Deadline::after(wait)),
                 None => {
                     let called = match line.take() {
                         Some(line) => Ok(line),
                         None => self.call(to, limit(deadline)),
                     };
                     let asked = called.and_then(|mut called| {
-                        Ok((ask(&mut called, wire::GET, key, &[], limit(deadline))?, called))
+                        let value = wire::wait(wait);
+                        Ok((ask(&mut called, wire::GET, key, &value, limit(deadline) + wait)?, called))
                     });
                     match asked {
                         Ok((found, called)) => {
@@ -380,14 +383,16 @@ impl Directory for Standalone {
                             return Err(format!("the table of names at {to}: {error}"));
                         }
                         // No process serves the table yet, or the one that did has ended.
-                        Err(_) => None,
+                        Err(_) => {
+                            std::thread::sleep(AGAIN.min(deadline.remaining()));
+                            None
+                        }
                     }
                 }
             };
             if found.is_some() || deadline.passed() || !is_wanted() {
                 return Ok(found);
             }
-            std::thread::sleep(AGAIN.min(deadline.remaining()));
         }
     }
 }

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use udeck_sys::{above_stdio, tcp_connect};
 use udeck_via::auth::{Claim, Keys};
-use udeck_via::thread;
+use udeck_via::{Deadline, thread};
 
 use super::entries::{Entries, Owner};
 use super::wire::{self, Dated, Line};
@@ -31,12 +31,17 @@ const PLACE: Duration = Duration::from_millis(20);
 /// Interval at which the table checks meanwhile for a free place.
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// Longest wait for an entry between two questions of a caller.
+const WAIT: Duration = Duration::from_secs(1);
+
 /// Number of the serving process as an owner of entries; it has no connection to itself.
 pub(crate) const OWN: Owner = 0;
 
 pub(crate) struct Table {
     keys: Keys,
-    pub entries: Mutex<Entries>,
+    entries: Mutex<Entries>,
+    /// Notified of a new entry, and when the table closes.
+    changed: Condvar,
     callers: Mutex<HashMap<Owner, Caller>>,
     next: AtomicU64,
     closed: AtomicBool,
@@ -56,6 +61,34 @@ pub(crate) struct Serving {
 }
 
 impl Table {
+    /// Adds an entry, or replaces one of the same owner. False: another owner has the key, or there are too many.
+    pub fn register(&self, owner: Owner, key: &str, value: &[u8]) -> bool {
+        let is_there = self.entries.lock().register(owner, key, value);
+        if is_there {
+            self.changed.notify_all();
+        }
+        is_there
+    }
+
+    /// Removes an entry, if it is this owner's.
+    pub fn withdraw(&self, owner: Owner, key: &str) {
+        self.entries.lock().withdraw(owner, key);
+    }
+
+    /// Waits for an entry. `None`: there was none at the deadline, or the table closes.
+    pub fn find(&self, key: &str, deadline: Deadline) -> Option<Vec<u8>> {
+        let mut entries = self.entries.lock();
+        loop {
+            if let Some(value) = entries.get(key) {
+                return Some(value.to_vec());
+            }
+            if self.closed.load(Ordering::SeqCst) || deadline.passed() {
+                return None;
+            }
+            self.changed.wait_until(&mut entries, deadline.instant());
+        }
+    }
+
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         loop {
             let accepted = above_stdio(listener.accept().map(|(stream, _)| stream));
@@ -138,17 +171,17 @@ impl Table {
             line.stream().renew(SILENCE);
             let Some((op, key, value)) = wire::read_question(&body) else { break };
             let answer = match op {
-                wire::PUT if self.entries.lock().register(of, key, value) => vec![wire::WELL],
+                wire::PUT if self.register(of, key, value) => vec![wire::WELL],
                 wire::PUT => vec![wire::TAKEN],
                 wire::TAKE => {
-                    self.entries.lock().withdraw(of, key);
+                    self.withdraw(of, key);
                     vec![wire::WELL]
                 }
-                wire::GET => self
-                    .entries
-                    .lock()
-                    .get(key)
-                    .map_or(vec![wire::NONE], |value| [&[wire::WELL], value].concat()),
+                wire::GET => {
+                    let Some(wait) = wire::read_wait(value) else { break };
+                    let found = self.find(key, Deadline::after(wait.min(WAIT)));
+                    found.map_or(vec![wire::NONE], |value| [&[wire::WELL], &value[..]].concat())
+                }
                 wire::PING => vec![wire::WELL],
                 _ => break,
             };
@@ -165,6 +198,7 @@ impl Serving {
         let table = Arc::new(Table {
             keys,
             entries: Mutex::default(),
+            changed: Condvar::new(),
             callers: Mutex::default(),
             next: AtomicU64::new(OWN + 1),
             closed: AtomicBool::new(false),
@@ -180,7 +214,10 @@ impl Drop for Serving {
         if udeck_via::is_forked() {
             return;
         }
+        let entries = self.table.entries.lock(); // a thread that is about to wait sees it, or is notified
         self.table.closed.store(true, Ordering::SeqCst);
+        drop(entries);
+        self.table.changed.notify_all();
         for caller in self.table.callers.lock().values() {
             let _ = caller.stream.shutdown(Shutdown::Both); // fails if the caller is gone
         }
@@ -224,9 +261,32 @@ mod tests {
         // More callers than places; they say nothing, and stay.
         let strangers: Vec<_> = (0..STRANGERS + 50).map(|_| TcpStream::connect(free).unwrap()).collect();
         let mut second = call().unwrap();
-        assert_eq!(ask(&mut second, wire::GET).unwrap(), [wire::WELL]);
+        assert_eq!(ask(&mut second, wire::TAKE).unwrap(), [wire::WELL]);
         assert_eq!(ask(&mut first, wire::PING).unwrap(), [wire::WELL], "who came before them is still there");
         assert!(serving.table.callers.lock().len() <= STRANGERS + 2);
         drop(strangers);
+    }
+
+    #[test]
+    fn a_caller_waits_for_an_entry() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let serving = Serving::start(free, Keys::from([1; 32])).unwrap();
+        let stream = Dated::new(Arc::new(TcpStream::connect(free).unwrap()), LONG);
+        let mut line = Line::ask(stream, Keys::from([1; 32]).call(None).unwrap()).unwrap();
+        let mut ask = |wait: Duration| {
+            line.send(&wire::question(wire::GET, "key", &wire::wait(wait))).unwrap();
+            line.receive().unwrap()
+        };
+        assert_eq!(ask(Duration::ZERO), [wire::NONE]);
+        let table = serving.table.clone();
+        let registers = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            table.register(OWN, "key", b"here")
+        });
+        let until = Deadline::after(LONG);
+        let answer =
+            std::iter::repeat_with(|| ask(LONG)).find(|answer| answer[0] == wire::WELL || until.passed());
+        assert_eq!(answer.unwrap(), [&[wire::WELL], &b"here"[..]].concat());
+        assert!(registers.join().unwrap());
     }
 }

@@ -1,11 +1,12 @@
 //! The conversation of a process and a host's table of names, over TCP.
 //!
 //! ```text
-//!   asker -> table   "UDVIPL1\n" nonce (32)
+//!   asker -> table   "UDVIPL2\n" nonce (32)
 //!   table -> asker   nonce (32) proof (32)                      that it knows the secret
 //!   then, in turn    length of body (2, little-endian)  body  proof (32) over both nonces, number of the frame, body
 //!
 //!   question   op (1)  length of key (1)  key  value            PUT, TAKE (back), GET, PING
+//!     value of GET: how many milliseconds to wait (2, little-endian)
 //!   answer     op (1)  value                                    WELL, TAKEN, NONE
 //! ```
 //!
@@ -21,7 +22,7 @@ use std::time::Duration;
 use udeck_via::Deadline;
 use udeck_via::auth::{Nonce, Pair};
 
-pub(crate) const HELLO: &[u8; 8] = b"UDVIPL1\n";
+pub(crate) const HELLO: &[u8; 8] = b"UDVIPL2\n";
 const PROTOCOL: &[u8] = b"udeck directory 1";
 pub(crate) const MAX_BODY: usize = 2048;
 pub(crate) const MAX_KEY: usize = 255;
@@ -163,6 +164,16 @@ impl<S: Read + Write> Line<S> {
 
 pub(crate) fn question(op: u8, key: &str, value: &[u8]) -> Vec<u8> {
     [&[op, key.len() as u8], key.as_bytes(), value].concat()
+}
+
+/// Encodes the value of [`GET`]: how long to wait, up to a minute.
+pub(crate) fn wait(time: Duration) -> [u8; 2] {
+    u16::try_from(time.as_millis()).unwrap_or(u16::MAX).to_le_bytes()
+}
+
+/// Decodes the value of [`GET`].
+pub(crate) fn read_wait(value: &[u8]) -> Option<Duration> {
+    Some(Duration::from_millis(u16::from_le_bytes(value.try_into().ok()?).into()))
 }
 
 /// Decodes op, key and value; `None`: the bytes are no question.
