@@ -6,7 +6,7 @@
 //! | [`HostTable`] | NICs that a text lists by host names | the program |
 //! | [`Directory`] | hosts, and who listens there, with and without a launcher | the launcher, or a process of each host |
 //!
-//! The first two are [`NameService`]s.
+//! All three are [`NameService`]s.
 //!
 //! Processes that were started by hand find a host by the operating system's resolver, and there a table of
 //! listeners (`standalone.rs`, `table.rs`), which one of that host's processes serves at a well-known port.
@@ -35,8 +35,8 @@ use address::Host;
 use launched::Launched;
 use standalone::Standalone;
 
-/// Finds hosts by their names, and listeners there by keys: what `vipl.h` and uDAPL find peers by.
-pub trait Directory: Send + Sync {
+/// Finds listeners of hosts by their keys.
+pub trait Listeners: Send + Sync {
     /// The address of this host.
     fn address(&self) -> Host;
 
@@ -44,27 +44,6 @@ pub trait Directory: Send + Sync {
     fn is_own(&self, host: &Host) -> bool {
         *host == self.address()
     }
-
-    /// Options for a NIC that other processes of this directory can connect to.
-    fn options(&self) -> NicOptions;
-
-    /// Returns the NIC that `VINIC0` names.
-    fn default_nic(&self) -> &'static str;
-
-    /// The address number `index` of the host with this name.
-    ///
-    /// # Errors
-    /// In words.
-    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String>;
-
-    /// A name of the host.
-    ///
-    /// # Errors
-    /// In words.
-    fn host_by_address(&self, host: &Host) -> Result<String, String>;
-
-    /// The hosts that can be discovered.
-    fn hosts(&self) -> Vec<Host>;
 
     /// Makes `key` known for this host, until it is withdrawn or this process ends. `false`: it is known already.
     ///
@@ -76,7 +55,8 @@ pub trait Directory: Send + Sync {
     fn withdraw(&self, key: &str);
 
     /// Returns the value of `key` at a host. Waits until there is one, at most until the deadline, and as long
-    /// as it `is_wanted`; `None`: none was published.
+    /// as it `is_wanted`. `None`: none was published, or, under a launcher, the rank that had published it has
+    /// ended, or no other rank is left.
     ///
     /// # Errors
     /// In words.
@@ -87,6 +67,19 @@ pub trait Directory: Send + Sync {
         deadline: Deadline,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<u8>>, String>;
+}
+
+/// What programs of `vipl.h` and uDAPL find each other by: hosts by their names, and listeners there. An address of
+/// this name service is a [`Host`].
+pub trait Directory: NameService + Listeners {
+    /// Options for a NIC that other processes of this directory can connect to.
+    fn options(&self) -> NicOptions;
+
+    /// Returns the NIC that `VINIC0` names.
+    fn default_nic(&self) -> &'static str;
+
+    /// The hosts that can be discovered.
+    fn hosts(&self) -> Vec<Host>;
 }
 
 /// The directory of the launcher's job, for the life of the process: the launcher gives its connection once.

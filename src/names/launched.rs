@@ -2,18 +2,22 @@
 
 #![allow(unsafe_code, reason = "C's atexit, which has no Rust interface")]
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use udeck_boot::{Client, start};
 use udeck_deck::Config;
 use udeck_via::Deadline;
+use udeck_via::names::{Known, NameError, NameService};
 
 use super::address::{self, Host};
 use super::job_table::JobTable;
-use super::{Directory, asked_for};
+use super::{Directory, Listeners, asked_for};
 use crate::NicOptions;
 
+/// Name of the directory, for errors.
+const SERVICE: &str = "the job";
 /// Time that the goodbye to the launcher may take.
 const GOODBYE: Duration = Duration::from_secs(60);
 /// Time that another host may be silent, if `DECK_DETECT` does not say.
@@ -71,6 +75,11 @@ impl Launched {
         self.client.welcome().placement.hosts()
     }
 
+    fn known(&self) -> Known {
+        let names: BTreeSet<String> = self.host_names().iter().cloned().collect();
+        Known::new(names)
+    }
+
     fn table(&self) -> JobTable<'_> {
         JobTable(self.client)
     }
@@ -80,22 +89,10 @@ impl Launched {
     }
 }
 
-impl Directory for Launched {
-    fn address(&self) -> Host {
-        address::of_job(self.own)
-    }
-
-    fn options(&self) -> NicOptions {
-        self.options.clone()
-    }
-
-    fn default_nic(&self) -> &'static str {
-        self.nic
-    }
-
+impl NameService for Launched {
     /// A host of the job, by the name that the launcher has for it, `localhost`, or `rank0` for that of rank 0.
     /// Several hosts of one name are its indices.
-    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String> {
+    fn host_by_name(&self, name: &str, index: usize) -> udeck_via::Result<Vec<u8>> {
         let placement = &self.client.welcome().placement;
         let rank = name.strip_prefix("rank").and_then(|rank| rank.parse().ok());
         let of_rank = rank.and_then(|rank| placement.host_of(rank)).map(|host| host as u32);
@@ -111,23 +108,45 @@ impl Directory for Launched {
         // This host may be called otherwise by its own kernel than by the launcher.
         let is_own =
             || std::fs::read_to_string("/proc/sys/kernel/hostname").is_ok_and(|own| own.trim() == name);
-        match named.get(index) {
-            Some(host) => Ok(address::of_job(*host)),
-            None if named.is_empty() && index == 0 && is_own() => Ok(self.address()),
-            None => Err(format!(
-                "the job has no host {name:?} with an address number {index}; its hosts are: {}",
-                self.host_names().join(", ")
-            )),
+        if let Some(host) = named.get(index) {
+            return Ok(address::of_job(*host).to_vec());
         }
+        let (name, service, count) = (name.to_owned(), SERVICE.to_owned(), named.len());
+        let error = match count {
+            0 if index == 0 && is_own() => return Ok(self.address().to_vec()),
+            0 => NameError::UnknownHost { name, service, known: self.known() },
+            _ => NameError::NoSuchIndex { name, index, count, service },
+        };
+        Err(error.into())
     }
 
-    fn host_by_address(&self, host: &Host) -> Result<String, String> {
-        let name = address::job_host(host).and_then(|nth| self.host_names().get(nth as usize));
-        name.cloned().ok_or_else(|| "the address is that of no host of the job".into())
+    fn host_by_address(&self, host: &[u8]) -> udeck_via::Result<String> {
+        let nth = host.try_into().ok().and_then(address::job_host);
+        let name = nth.and_then(|nth| self.host_names().get(nth as usize)).cloned();
+        Ok(name.ok_or_else(|| {
+            let (address, service) = (host.to_vec(), SERVICE.to_owned());
+            NameError::UnknownAddress { address, service, known: self.known() }
+        })?)
+    }
+}
+
+impl Directory for Launched {
+    fn options(&self) -> NicOptions {
+        self.options.clone()
+    }
+
+    fn default_nic(&self) -> &'static str {
+        self.nic
     }
 
     fn hosts(&self) -> Vec<Host> {
         (0..self.host_names().len() as u32).map(address::of_job).collect()
+    }
+}
+
+impl Listeners for Launched {
+    fn address(&self) -> Host {
+        address::of_job(self.own)
     }
 
     fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String> {

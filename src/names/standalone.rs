@@ -16,13 +16,14 @@ use parking_lot::Mutex;
 use udeck_deck::Config;
 use udeck_sys::{advise_route, tcp_connect};
 use udeck_via::auth::Keys;
+use udeck_via::names::{NameError, NameService};
 use udeck_via::{Deadline, thread};
 
 use super::address::{self, Host};
 use super::secret;
 use super::table::{OWN, Serving};
 use super::wire::{self, Dated, Line};
-use super::{Directory, asked_for};
+use super::{Directory, Listeners, asked_for};
 use crate::NicOptions;
 
 const ENV_PORT: &str = "DECK_DIRECTORY_PORT";
@@ -243,7 +244,61 @@ fn own_address() -> Result<IpAddr, String> {
     Ok(outward.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into()))
 }
 
+impl NameService for Standalone {
+    fn host_by_name(&self, name: &str, index: usize) -> udeck_via::Result<Vec<u8>> {
+        let resolved = (name, self.port)
+            .to_socket_addrs()
+            .map_err(|error| NameError::Service { what: format!("host {name:?}"), source: error.into() })?;
+        let mut all: Vec<IpAddr> = Vec::new();
+        for ip in resolved.map(|one| one.ip()) {
+            if !all.contains(&ip) {
+                all.push(ip);
+            }
+        }
+        all.sort_by_key(IpAddr::is_ipv6);
+        let Some(ip) = all.get(index) else {
+            let (name, count) = (name.to_owned(), all.len());
+            return Err(NameError::NoSuchIndex { name, index, count, service: "the resolver".into() }.into());
+        };
+        let host = address::of_ip(*ip);
+        let mut asked = self.asked.lock();
+        if asked.len() < 4096 {
+            asked.entry(host).or_insert_with(|| name.to_owned());
+        }
+        Ok(host.to_vec())
+    }
+
+    /// The name that the host was found by; otherwise its address in digits.
+    fn host_by_address(&self, host: &[u8]) -> udeck_via::Result<String> {
+        let host: &Host = host.try_into().map_err(|_| NameError::BadAddress { len: host.len() })?;
+        if address::job_host(host).is_some() {
+            let (what, why) = ("a job's host", "this process was started without a launcher");
+            return Err(NameError::Service { what: what.into(), source: why.into() }.into());
+        }
+        let known = self.asked.lock().get(host).cloned();
+        Ok(known.unwrap_or_else(|| address::ip_of(host).to_string()))
+    }
+}
+
 impl Directory for Standalone {
+    fn options(&self) -> NicOptions {
+        self.options.clone()
+    }
+
+    fn default_nic(&self) -> &'static str {
+        self.nic
+    }
+
+    fn hosts(&self) -> Vec<Host> {
+        let mut hosts: Vec<Host> = self.asked.lock().keys().copied().collect();
+        hosts.push(self.address());
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
+    }
+}
+
+impl Listeners for Standalone {
     fn address(&self) -> Host {
         address::of_ip(self.own)
     }
@@ -253,53 +308,6 @@ impl Directory for Standalone {
         ip.is_loopback()
             || ip == self.own
             || udeck_sys::interfaces().is_ok_and(|all| all.iter().any(|one| one.address == ip))
-    }
-
-    fn options(&self) -> NicOptions {
-        self.options.clone()
-    }
-
-    fn default_nic(&self) -> &'static str {
-        self.nic
-    }
-
-    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String> {
-        let resolved =
-            (name, self.port).to_socket_addrs().map_err(|error| format!("host {name:?}: {error}"))?;
-        let mut all: Vec<IpAddr> = Vec::new();
-        for ip in resolved.map(|one| one.ip()) {
-            if !all.contains(&ip) {
-                all.push(ip);
-            }
-        }
-        all.sort_by_key(IpAddr::is_ipv6);
-        let count = all.len();
-        let ip = all
-            .get(index)
-            .ok_or_else(|| format!("host {name:?} has {count} addresses, and no number {index}"))?;
-        let host = address::of_ip(*ip);
-        let mut asked = self.asked.lock();
-        if asked.len() < 4096 {
-            asked.entry(host).or_insert_with(|| name.to_owned());
-        }
-        Ok(host)
-    }
-
-    /// The name that the host was found by; otherwise its address in digits.
-    fn host_by_address(&self, host: &Host) -> Result<String, String> {
-        if address::job_host(host).is_some() {
-            return Err("an address of a job's host, and this process was started without a launcher".into());
-        }
-        let known = self.asked.lock().get(host).cloned();
-        Ok(known.unwrap_or_else(|| address::ip_of(host).to_string()))
-    }
-
-    fn hosts(&self) -> Vec<Host> {
-        let mut hosts: Vec<Host> = self.asked.lock().keys().copied().collect();
-        hosts.push(self.address());
-        hosts.sort_unstable();
-        hosts.dedup();
-        hosts
     }
 
     fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String> {

@@ -6,10 +6,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use udeck::NicOptions;
-use udeck::names::Directory;
+use udeck::names::Listeners;
 use udeck::names::address::{Host, ip_of, of_ip};
-use udeck::via::auth::Keys;
 use udeck::via::{Deadline, Nic};
 
 use super::error::{Error, Result};
@@ -94,7 +92,7 @@ impl Ia {
         Ia::over(nic.clone(), None)
     }
 
-    fn over(nic: Nic, names: Option<Arc<dyn Directory>>) -> Result<Ia> {
+    fn over(nic: Nic, names: Option<Arc<dyn Listeners>>) -> Result<Ia> {
         let known = Arc::new(Known { names, by_nic: Mutex::default() });
         let name = nic.attributes().name.to_string();
         let core = core::ia::Ia::new(0, name, "", nic, known.clone(), ep::move_on);
@@ -204,7 +202,7 @@ impl fmt::Debug for Pz {
 
 /// The directory, if there is one, and NICs that the program knows by their addresses.
 struct Known {
-    names: Option<Arc<dyn Directory>>,
+    names: Option<Arc<dyn Listeners>>,
     by_nic: Mutex<HashMap<Host, Vec<u8>>>,
 }
 
@@ -224,36 +222,16 @@ impl Known {
         host
     }
 
-    fn names(&self) -> Result<&Arc<dyn Directory>, String> {
+    fn names(&self) -> Result<&Arc<dyn Listeners>, String> {
         self.names
             .as_ref()
             .ok_or_else(|| "this adapter has no directory: it was made of a NIC (Ia::on_nic)".into())
     }
 }
 
-impl Directory for Known {
+impl Listeners for Known {
     fn address(&self) -> Host {
         self.names.as_ref().map_or_else(|| of_ip(Ipv4Addr::LOCALHOST.into()), |names| names.address())
-    }
-
-    fn options(&self) -> NicOptions {
-        self.names.as_ref().map_or_else(|| NicOptions::new(Keys::from([0; 32])), |names| names.options())
-    }
-
-    fn default_nic(&self) -> &'static str {
-        self.names.as_ref().map_or("", |names| names.default_nic())
-    }
-
-    fn host_by_name(&self, name: &str, index: usize) -> Result<Host, String> {
-        self.names()?.host_by_name(name, index)
-    }
-
-    fn host_by_address(&self, host: &Host) -> Result<String, String> {
-        self.names()?.host_by_address(host)
-    }
-
-    fn hosts(&self) -> Vec<Host> {
-        self.names.as_ref().map_or_else(Vec::new, |names| names.hosts())
     }
 
     fn publish(&self, key: &str, value: &[u8]) -> Result<bool, String> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
-use udeck::names::Directory;
+use udeck::names::Listeners;
 use udeck::names::address::Host;
 use udeck::via::{Caps, Deadline, Nic, Ptag};
 use udeck_rdma::{MAX_TRANSFER, MoveOn, Progress};
@@ -30,7 +30,7 @@ pub struct Ia {
     pub device: &'static str,
     pub nic: Nic,
     pub ptag: Ptag,
-    pub names: Arc<dyn Directory>,
+    pub names: Arc<dyn Listeners>,
     pub address: Host,
     pub progress: Arc<Progress>,
     /// The dispatcher of asynchronous events, and whether the adapter has made it itself.
@@ -51,7 +51,7 @@ impl Ia {
         name: String,
         device: &'static str,
         nic: Nic,
-        names: Arc<dyn Directory>,
+        names: Arc<dyn Listeners>,
         move_on: MoveOn,
     ) -> udeck::via::Result<Arc<Ia>> {
         let progress = Arc::new(Progress::new(&nic, "dat-engine", move_on)?);

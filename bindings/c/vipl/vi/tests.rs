@@ -16,17 +16,23 @@ use crate::vipl::address::Host;
 use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
-use udeck::names::Directory;
+use udeck::names::{Directory, Listeners, NameService};
 use udeck_rdma::frame::{self, Head};
 
 /// A directory without names.
 struct NoNames;
 
-impl Directory for NoNames {
-    fn address(&self) -> Host {
-        [0; 16]
+impl NameService for NoNames {
+    fn host_by_name(&self, _: &str, _: usize) -> udeck::via::Result<Vec<u8>> {
+        Ok(self.address().to_vec())
     }
 
+    fn host_by_address(&self, _: &[u8]) -> udeck::via::Result<String> {
+        Ok("here".into())
+    }
+}
+
+impl Directory for NoNames {
     fn options(&self) -> NicOptions {
         NicOptions::new(Keys::from([1; 32]))
     }
@@ -35,16 +41,14 @@ impl Directory for NoNames {
         "shm0"
     }
 
-    fn host_by_name(&self, _: &str, _: usize) -> Result<Host, String> {
-        Ok(self.address())
-    }
-
-    fn host_by_address(&self, _: &Host) -> Result<String, String> {
-        Ok("here".into())
-    }
-
     fn hosts(&self) -> Vec<Host> {
         Vec::new()
+    }
+}
+
+impl Listeners for NoNames {
+    fn address(&self) -> Host {
+        [0; 16]
     }
 
     fn publish(&self, _: &str, _: &[u8]) -> Result<bool, String> {
