@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn only_a_program_refuses_with_private_data() {
-        let most = Rejection::with_data(&[0xff; MAX_PRIVATE]);
+        let most = Rejection::with_data([0xff; MAX_PRIVATE]);
         assert_eq!(refused(most), Some(vec![0xff; MAX_PRIVATE]));
-        assert_eq!(refused(Rejection::with_data(&[0; MAX_PRIVATE + 1])), None, "too much");
+        assert_eq!(refused(Rejection::with_data([0; MAX_PRIVATE + 1])), None, "too much");
         assert_eq!(refused(Rejection::new(RejectKind::Refused, "no")), None, "words");
         assert_eq!(refused(RejectKind::Unanswered.into()), None);
     }

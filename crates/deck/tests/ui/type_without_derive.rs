@@ -1,7 +1,7 @@
 // A mailbox carries plain data. The compiler says what to derive.
 
 use udeck_deck::World;
-#[allow(unused_imports)]
+#[allow(unused_imports, reason = "the misuse derives neither")]
 use udeck_deck::bytemuck::{Pod, Zeroable};
 
 #[rustfmt::skip]

@@ -34,7 +34,7 @@ fn answers() -> Vec<Vec<u8>> {
         RejectKind::NoListener.into(),
         Rejection::new(RejectKind::Refused, "no"),
         RejectKind::Reliability.into(),
-        Rejection::with_data(&[0xff; 3]),
+        Rejection::with_data([0xff; 3]),
     ];
     [accepted].into_iter().chain(rejections.map(Answer::Refused)).map(|answer| answer.encode()).collect()
 }
