@@ -1,14 +1,10 @@
 //! Runs of dependent traffic, whose messages are sent after others have arrived: traces, and collective operations
 //! of many ranks.
 //!
-//! The orders of collective operations come from the library's own files, so they are those of a job's ranks: a
+//! The orders of collective operations come from the library itself, so they are those of a job's ranks: a
 //! barrier by dissemination, an all-to-all by the tournament's rounds, and a transpose as in `nas-ft`. The library's
 //! protocols (eager copies, hand-offs, their acknowledgements) are not simulated: a post is a message of its length,
 //! and is sent at once. With `library = true` the library itself runs the operation, too ([`crate::stack`]).
-
-#[path = "../../crates/deck/group/plan.rs"]
-#[expect(dead_code, reason = "the library's file, of which not all is used here")]
-mod plan;
 
 use crate::{
     grid::{self, steps},
@@ -17,10 +13,12 @@ use crate::{
     options::Format,
     stack,
 };
-use plan::{BarrierStep, Plan};
 use serde_json::{Value, json};
 use std::{fs, path::Path};
-use udeck::exchange::{Action, Step};
+use udeck::{
+    barrier_plan::{BarrierStep, Plan},
+    exchange::{Action, Step},
+};
 use udeck_cli::progress;
 use udeck_cli::{
     Problem,

@@ -38,7 +38,7 @@ mod kind;
 mod layout;
 mod membership;
 pub mod op;
-mod plan;
+pub mod plan;
 mod ragged;
 mod request;
 mod state;

@@ -81,6 +81,9 @@ pub use config::Config;
 pub use error::{Error, FailureCause, PostEachError, PostError, Result};
 pub use exits::log::{ExitKind, RankExit};
 pub use exits::rank_exits::RankExits;
+/// For `deckfabric`, which simulates the barriers of a job.
+#[doc(hidden)]
+pub use group::plan as barrier_plan;
 pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
 pub use incast::IncastControl;
 pub use interrupt::interruptible;

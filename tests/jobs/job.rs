@@ -366,7 +366,7 @@ fn kill_group(child: &Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::processes::with_variable;
+    use udeck_test_kit::processes::with_variable;
 
     fn shell(script: &str) -> Job {
         Job::new(Path::new("sh")).arg("-c").arg(script)

@@ -1,6 +1,5 @@
 //! Leftovers of a job: processes, and files in the folders for shared memory and temporary files.
 
-use crate::processes;
 use rustix::process::{Pid, Signal, kill_process};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
@@ -10,6 +9,7 @@ use std::{
     process, thread,
     time::{Duration, Instant},
 };
+use udeck_test_kit::processes;
 
 /// Time that a job's processes and files may need to go after its first process ended: anything that stays longer was left
 /// behind. It suffices for a busy machine on which hundreds of processes end, and is only spent if something stays.

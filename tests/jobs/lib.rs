@@ -9,8 +9,6 @@ mod job;
 mod leftovers;
 pub mod netns;
 pub mod pairs;
-#[path = "../common/processes.rs"]
-mod processes;
 pub mod soak;
 pub mod trace_format;
 pub mod traffic;

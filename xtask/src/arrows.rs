@@ -17,14 +17,18 @@ struct Rule {
 /// package.
 const RULES: &[Rule] = &[
     Rule { folder: "crates/sys", may: &[], tests_may: &[] },
-    Rule { folder: "crates/auth", may: &[], tests_may: &[] },
-    Rule { folder: "crates/boot", may: &["crates/auth", "crates/sys"], tests_may: &[] },
-    Rule { folder: "crates/via", may: &["crates/auth", "crates/boot", "crates/sys"], tests_may: &[] },
+    Rule { folder: "crates/auth", may: &[], tests_may: &["tests/kit"] },
+    Rule { folder: "crates/boot", may: &["crates/auth", "crates/sys"], tests_may: &["tests/kit"] },
+    Rule {
+        folder: "crates/via",
+        may: &["crates/auth", "crates/boot", "crates/sys"],
+        tests_may: &["tests/kit"],
+    },
     // `qos` decides which connection sends next.
     Rule {
         folder: "crates/session",
         may: &["crates/via", "crates/sys", "crates/qos"],
-        tests_may: &["tests/faults"],
+        tests_may: &["tests/faults", "tests/kit"],
     },
     Rule { folder: "crates/trace", may: &["crates/sys"], tests_may: &[] },
     // `qos` decides who may send how much to a mailbox, and when. The tests need connections: they use a network in one
@@ -32,7 +36,7 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "crates/deck",
         may: &["crates/via", "crates/boot", "crates/trace", "crates/qos"],
-        tests_may: &["transports/sim"],
+        tests_may: &["tests/kit", "transports/sim"],
     },
     Rule {
         folder: ".",
@@ -53,6 +57,8 @@ const RULES: &[Rule] = &[
         tests_may: &["tests/conformance", "tests/faults", "tests/mock-verbs"],
     },
     Rule { folder: "tests/faults", may: &["crates/via", "crates/sys"], tests_may: &[] },
+    // The tests of any package may use it, so it uses none.
+    Rule { folder: "tests/kit", may: &[], tests_may: &[] },
     // The stand-in is a library of its own, which the verbs transport loads in tests.
     Rule { folder: "tests/mock-verbs", may: &[], tests_may: &[] },
     // One-sided operations over the VIs of any transport; `sys`: copies of memory that others write. Its tests need a NIC.
@@ -65,7 +71,11 @@ const RULES: &[Rule] = &[
     },
     // uDAPL uses NICs and VIs of the umbrella, the names by which its end points find each other, and copies of memory that
     // others write.
-    Rule { folder: "bindings/dat", may: &[".", "bindings/rdma", "crates/sys"], tests_may: &["tests/faults"] },
+    Rule {
+        folder: "bindings/dat",
+        may: &[".", "bindings/rdma", "crates/sys"],
+        tests_may: &["tests/faults", "tests/kit"],
+    },
     // The Python binding covers the whole library, except interfaces of other layers.
     Rule { folder: "bindings/python", may: &[".", "crates/sys"], tests_may: &[] },
     // Parts of command lines: nothing of messaging.
@@ -77,7 +87,7 @@ const RULES: &[Rule] = &[
     Rule {
         folder: "crates/launch",
         may: &[".", "crates/auth", "crates/boot", "crates/cli", "crates/sys", "crates/trace"],
-        tests_may: &[],
+        tests_may: &["tests/kit"],
     },
     Rule {
         folder: "bench-apps/deckperf",

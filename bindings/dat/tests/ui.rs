@@ -1,10 +1,6 @@
 //! Misuse of memory that was posted, lent or opened to peers: safe code that must not compile.
 
-#[macro_use]
-#[path = "../../../crates/via/tests/pairs/mod.rs"]
-mod pairs;
-
-pairs! {
+udeck_test_kit::pairs! {
     lmr_after_post,
     lmr_after_post_to_a_shared_queue,
     lmr_read_while_posted,

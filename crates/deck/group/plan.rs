@@ -16,7 +16,7 @@
 
 /// The messages of a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub enum Plan {
     /// In round k every rank tells the one 2^k further on, and hears from the one 2^k before.
     Dissemination,
     /// Every rank tells all others, and hears from them.
@@ -28,8 +28,10 @@ pub(crate) enum Plan {
 /// One step of a rank. It names another rank, or a place in a table; a rank takes each step at most once in a
 /// barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BarrierStep {
+pub enum BarrierStep {
+    /// Tells that rank.
     Send(usize),
+    /// Hears from that rank.
     Receive(usize),
 }
 
@@ -54,6 +56,7 @@ impl Plan {
         self != Plan::Dissemination
     }
 
+    /// The steps of a rank, in their order.
     pub fn steps(self, rank: usize, size: usize) -> Vec<BarrierStep> {
         match self {
             Plan::Dissemination => disseminate(rank, size),

@@ -1,10 +1,6 @@
 //! Compile-fail tests: safe code that misuses posted or received messages does not compile.
 
-#[macro_use]
-#[path = "../../via/tests/pairs/mod.rs"]
-mod pairs;
-
-pairs! {
+udeck_test_kit::pairs! {
     buf_after_post,
     buf_written_while_posted,
     external_buf_after_post,

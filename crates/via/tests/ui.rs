@@ -1,9 +1,6 @@
 //! Misuses of memory in flight, or of objects of the VI layer, that do not compile in safe code.
 
-#[macro_use]
-mod pairs;
-
-pairs! {
+udeck_test_kit::pairs! {
     descriptor_after_post_send,
     descriptor_after_post_receive,
     region_read_while_posted,

@@ -1,11 +1,8 @@
 //! Hostile hellos and proofs: nothing panics, and only a right proof is accepted.
 
+use udeck_test_kit::Hostile;
+
 use super::*;
-
-#[path = "../../../../tests/common/hostile.rs"]
-mod kit;
-
-use kit::Hostile;
 
 /// Only valid proofs are accepted, and only for the very hellos that they cover.
 #[test]

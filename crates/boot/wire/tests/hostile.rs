@@ -4,14 +4,10 @@
 use std::time::Instant;
 
 use serde::{Serialize, de::DeserializeOwned};
+use udeck_test_kit::Hostile;
 
 use super::super::*;
 use crate::server::{Config, Server};
-
-#[path = "../../../../tests/common/hostile.rs"]
-mod kit;
-
-use kit::Hostile;
 
 fn framed<T: Serialize>(message: &T) -> Vec<u8> {
     let mut bytes = Vec::new();

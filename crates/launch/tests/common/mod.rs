@@ -2,9 +2,6 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
-#[path = "../../../../tests/common/processes.rs"]
-mod processes;
-
 use std::{
     io::{BufRead, BufReader, Read},
     process::{Child, ChildStdout, Command, Output, Stdio},
@@ -14,6 +11,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
+use udeck_test_kit::processes;
 
 /// Upper bound of any wait, far enough for a slow machine; no test waits for it unless it fails.
 pub const LONG: Duration = Duration::from_secs(60);

@@ -1,16 +1,12 @@
 //! Hostile peers, with and without the secret, that send arbitrary bytes: nothing panics, only a right proof is admitted, and
 //! no side wants more bytes than its messages may have.
 
+use udeck_test_kit::Hostile;
 use udeck_via::transport::Hello;
 use udeck_via::{Ptag, Rejection, Reliability};
 
 use super::*;
 use crate::admission::wire::{MAX_DISCRIMINATOR, MAX_PARAMETERS, MAX_PRIVATE};
-
-#[path = "../../../../tests/common/hostile.rs"]
-mod kit;
-
-use kit::Hostile;
 
 const TCP: Protocol = Protocol::new("tcp", 7);
 const MOST: usize = HEAD + MAX_DISCRIMINATOR + MAX_PRIVATE + MAX_PARAMETERS;

@@ -6,14 +6,10 @@ use std::fmt::Debug;
 use serde::{Serialize, de::DeserializeOwned};
 use udeck_boot::waits::{Call, Wait};
 use udeck_boot::wire::{Frames, encode};
+use udeck_test_kit::Hostile;
 
 use super::super::*;
 use crate::control::auth::{NodeAuth, RootAuth};
-
-#[path = "../../../../../tests/common/hostile.rs"]
-mod kit;
-
-use kit::Hostile;
 
 fn framed<T: Serialize>(message: &T) -> Vec<u8> {
     let mut bytes = Vec::new();

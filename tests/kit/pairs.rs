@@ -3,7 +3,7 @@
 //!
 //! The twin makes the first program a proof: without it, a misspelt name would do as a reason not to compile. When the
 //! compiler's words change, update them by `TRYBUILD=overwrite cargo test -p PACKAGE --test ui`, and read them before the
-//! commit. `udeck-deck` and `udeck-dat` use this file, too.
+//! commit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +11,7 @@ use std::path::Path;
 
 /// Makes a test per pair, in a module whose name chooses the step of `cargo xtask test`. The twins are modules, which
 /// compile with the test program. Building each as a program doubled the time of the step.
+#[macro_export]
 macro_rules! pairs {
     ($($name:ident,)*) => {
         #[allow(warnings, unsafe_code, clippy::undocumented_unsafe_blocks, reason = "nobody runs these programs")]
@@ -41,6 +42,10 @@ macro_rules! pairs {
 const FOLDER: &str = "tests/ui";
 const PARTS: [&str; 3] = [".rs", ".ok.rs", ".stderr"];
 
+/// Checks a pair, from the folder of the package that is tested.
+///
+/// # Panics
+/// When the misuse compiles, fails in other words, or its twin differs in more than one line.
 pub fn check(name: &str) {
     let [bad, good, words] = PARTS.map(|part| format!("{FOLDER}/{name}{part}"));
     assert_one_line_differs(&bad, &good);
@@ -52,6 +57,10 @@ pub fn check(name: &str) {
     trybuild::TestCases::new().compile_fail(bad);
 }
 
+/// Checks that the folder holds the files of these pairs, and no others.
+///
+/// # Panics
+/// When it does not.
 pub fn check_files(names: &[&str]) {
     let expected: BTreeSet<String> =
         names.iter().flat_map(|name| PARTS.map(|part| format!("{name}{part}"))).collect();

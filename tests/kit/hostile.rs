@@ -1,5 +1,4 @@
-//! Hostile frames, for every parser of a peer's bytes: noise, and right frames that were spoilt. The tests of the parsing
-//! crates include this file by its path.
+//! Hostile frames, for every parser of a peer's bytes: noise, and right frames that were spoilt.
 //!
 //! `HOSTILE_FRAMES` sets the number of frames, `HOSTILE_SEED` replays one run.
 
@@ -9,6 +8,7 @@ use std::{
 };
 
 /// A run with its random generator.
+#[derive(Debug)]
 pub struct Hostile {
     name: &'static str,
     state: u64,
@@ -47,7 +47,7 @@ impl Hostile {
     }
 
     /// Next number of SplitMix64.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -55,10 +55,12 @@ impl Hostile {
         word ^ (word >> 31)
     }
 
+    /// Next number below the bound, or 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        (self.word() % bound.max(1) as u64) as usize
     }
 
+    /// Returns `true` once in `count` times, by chance.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
@@ -66,7 +68,7 @@ impl Hostile {
     /// Returns a spoilt copy of one of `right`; rarely an intact one, or noise.
     pub fn frame(&mut self, right: &[Vec<u8>]) -> Vec<u8> {
         if self.one_in(16) {
-            return (0..self.below(200)).map(|_| self.next() as u8).collect();
+            return (0..self.below(200)).map(|_| self.word() as u8).collect();
         }
         let mut bytes = right[self.below(right.len())].clone();
         if !self.one_in(16) {
@@ -82,9 +84,9 @@ impl Hostile {
         let at = self.below(bytes.len() + 1);
         let rest = bytes.len() - at;
         match self.below(9) {
-            0 | 1 if rest > 0 => bytes[at] = self.next() as u8,
+            0 | 1 if rest > 0 => bytes[at] = self.word() as u8,
             2 if rest > 0 => bytes[at] ^= 1 << self.below(8),
-            3 => bytes.insert(at, self.next() as u8),
+            3 => bytes.insert(at, self.word() as u8),
             4 if rest > 0 => drop(bytes.remove(at)),
             5 => bytes.truncate(at),
             // A number becomes a bound, in some width.
