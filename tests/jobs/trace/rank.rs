@@ -5,6 +5,8 @@
 //! * `first-killed`, `interrupted`: all ranks have posted and wait for ever. When the parts contain the posts, rank 0 kills
 //!   itself, or interrupts deckrun.
 //! * `full`: there is too little room for rank 1's part.
+//! * `planned`: rank 1 posts by every protocol, behind a message that waits, and prints how each message was planned. Its
+//!   counters must say the same.
 //! * `own`: as `ring`, with a subscriber of the program's own that has µDECK's layer; the program has a span and an event.
 //! * `plain`: as `own`, without a subscriber of its own.
 //! * `foreign`: as `own`, with a subscriber that lacks the layer.
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
 use tracing_subscriber::prelude::*;
-use udeck::{Error, Match, Protocol, Result, World};
+use udeck::{Error, Match, Postbox, Protocol, Result, World};
 
 /// Lengths in bytes over shared memory: inline, handed off, and too long for a ring's cell.
 const SIZES: [usize; 5] = [0, 8, 40, 4096, 300_000];
@@ -32,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "full" => full(&world)?,
         "first-killed" | "interrupted" => hang(&world, &word)?,
         "ring" => ring(&world)?,
+        "planned" => planned(&world)?,
         _ => {
             let span = tracing::info_span!("solve", cells = 1000, method = "\"by\"\nhand");
             span.in_scope(|| -> Result {
@@ -78,6 +81,51 @@ fn ring(world: &World) -> Result {
     let under_way = world.all()?.all_reduce_nonblocking(vec![1_u64], udeck::op::Sum)?;
     world.barrier()?;
     assert_eq!(under_way.wait()?, [world.size() as u64]);
+    Ok(())
+}
+
+fn planned(world: &World) -> Result {
+    use Protocol::{Auto, Copy, Eager, HandOff, Handshake, RdmaRead, RdmaWrite};
+    const LAST: u32 = 9;
+    if world.rank() == 0 {
+        let (inbox, start) = (world.mailbox::<u8>("planned")?, world.mailbox::<u8>("start")?);
+        start.retrieve()?;
+        while inbox.retrieve()?.tag() != LAST {}
+        return Ok(());
+    }
+    let (out, start) = (world.postbox::<u8>("planned")?, world.postbox::<u8>("start")?);
+    let counted = |protocol: Protocol| -> u64 {
+        let by_protocol = world.peer_stats().into_iter().flat_map(|peer| peer.by_protocol);
+        by_protocol.filter(|(other, _)| *other == protocol).map(|(_, count)| count).sum()
+    };
+    let protocols = [Copy, Auto, Eager, RdmaWrite, RdmaRead, HandOff, Handshake];
+    let before = protocols.map(counted);
+    let mut expected = Vec::new();
+    let explain = |to: &Postbox<u8>, len: usize| {
+        let protocol = to.explain(len).protocol;
+        println!("planned {len} {protocol}");
+        protocol
+    };
+    for (nth, protocol) in protocols.into_iter().enumerate() {
+        if protocol == Handshake {
+            // Waits until the message was received, so the others cannot wait any more.
+            expected.push(start.explain(1).protocol);
+            start.post(&[1])?;
+        }
+        if out.set_protocol(protocol).is_err() {
+            continue;
+        }
+        for len in [0, 30, 41, 4096, 100_000].map(|len| len + nth) {
+            expected.push(explain(&out, len));
+            out.post(world.buf(len)?)?;
+        }
+    }
+    expected.push(explain(&out, 7));
+    out.post_tagged(&[0; 7], LAST)?;
+    for (protocol, before) in protocols.into_iter().zip(before) {
+        let count = expected.iter().filter(|other| **other == protocol).count() as u64;
+        assert_eq!(counted(protocol) - before, count, "messages counted by {protocol}");
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Traces of jobs (`DECK_TRACE`): files that viewers accept, and their contents.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use udeck_jobs::trace_format::Trace;
@@ -91,6 +92,45 @@ fn every_message_has_an_arrow_whatever_way_it_takes() {
         assert!(begun.iter().all(|event| event["args"]["members"] == 3));
         let aside = trace.named("retrieve").find(|event| event["args"]["tag"] == 7).expect("that with a tag");
         assert_eq!(aside["args"]["mailbox"], "ring");
+    }
+}
+
+/// Explanation, counters and trace name one protocol for a message, whatever its sender does: over a network,
+/// for example, `eager` sends a long message from where it lies, like `hand-off`.
+#[test]
+fn a_trace_names_the_protocol_that_was_explained() {
+    let usual = "hand-off=41";
+    let lower = "hand-off=never,rdma-write=64K,rdma-read=4K";
+    for (nth, (transport, trust, auto)) in [
+        ("shm", "job", usual),
+        ("shm", "job", lower),
+        ("shm", "none", usual),
+        ("tcp", "job", usual),
+        ("tcp", "job", lower),
+        ("udp", "none", usual),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let folder = Folder::new(&format!("planned-{nth}"));
+        let job = program().ranks(2).arg("planned").env("DECK_TRACE", folder.trace());
+        let job = job.env("DECK_TRANSPORT", transport).env("DECK_TRUST", trust).env("DECK_AUTO", auto);
+        let ended = job.run().ok();
+        let trace = folder.read(&ended);
+        let words = ended.stdout.lines().filter_map(|line| line.split_once("planned ")?.1.split_once(' '));
+        let planned: BTreeMap<u64, &str> =
+            words.map(|(bytes, protocol)| (bytes.parse().expect("a length"), protocol)).collect();
+        let differs = |event: &&serde_json::Value| {
+            let bytes = event["args"]["bytes"].as_u64().and_then(|bytes| planned.get(&bytes));
+            bytes.is_some_and(|protocol| event["args"]["protocol"] != *protocol)
+        };
+        let posts = trace.named("post").filter(|event| event["args"]["mailbox"] == "planned");
+        let steps = trace.named("step").filter(|event| event["args"]["bytes"].as_u64() > Some(40));
+        let (posts, steps): (Vec<_>, Vec<_>) = (posts.collect(), steps.collect());
+        assert_eq!(posts.len(), planned.len(), "{ended}");
+        assert!(steps.iter().any(|event| event["args"]["protocol"] == "eager"), "{transport} {trust} {auto}");
+        let wrong: Vec<_> = posts.into_iter().chain(steps).filter(differs).collect();
+        assert!(wrong.is_empty(), "{transport} {trust} {auto}: {wrong:#?}\n{planned:?}");
     }
 }
 
