@@ -69,7 +69,7 @@ pub trait Listeners: Send + Sync {
     ) -> Result<Option<Vec<u8>>, String>;
 }
 
-/// What programs of `vipl.h` and uDAPL find each other by: hosts by their names, and listeners there. An address of
+/// Names by which programs of `vipl.h` and uDAPL find each other: hosts, and listeners there. An address of
 /// this name service is a [`Host`].
 pub trait Directory: NameService + Listeners {
     /// Options for a NIC that other processes of this directory can connect to.

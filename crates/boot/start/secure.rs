@@ -1,6 +1,6 @@
 //! The secured stream between a rank and rank 0, which serves names, in a job that deckrun did not start.
 //!
-//! It is a [`SecureStream`], which draws its layout. The rank calls, with its number; both sides know the job's
+//! The stream is a [`SecureStream`], which draws its layout. The rank calls, with its number; both sides know the job's
 //! secret. The frames' payloads are the bytes of the name service's stream, cut anywhere.
 
 use std::io;
