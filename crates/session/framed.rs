@@ -5,9 +5,12 @@
 //!
 //! # A guide for drivers
 //!
-//! **Set-up.** When both sides have said [`Hello`](udeck_via::transport::Hello), make a [`Connection`] of the two
-//! ([`Settings`]), a [`Link`] of it and the [`Driver`], and a [`SessionEndpoint`] of that and a [`Watch`](crate::Watch) (the program's two
-//! queues at your waiters). Keep the `Arc<Link>` in a table of your own until [`Connection::phase`] says
+//! **Set-up.** Both sides have said [`Hello`](udeck_via::transport::Hello).
+//! 1. Make a [`Connection`] of the two hellos ([`Settings`]).
+//! 2. Make a [`Link`] of the connection and the [`Driver`].
+//! 3. Make a [`SessionEndpoint`] of the link and a [`Watch`](crate::Watch), which names the program's two queues at your waiters.
+//!
+//! Keep the `Arc<Link>` in a table of your own until [`Connection::phase`] says
 //! [`Phase::Over`]: a link lives on after its VI has left.
 //!
 //! **Sending.** [`Driver::pump`] is called with the lock held whenever frames were queued. Bytes of the stream have

@@ -20,8 +20,8 @@
 //! has it; or *lent*: the transport hands out the bytes in place (in the ring cell, or in the sender's own memory), and
 //! dropping them gives them back. Message libraries use the second: it saves the copy that a posted buffer would cost.
 //!
-//! Transports implement [`transport`]'s traits. Everything that they have in common is in this crate: memory arenas,
-//! descriptors, states, checks.
+//! Transports implement [`transport`]'s traits. What all of them have in common is in this crate: memory arenas,
+//! descriptors, states, checks. `udeck-session` has what network transports have in common.
 //!
 //! Source of names and guarantees: *Virtual Interface Architecture Specification 1.0* (Compaq, Intel,
 //! Microsoft, 1997) and the *Intel VI Architecture Developer's Guide*.
