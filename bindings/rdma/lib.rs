@@ -10,7 +10,7 @@
 //! | `queue_pair/matching.rs`, `held.rs` | arrivals, which find their receives; messages that wait for one |
 //! | `queue_pair/flush.rs` | the end of a connection |
 //! | `frame.rs` | the wire format between the two ends of a connection |
-//! | `link.rs` | frames that go to the peer, and come from it |
+//! | `link.rs` | frames that go to the peer, and answers to the peer's reads |
 //! | `memory.rs` | registered memory, by keys |
 //! | `ring.rs` | the queue that receives go through |
 //! | `progress.rs`, `bell.rs` | the threads that move the end points of a NIC on, and how threads wait together |
@@ -20,7 +20,7 @@
 mod bell;
 mod face;
 pub mod frame;
-pub mod link;
+mod link;
 pub mod memory;
 mod progress;
 mod queue_pair;
@@ -28,6 +28,7 @@ mod ring;
 
 pub use bell::Bell;
 pub use face::{End, Face, Outcome, Request};
+pub use link::INLINE;
 pub use progress::{MAX_WAIT, MoveOn, Progress};
 pub use queue_pair::QueuePair;
 pub use ring::Ring;

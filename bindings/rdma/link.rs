@@ -108,12 +108,6 @@ impl Answers {
         self.0.len()
     }
 
-    /// Whether no read is unanswered.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Forgets all reads, because the connection is over.
     pub fn clear(&mut self) {
         self.0.clear();

@@ -237,7 +237,7 @@ impl Client {
         name: &str,
         maker: Maker,
         deadline: Instant,
-        interrupt: Option<fn() -> bool>,
+        interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Record, BootError> {
         self.look_up(name, true, maker, deadline, interrupt)
     }
@@ -248,7 +248,7 @@ impl Client {
         wait: bool,
         maker: Maker,
         deadline: Instant,
-        interrupt: Option<fn() -> bool>,
+        interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Record, BootError> {
         let wait = wait.then(|| Deadline::from(deadline).remaining());
         let call = Call::Lookup { name: name.into(), wait, maker };
@@ -285,7 +285,7 @@ impl Client {
         key: &str,
         maker: Maker,
         deadline: Instant,
-        interrupt: Option<fn() -> bool>,
+        interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Vec<u8>, BootError> {
         self.read_key(key, true, maker, deadline, interrupt)
     }
@@ -296,7 +296,7 @@ impl Client {
         wait: bool,
         maker: Maker,
         deadline: Instant,
-        interrupt: Option<fn() -> bool>,
+        interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Vec<u8>, BootError> {
         let wait = wait.then(|| Deadline::from(deadline).remaining());
         let call = Call::Get { key: key.into(), wait, maker };
@@ -430,7 +430,7 @@ impl Client {
         asked: CallName<'_>,
         call: Call,
         deadline: Instant,
-        interrupt: Option<fn() -> bool>,
+        interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Record, BootError> {
         let start = Instant::now();
         let waits = matches!(
@@ -480,7 +480,7 @@ impl Shared {
         call: Call,
         start: Instant,
         give_up: Deadline,
-        interrupt: Option<fn() -> bool>,
+        interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Reply, BootError> {
         let late =
             || BootError::Deadline { what: asked.to_string(), waited: start.elapsed(), missing: Vec::new() };

@@ -163,7 +163,9 @@ fn connect_asking<T: Payload>(
     let start = Instant::now();
     let record = match mode {
         LookupMode::Now => world.client().lookup(registered, false, deadline.instant()),
-        LookupMode::Of(maker) => world.client().lookup_of(registered, maker, deadline.instant(), Some(asked)),
+        LookupMode::Of(maker) => {
+            world.client().lookup_of(registered, maker, deadline.instant(), Some(&asked))
+        }
     };
     let record = record.map_err(|error| lookup_error(world, registered, error))?;
     let name = family::parts(registered).0;

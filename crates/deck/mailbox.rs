@@ -301,7 +301,8 @@ impl<T: Payload> Mailbox<T> {
     }
 
     /// Retrieves by `retrieve`, and records the message that it has put into `to` in the trace, if there is
-    /// one. Each way to retrieve calls this once. Without tracing it is one branch.
+    /// one. Each way to retrieve into a [`Received`] calls this once; the ways of `choosing` call
+    /// [`record`](Self::record) themselves. Without tracing it is one branch.
     #[inline(always)]
     fn traced(
         &self,

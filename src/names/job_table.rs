@@ -2,13 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use udeck_boot::{BootError, Client, Record};
+use udeck_boot::{BootError, Client, Maker, Record};
 use udeck_via::Deadline;
 
 /// Time limit for the launcher's answer to a call that does not wait for other ranks.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// Interval at which a wait checks whether the record is still wanted.
-const CHECK: Duration = Duration::from_millis(500);
 
 /// The table of a job's names, through this rank's connection to it.
 #[derive(Clone, Copy, Debug)]
@@ -47,14 +45,10 @@ impl JobTable<'_> {
         deadline: Deadline,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<u8>>, BootError> {
-        loop {
-            let check = Deadline::after(deadline.remaining().min(CHECK));
-            match self.0.lookup(key, true, check.instant()) {
-                Err(BootError::NoSuchName { .. } | BootError::Deadline { .. })
-                    if !deadline.passed() && is_wanted() => {}
-                Err(BootError::Deadline { .. }) => return Ok(None),
-                answer => return found(answer),
-            }
+        let is_over = || !is_wanted();
+        match self.0.lookup_of(key, Maker::Anyone, deadline.instant(), Some(&is_over)) {
+            Err(BootError::Deadline { .. } | BootError::Interrupted { .. }) => Ok(None),
+            answer => found(answer),
         }
     }
 
@@ -91,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// Longer than two checks whether a record is wanted.
-    const LATE: Duration = Duration::from_millis(1100);
+    /// Longer than some checks whether a record is wanted.
+    const LATE: Duration = Duration::from_millis(500);
     const LONG: Duration = Duration::from_secs(60);
 
     fn two_ranks() -> (Job, [Client; 2]) {

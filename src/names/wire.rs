@@ -19,11 +19,10 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use udeck_via::Deadline;
-use udeck_via::auth::{Nonce, Pair};
+use udeck_via::auth::{DeadlineStream, Nonce, Pair};
 
 pub(crate) const HELLO: &[u8; 8] = b"UDVIPL2\n";
-const PROTOCOL: &[u8] = b"udeck directory 1";
+const PROTOCOL: &[u8] = b"udeck directory 2";
 pub(crate) const MAX_BODY: usize = 2048;
 pub(crate) const MAX_KEY: usize = 255;
 pub(crate) const MAX_VALUE: usize = 1024;
@@ -36,45 +35,8 @@ pub(crate) const WELL: u8 = 0x11;
 pub(crate) const TAKEN: u8 = 0x12;
 pub(crate) const NONE: u8 = 0x13;
 
-/// A connection with one deadline for all reads and writes, even if bytes come one by one.
-pub(crate) struct Dated {
-    stream: Arc<TcpStream>,
-    until: Deadline,
-}
-
-impl Dated {
-    pub fn new(stream: Arc<TcpStream>, limit: Duration) -> Self {
-        Dated { stream, until: Deadline::after(limit) }
-    }
-
-    /// Sets the deadline to `limit` from now.
-    pub fn renew(&mut self, limit: Duration) {
-        self.until = Deadline::after(limit);
-    }
-
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.until.remaining();
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
-impl Read for Dated {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(self.left()?)?;
-        (&*self.stream).read(to)
-    }
-}
-
-impl Write for Dated {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.set_write_timeout(self.left()?)?;
-        (&*self.stream).write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        (&*self.stream).flush()
-    }
-}
+/// A connection with one deadline for all reads and writes.
+pub(crate) type Dated = DeadlineStream<Arc<TcpStream>>;
 
 /// One end of a conversation between two processes that both know the secret.
 pub(crate) struct Line<S> {
@@ -102,7 +64,14 @@ impl<S: Read + Write> Line<S> {
         let asker = nonce()?;
         stream.write_all(&[&HELLO[..], &asker].concat())?;
         let mut answer = [0; 64];
-        stream.read_exact(&mut answer)?;
+        stream.read_exact(&mut answer).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let why =
+                    "what serves that port hung up at our first word: it may be of another version of µDECK";
+                io::Error::new(error.kind(), why)
+            }
+            _ => error,
+        })?;
         let (table, proof) = answer.split_at(32);
         let table: Nonce = table.try_into().expect("32 bytes");
         let proof = proof.try_into().expect("32 bytes");
@@ -166,9 +135,9 @@ pub(crate) fn question(op: u8, key: &str, value: &[u8]) -> Vec<u8> {
     [&[op, key.len() as u8], key.as_bytes(), value].concat()
 }
 
-/// Encodes the value of [`GET`]: how long to wait, up to a minute.
+/// Encodes the value of [`GET`]: milliseconds to wait, rounded up, up to a minute.
 pub(crate) fn wait(time: Duration) -> [u8; 2] {
-    u16::try_from(time.as_millis()).unwrap_or(u16::MAX).to_le_bytes()
+    u16::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u16::MAX).to_le_bytes()
 }
 
 /// Decodes the value of [`GET`].

@@ -31,8 +31,9 @@ use crate::space::{Space, Taken};
 /// touched.
 const POPULATED_AT_ONCE: usize = 64;
 
-/// Interval at which a request that found no room in the socket is tried again.
+/// First interval at which a request that found no room in the socket is tried again; it doubles each time.
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
+const MAX_ROOM_PAUSE: Duration = Duration::from_millis(32);
 
 /// The socket to another process, and the memory that this process shares with us.
 pub struct PeerSocket {
@@ -420,26 +421,27 @@ impl PeerSocket {
         let id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let datagram = Datagram::Request { id, doorbells, hello, discriminator: discriminator.to_vec() };
         let mut state = self.state.lock();
-        state.requests.insert(id, None);
-        let mut is_sent = false;
+        let (mut is_sent, mut next_try, mut pause) = (false, start, ROOM_PAUSE);
         loop {
             if let Some(answer) = state.requests.get_mut(&id).and_then(Option::take) {
                 state.requests.remove(&id);
                 return Ok(answer);
             }
-            let down = match &state.phase {
-                Phase::Down(ended) => Some(ended.clone()),
-                // Many threads may ask at once, faster than a busy host lets the peer read. A full socket is no
-                // reason to give the peer up.
-                _ if !is_sent => self.try_send(&datagram, &[control]).map(|sent| is_sent = sent).err(),
-                _ => None,
-            };
-            if let Some(ended) = down {
+            if let Phase::Down(ended) = &state.phase {
+                let ended = ended.clone();
                 state.requests.remove(&id);
                 return Err(ended.into_error(self.pid));
             }
-            let wake =
-                if is_sent { until.instant() } else { until.instant().min(Instant::now() + ROOM_PAUSE) };
+            // Many threads may ask at once, faster than a busy host lets the peer read. A full socket is no reason
+            // to give the peer up.
+            if !is_sent && next_try <= Instant::now() {
+                is_sent = self.try_send(&datagram, &[control]).map_err(|ended| ended.into_error(self.pid))?;
+                if is_sent {
+                    state.requests.insert(id, None);
+                }
+                (next_try, pause) = (Instant::now() + pause, (2 * pause).min(MAX_ROOM_PAUSE));
+            }
+            let wake = if is_sent { until.instant() } else { until.instant().min(next_try) };
             if self.changed.wait_until(&mut state, wake).timed_out() && until.passed() {
                 state.requests.remove(&id);
                 // The text leaves out the discriminator: the caller knows it, and it may be a name that no user has
@@ -447,7 +449,7 @@ impl PeerSocket {
                 let peer = process(self.pid);
                 let what = match is_sent {
                     true => format!("an answer from process {peer} to a connection request"),
-                    false => format!("process {peer} to read connection requests (it is stopped or stuck)"),
+                    false => format!("process {peer} to read earlier connection requests"),
                 };
                 return Err(Error::Timeout { what, waited: start.elapsed() });
             }

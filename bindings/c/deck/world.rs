@@ -158,7 +158,7 @@ unsafe fn fetch(name: *const c_char, value: *mut c_void, len: *mut c_ulong, wait
     let world = world()?;
     let (client, deadline) = (world.client(), Instant::now() + world.config().setup);
     let found = match wait {
-        true => match client.get_of(&key, Maker::Anyone, deadline, Some(is_ending)) {
+        true => match client.get_of(&key, Maker::Anyone, deadline, Some(&is_ending)) {
             Err(BootError::Interrupted { .. }) => return Err(Error::WorldFinished.into()),
             found => found,
         },

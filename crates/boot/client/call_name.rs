@@ -41,6 +41,9 @@ impl fmt::Display for CallName<'_> {
 
 /// Part of the library's own names under which a rank gives shared segments to others.
 pub const SEGMENTS: &str = "/segments/";
+/// Beginnings of the library's own names under which hosts and listeners are found.
+pub const HOSTS: [&str; 3] = ["\u{1}directory/", "\u{1}deck/HOST/", "\u{1}deck/NIC/"];
+
 /// Tells whether a name is the library's own: it has a control character other than the mark of a family.
 fn is_internal(name: &str) -> bool {
     family::parts(name).0.contains(char::is_control)
@@ -71,6 +74,9 @@ impl CallName<'_> {
             // The library's own names: where a rank gives its shared segments, and those that are made at the
             // first barrier.
             CallName::Lookup(name) if name.contains(SEGMENTS) => (Call::Share, ""),
+            CallName::Lookup(name) if HOSTS.iter().any(|hosts| name.starts_with(hosts)) => {
+                (Call::Launcher, "")
+            }
             CallName::Lookup(name) | CallName::Get(name) if is_internal(name) => (Call::Barrier, ""),
             CallName::Lookup(name) => (Call::Find, family::parts(name).0),
             _ => (Call::Launcher, ""),
@@ -107,5 +113,18 @@ impl CallName<'_> {
                 BootError::TooBig { what, bound, limit, got }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_a_host_is_no_barrier() {
+        let call = |name| CallName::Lookup(name).wait(Some(Maker::Anyone)).call;
+        assert!(HOSTS.iter().all(|hosts| call(hosts) == Call::Launcher));
+        assert_eq!(call("\u{1}other"), Call::Barrier);
+        assert_eq!(call("inbox"), Call::Find);
     }
 }

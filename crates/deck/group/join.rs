@@ -49,7 +49,7 @@ pub(super) fn agree(
     let maker = maker(name, ranks[0]);
     let join_wait = JoinWait { world, name, rank: ranks[0], deadline };
     let said = join_wait.wait_for(|deadline| {
-        asking(world, |asked| match world.client().get_of(&key, maker, deadline.instant(), Some(asked)) {
+        asking(world, |asked| match world.client().get_of(&key, maker, deadline.instant(), Some(&asked)) {
             Ok(said) => Ok(Some(said)),
             Err(BootError::NoSuchKey { .. }) => Ok(None),
             Err(BootError::PeerDone { .. } | BootError::NobodyLeft { .. }) => Err(join_wait.ended()),

@@ -184,7 +184,7 @@ impl Attempt<'_> {
         let start = Deadline::now();
         asking(self.world, |asked| {
             let (name, maker) = (service_of(self.maker), Maker::Rank(self.maker));
-            match self.world.client().lookup_of(&name, maker, deadline.instant(), Some(asked)) {
+            match self.world.client().lookup_of(&name, maker, deadline.instant(), Some(&asked)) {
                 Ok(record) if record.owner == self.maker => Ok(record.value),
                 Ok(record) => Err(self.broken(format!("rank {} has its name", record.owner))),
                 Err(BootError::NoSuchName { .. }) => Err(self.too_late(start.since())),

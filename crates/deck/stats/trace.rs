@@ -5,7 +5,7 @@
 //! ([`udeck_trace::CALLS`]).
 //!
 //! The entry that a program calls records the event ([`crate::Mailbox`], `send::poster`); the queue that takes a
-//! step of a protocol records the step. What they call knows no traces. An entry checks [`is_on`] once, which is
+//! step of a protocol records the step. The functions below them know no traces. An entry checks [`is_on`] once, which is
 //! a load and a comparison. The code that records is elsewhere, and cold.
 //!
 //! # Arrows

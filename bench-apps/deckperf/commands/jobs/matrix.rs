@@ -90,7 +90,8 @@ impl Experiment for Pairs<'_, '_> {
 
     fn followers(&self, trial: &Trial<Link>) -> Vec<usize> {
         let Link { from, to, .. } = trial.contender;
-        [from, to].into_iter().filter(|&rank| rank != 0).collect()
+        // The receiver first: the sender's clock starts with its order.
+        [to, from].into_iter().filter(|&rank| rank != 0).collect()
     }
 
     /// Exchanges messages with the other rank of the pair; rank 0 learns how long that took where it has no part.

@@ -158,10 +158,11 @@ impl Face for ViplFace {
             Outcome::Remote(Reason::BadKey) => status::RDMA_PROT_ERROR,
             Outcome::Lost => status::TRANSPORT_ERROR,
         };
+        self.send_over(order.place, order.kind() | bits, 0);
+        // The handler runs on another thread, and may look at the descriptor's status.
         if outcome == Outcome::Local && self.is_reliable() {
             self.raise_failure(&order);
         }
-        self.send_over(order.place, order.kind() | bits, 0);
     }
 
     #[inline]

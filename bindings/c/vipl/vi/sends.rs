@@ -1,8 +1,8 @@
 //! The send queue: what may be posted.
 
 use udeck::via::Reliability;
+use udeck_rdma::INLINE;
 use udeck_rdma::frame::{self, Head};
-use udeck_rdma::link::INLINE;
 use udeck_rdma::memory::{Right, locate};
 use udeck_sys::copy_in;
 

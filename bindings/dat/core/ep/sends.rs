@@ -1,8 +1,8 @@
 //! The request queue: what may be posted.
 
 use smallvec::SmallVec;
+use udeck_rdma::INLINE;
 use udeck_rdma::frame::{self, Head};
-use udeck_rdma::link::INLINE;
 use udeck_rdma::{Face, Outcome};
 
 use super::face::{Operation, Posted};

@@ -116,7 +116,7 @@ fn a_request_waits_for_room_in_the_socket_of_its_peer() {
     std::thread::scope(|scope| {
         let first = scope.spawn(|| ask(soon()));
         let (attacker, _control) = Attacker::asked(&listener);
-        let is_full = |text: &String| text.contains("to read connection requests");
+        let is_full = |text: &String| text.contains("to read earlier connection requests");
         assert!((0..100_000).map(|_| ask_in_vain()).any(|text| is_full(&text)), "a socket has a bound");
         attacker.receive().expect("a request");
         let text = ask_in_vain();
