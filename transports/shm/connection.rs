@@ -368,10 +368,9 @@ impl Connection {
             let doorbell = self.peer_doorbells.send;
             self.peer_socket.peer_board().doorbell(doorbell.doorbell).ring(doorbell.bit);
             if state == BROKEN {
-                // The datagram is for the peer's error callback. A peer socket that cannot take it is at its end, or
-                // holds another datagram that the peer's reactor has yet to read. In both cases the state itself is
-                // visible to the peer.
-                let _ = self.peer_socket.send(&Datagram::Broken, &[]);
+                // The datagram is for the peer's error callback. A peer socket that cannot take it is at its end; the
+                // state itself is visible to the peer.
+                let _ = self.peer_socket.answer(&Datagram::Broken);
             }
         }
     }

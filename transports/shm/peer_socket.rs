@@ -4,7 +4,7 @@
 //! (so two processes may have two). It is up once both have proved the job's secret; it goes down when the socket
 //! closes or the process behind it dies, and takes its connections with it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::closer::{Endpoint, PassedFd};
+use udeck_sys::reactor::{Reactor, Token};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
 use udeck_sys::{descriptor_advice, is_shortage, job_time, socket};
 use udeck_via::transport::Hello;
@@ -35,6 +36,10 @@ const POPULATED_AT_ONCE: usize = 64;
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
 const MAX_ROOM_PAUSE: Duration = Duration::from_millis(32);
 
+/// Upper bound of answers that are kept for a peer which does not read.
+const MAX_UNSENT: usize = 1024;
+const STUCK: &str = "the peer does not read its socket (it is stopped or stuck)";
+
 /// The socket to another process, and the memory that this process shares with us.
 pub struct PeerSocket {
     socket: Endpoint,
@@ -49,6 +54,10 @@ pub struct PeerSocket {
     state: Mutex<State>,
     changed: Condvar,
     next_request: AtomicU32,
+    /// Answers that found no room in the socket, oldest first.
+    unsent: Mutex<VecDeque<Vec<u8>>>,
+    /// Registration of the socket, which is asked for news of room.
+    watched: OnceLock<(Weak<Reactor>, Token)>,
 }
 
 struct State {
@@ -226,6 +235,8 @@ impl PeerSocket {
             segments: OnceLock::new(),
             space: space.clone(),
             state: Mutex::new(state),
+            unsent: Mutex::default(),
+            watched: OnceLock::new(),
             changed: Condvar::new(),
             next_request: AtomicU32::new(0),
         })
@@ -263,12 +274,60 @@ impl PeerSocket {
         segment::read_at(self.segments().landing.fd.as_fd(), offset, to).ok()
     }
 
-    /// Sends a datagram without waiting. The peer's reactor always reads, and there are few answers at a time: a
-    /// peer whose socket has no room for an answer is stuck, and the peer socket ends.
+    /// Says which registration of the reactor has this socket.
+    pub fn watched_by(&self, reactor: &Arc<Reactor>, token: Token) {
+        let _ = self.watched.set((Arc::downgrade(reactor), token));
+    }
+
+    /// Sends an answer, or news, without waiting. A busy host may let the peer read late: what the socket has no room
+    /// for is sent when there is room, in order.
+    ///
+    /// # Errors
+    /// Why the peer socket must end. A peer that leaves [`MAX_UNSENT`] answers unread is stuck.
+    pub fn answer(&self, datagram: &Datagram) -> std::result::Result<(), Ended> {
+        let mut unsent = self.unsent.lock();
+        if unsent.is_empty() && self.try_send(datagram, &[])? {
+            return Ok(());
+        }
+        if unsent.len() >= MAX_UNSENT {
+            return Err(STUCK.into());
+        }
+        unsent.push_back(datagram.encode());
+        drop(unsent);
+        self.watch_room();
+        Ok(())
+    }
+
+    /// Sends what [`PeerSocket::answer`] kept. Runs on the reactor, at each event of the socket.
+    pub fn send_unsent(&self) {
+        let mut unsent = self.unsent.lock();
+        while let Some(datagram) = unsent.front() {
+            match socket::send(self.socket(), datagram, &[]) {
+                Ok(true) => drop(unsent.pop_front()),
+                Ok(false) => {
+                    drop(unsent);
+                    return self.watch_room();
+                }
+                // Reading from the socket tells how it ended.
+                Err(_) => unsent.clear(),
+            }
+        }
+    }
+
+    fn watch_room(&self) {
+        if let Some((reactor, token)) = self.watched.get()
+            && let Some(reactor) = reactor.upgrade()
+        {
+            reactor.watch_room(*token);
+        }
+    }
+
+    /// Sends a datagram of the hand-shake, or the last one, without waiting. The socket is empty then: a peer whose
+    /// socket has no room is stuck, and the peer socket ends.
     pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), Ended> {
         match self.try_send(datagram, fds)? {
             true => Ok(()),
-            false => Err("the peer does not read its socket (it is stopped or stuck)".into()),
+            false => Err(STUCK.into()),
         }
     }
 
@@ -329,7 +388,7 @@ impl PeerSocket {
                     Err(error) => match Ended::by_call("mapping a control segment", &error) {
                         Ended::Short(text) => {
                             let rejection = Rejection::new(RejectKind::Failed, text);
-                            self.send(&Datagram::Refuse { id, rejection }, &[])?;
+                            self.answer(&Datagram::Refuse { id, rejection })?;
                             return Ok(Event::Nothing);
                         }
                         lost => return Err(lost),

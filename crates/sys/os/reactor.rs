@@ -140,6 +140,12 @@ impl Reactor {
         }
     }
 
+    /// Calls the handler once more when its descriptor has room for data to be sent. A handler that leaves data
+    /// unsent calls this again.
+    pub fn watch_room(&self, token: Token) {
+        self.inner.modify(token.0, epoll::EventFlags::IN | epoll::EventFlags::OUT);
+    }
+
     /// Forgets a registration. Its handler may be running at this moment; it does not run again.
     pub fn remove(&self, token: Token) {
         if process::is_forked() {
@@ -182,6 +188,11 @@ impl Inner {
                 let id = event.data.u64();
                 if id == WAKE {
                     continue;
+                }
+                let news = event.flags; // a copy: the kernel's structure is packed
+                if news.contains(epoll::EventFlags::OUT) {
+                    // Before the handler runs, so that its own request for room lasts.
+                    self.modify(id, epoll::EventFlags::IN);
                 }
                 match self.dispatch(id) {
                     Interest::Rest(pause) => {
@@ -226,14 +237,14 @@ impl Inner {
     }
 
     fn watch_end(&self, id: u64) {
+        // Epoll reports a hang-up unasked.
+        self.modify(id, epoll::EventFlags::empty());
+    }
+
+    /// Changes the events that a descriptor is watched for. One that rests is not watched, and stays so.
+    fn modify(&self, id: u64, events: epoll::EventFlags) {
         if let Some(entry) = self.entries.lock().get(&id) {
-            // Epoll reports a hang-up unasked.
-            let _ = epoll::modify(
-                &self.epoll,
-                &entry.fd,
-                epoll::EventData::new_u64(id),
-                epoll::EventFlags::empty(),
-            );
+            let _ = epoll::modify(&self.epoll, &entry.fd, epoll::EventData::new_u64(id), events);
         }
     }
 

@@ -106,6 +106,7 @@ impl ShmDevice {
         );
         match datagrams {
             Ok(datagrams) => {
+                peer_socket.watched_by(&self.reactor, datagrams);
                 peer_sockets.all.push((peer_socket.clone(), death.into_iter().chain([datagrams]).collect()));
                 Ok(())
             }
@@ -143,6 +144,7 @@ impl ShmDevice {
     /// that process only. One round takes a bounded number of datagrams before other sockets are served; the rest
     /// keep the socket readable.
     fn on_peer_socket(&self, peer_socket: &Arc<PeerSocket>) -> Interest {
+        peer_socket.send_unsent();
         let mut buffer = [0; MAX_DATAGRAM];
         let mut budget = PollBudget::once();
         while budget.take() {

@@ -26,7 +26,7 @@ impl IncomingRequest {
     pub(super) fn refuse(&mut self, rejection: Rejection) {
         self.answered = true;
         let refusal = Datagram::Refuse { id: self.id, rejection };
-        if let Err(why) = self.peer_socket.send(&refusal, &[]) {
+        if let Err(why) = self.peer_socket.answer(&refusal) {
             self.peer_socket.down(why, Loss::Unresponsive);
         }
     }
@@ -56,7 +56,7 @@ impl Incoming for IncomingRequest {
             return Err(Error::Lost(why.to_owned()));
         }
         let accept = Datagram::Accept { id: self.id, doorbells, hello: hello.clone() };
-        self.peer_socket.send(&accept, &[]).map_err(|why| {
+        self.peer_socket.answer(&accept).map_err(|why| {
             self.peer_socket.down(why.clone(), Loss::Unresponsive);
             why.into_error(self.peer_socket.pid)
         })?;

@@ -180,7 +180,8 @@ impl Attacker {
     }
 
     /// Sends a request to an unknown discriminator, if the victim's queue has room, and does not read the answer.
-    pub fn ask_in_vain(&self) {
+    /// Returns whether it was sent.
+    pub fn ask_in_vain(&self) -> bool {
         let (fd, _) = segment::create("attacker-control", CONTROL_BYTES, PeerAccess::Write).unwrap();
         let bit = DoorbellBit { doorbell: 0, bit: 0 };
         let hello = Hello {
@@ -191,7 +192,7 @@ impl Attacker {
         };
         let doorbells = Doorbells { send: bit, receive: bit };
         let request = Datagram::Request { id: 0, doorbells, hello, discriminator: b"nobody".to_vec() };
-        let _ = socket::send(self.socket(), &request.encode(), &[fd.as_fd()]);
+        socket::send(self.socket(), &request.encode(), &[fd.as_fd()]).unwrap_or(false)
     }
 
     /// Makes a connection. Returns its own end, and the victim's.

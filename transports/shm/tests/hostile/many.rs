@@ -6,7 +6,7 @@ use std::time::Duration;
 use udeck_faults::{Disguise, wrapped};
 use udeck_sys::segment::PeerAccess;
 use udeck_sys::socket;
-use udeck_via::{Deadline, Error, MemHandle, NetAddress, RejectKind};
+use udeck_via::{Deadline, Error, MemHandle, NetAddress, RejectKind, State};
 
 use super::attacker::Attacker;
 use super::victim::{SECRET, Victim, await_descriptors, descriptors, soon, vi};
@@ -125,4 +125,24 @@ fn a_request_waits_for_room_in_the_socket_of_its_peer() {
         let error = first.join().unwrap();
         assert!(matches!(error, Error::Lost(_)), "{error}");
     });
+}
+
+/// A peer on a busy host may read its answers late.
+#[test]
+fn answers_wait_for_room_in_the_socket_of_their_peer() {
+    // Requests and answers together are more than both directions of a socket hold.
+    const ASKED: usize = 900;
+    let victim = Victim::new();
+    let mut attacker = Attacker::admitted(victim.address());
+    let (_grip, vi) = attacker.connect(&victim);
+    let (mut asked, until) = (0, soon());
+    while asked < ASKED {
+        assert!(!until.passed(), "the victim reads its socket");
+        asked += usize::from(attacker.ask_in_vain());
+    }
+    for _ in 0..ASKED {
+        let answer = attacker.receive().expect("an answer").datagram;
+        assert!(matches!(answer, Datagram::Refuse { .. }), "{answer:?}");
+    }
+    assert_eq!(vi.state(), State::Connected);
 }
