@@ -322,8 +322,8 @@ impl PeerSocket {
         }
     }
 
-    /// Sends a datagram of the hand-shake, or the last one, without waiting. The socket is empty then: a peer whose
-    /// socket has no room is stuck, and the peer socket ends.
+    /// Sends a datagram of the hand-shake, or the last one, without waiting. A hand-shake has a few datagrams, so a peer
+    /// whose socket has no room for one of them is stuck.
     pub fn send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<(), Ended> {
         match self.try_send(datagram, fds)? {
             true => Ok(()),
