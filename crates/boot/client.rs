@@ -510,6 +510,8 @@ impl Shared {
                     // once, and so it counts even if an answer has come.
                     if MutexGuard::unlocked(&mut calls, interrupt) {
                         calls.open.remove(&id);
+                        drop(calls);
+                        self.cancel(asked, id);
                         return Err(BootError::Interrupted { what: asked.to_string() });
                     }
                 }
@@ -518,6 +520,14 @@ impl Shared {
                 calls.open.remove(&id);
                 return Err(late());
             }
+        }
+    }
+
+    /// Has the launcher forget a request that waits: a rank may have a bounded number of them. If the launcher does
+    /// not read, it keeps the request until the request's own deadline.
+    fn cancel(&self, asked: &CallName<'_>, id: u64) {
+        if let Ok(Some(id)) = self.start(asked, Call::Cancel { id }, Deadline::after(LAST_WORD)) {
+            self.calls.lock().open.remove(&id);
         }
     }
 

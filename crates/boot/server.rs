@@ -351,6 +351,7 @@ impl Server {
                 self.lose(rank, &aborted(code, &why));
             }
             Call::AwaitExit { rank: of, wait } => self.await_exit(now, rank, id, of, wait),
+            Call::Cancel { id } => self.waiting.retain(|w| (w.rank, w.id) != (rank, id)),
             Call::Hello { .. } => {}
         }
     }

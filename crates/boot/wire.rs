@@ -109,6 +109,11 @@ pub enum Call {
         /// The reason, in words.
         why: String,
     },
+    /// Ends a request of this rank that waits. Neither of the two is answered.
+    Cancel {
+        /// The number of the request.
+        id: u64,
+    },
 }
 
 /// The rank that is to make an awaited name or value. A wait ends as soon as that can no longer happen.

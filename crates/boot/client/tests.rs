@@ -151,6 +151,19 @@ fn bounds_are_errors_that_say_the_bound() {
     assert!(error.to_string().contains("at most"), "{error}");
 }
 
+/// A rank may have 256 requests that wait.
+#[test]
+fn an_interrupted_wait_counts_no_more() {
+    let (_job, clients) = job(2);
+    let interrupted = || {
+        let over = clients[0].lookup_of("never", Maker::Anyone, soon(), Some(&|| true));
+        assert!(matches!(over, Err(BootError::Interrupted { .. })), "{over:?}");
+    };
+    for _ in 0..3 {
+        thread::scope(|scope| (0..100).for_each(|_| drop(scope.spawn(interrupted))));
+    }
+}
+
 #[test]
 fn a_rank_that_goes_without_goodbye_fails_the_others_waits() {
     let (_job, mut clients) = job(2);

@@ -436,6 +436,15 @@ fn every_bound_says_itself() {
         bench.lookup(0, "x", Some(SECOND)),
         Some(Reply::Failed(RequestError::TooBig { limit: 1, got: 2, .. }))
     ));
+    let id = bench.next_id - 1;
+    for (rank, is_cancelled) in [(1, false), (0, true)] {
+        assert_eq!(bench.call(rank, Call::Cancel { id }), []);
+        assert_eq!(
+            bench.lookup(0, "x", Some(SECOND)).is_none(),
+            is_cancelled,
+            "only its own rank cancels it"
+        );
+    }
     assert!(matches!(bench.register(1, ""), Some(Reply::Failed(RequestError::Refused { .. }))));
 }
 

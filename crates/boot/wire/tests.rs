@@ -28,6 +28,7 @@ fn call() -> impl Strategy<Value = Call> {
         (any::<u8>(), ".{0,40}").prop_map(|(code, why)| Call::Abort { code, why }),
         (any::<u32>(), any::<u64>())
             .prop_map(|(rank, s)| Call::AwaitExit { rank, wait: Duration::from_secs(s) }),
+        any::<u64>().prop_map(|id| Call::Cancel { id }),
     ]
 }
 

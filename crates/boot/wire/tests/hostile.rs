@@ -29,6 +29,7 @@ fn requests() -> Vec<Vec<u8>> {
         Call::Get { key: "other".into(), wait: None, maker: Maker::Anyone },
         Call::Fence { wait },
         Call::AwaitExit { rank: 1, wait },
+        Call::Cancel { id: 5 },
         Call::Done,
         Call::Abort { code: 3, why: "no more".into() },
     ];
