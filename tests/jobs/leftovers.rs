@@ -90,9 +90,16 @@ fn named_like_ours(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        PREFIXES.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix.as_bytes())) && !is_users_secret(name)
     };
     entries.map(|entry| entry.path()).filter(ours).collect()
+}
+
+/// Tells whether the file holds a user's secret of the names' directory: the first process without a launcher makes it, and it
+/// stays for the next.
+fn is_users_secret(name: &[u8]) -> bool {
+    let uid = name.strip_prefix(b"udeck-directory-").and_then(|rest| rest.strip_suffix(b".secret"));
+    uid.is_some_and(|uid| !uid.is_empty() && uid.iter().all(u8::is_ascii_digit))
 }
 
 fn described(pid: i32) -> String {
@@ -107,13 +114,20 @@ mod tests {
     fn only_files_named_like_ours_are_looked_at() {
         let folder = std::env::temp_dir().join(format!("jobs-leftovers-{}", process::id()));
         fs::create_dir(&folder).unwrap();
-        for name in ["udeck-1", "deckrun.sock", "notes", "my-deck"] {
+        for name in [
+            "udeck-1",
+            "deckrun.sock",
+            "notes",
+            "my-deck",
+            "udeck-directory-0.secret",
+            "udeck-directory-0.1f",
+        ] {
             fs::write(folder.join(name), "").unwrap();
         }
         let mut found = named_like_ours(&folder);
         fs::remove_dir_all(&folder).unwrap();
         found.sort();
-        assert_eq!(found, [folder.join("deckrun.sock"), folder.join("udeck-1")]);
+        assert_eq!(found, ["deckrun.sock", "udeck-1", "udeck-directory-0.1f"].map(|name| folder.join(name)));
     }
 
     #[test]
