@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `log` | the launcher's reports of exits, and whom they wake |
+//! | `log` | the launcher's reports of exits (`record`), and whom they wake |
 //! | `check` | whether a rank whose connection broke has finished or is lost |
 //! | `rank_exits` | the exits of other ranks, as events that a program can wait for |
 

@@ -9,9 +9,11 @@
 //! | `world` | the job as one rank sees it |
 //! | `group` | groups of ranks, and collective calls |
 //! | `world_state` | the state that a world's objects share |
-//! | `mailbox`, `matching`, `recv` | retrieving: typed interface, and the engine behind it |
+//! | `mailbox`, `mailbox_options`, `matching`, `recv` | retrieving: typed interface, and the engine behind it |
 //! | `postbox`, `send` | posting: typed interface, and the engine behind it |
+//! | `turns` | threads that share a mailbox |
 //! | `protocol` | ways for a message to travel, and how one is chosen |
+//! | `incast` | incast control: when the messages of many posters to one mailbox may come |
 //! | `wire` | the messages between the two engines |
 //! | `connect` | how a postbox finds its mailbox and connects to it |
 //! | `nics`, `route` | the NICs of a world, and which of them leads to a mailbox |
@@ -27,6 +29,7 @@
 //! | `payload`, `postable` | types that mailboxes carry; types that can be posted |
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |
+//! | `long_wait` | long waits, published to the launcher |
 //! | `stats` | counters, and counters as text; events of messages in the trace, and how a trace is gathered |
 //! | `config`, `error` | settings of a world, errors |
 //!

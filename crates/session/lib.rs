@@ -22,6 +22,7 @@
 //! | `listeners` | listeners by discriminator |
 //! | `completion_queue` | completion queues: announced news, and how their owners sleep |
 //! | `poll` | epoll, and eventfds that end a sleep |
+//! | `nap` | naps of a helper thread while the program polls by itself |
 
 #![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout, clippy::dbg_macro))]
 
