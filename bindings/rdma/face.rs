@@ -25,8 +25,6 @@ pub trait Face {
     const FLAG: u8;
     /// Most reads of the peer's that may be unanswered: as many as a queue of the standard holds.
     const MAX_POSTED: usize;
-    /// Most messages that wait at a time: one without a receive, and those that came behind it.
-    const MAX_HELD: usize;
     /// Whether an error of the peer's ends the oldest operation under way, whatever its stage. Otherwise it ends only
     /// an operation that has been sent and that the error can be about.
     const BLAMES_ANY: bool;
@@ -84,6 +82,9 @@ pub trait Face {
     fn may_wait(&mut self, since: Option<Instant>) -> bool;
     /// Counts a message that begins to wait. `None`: there is no memory for more.
     fn hold(&mut self, len: usize) -> Option<Self::Account>;
+    /// Whether one more arrival may be taken while `messages` wait, which have `bytes` in all. Otherwise it stays in the
+    /// connection, until fewer wait. `is_under_way`: an operation has not completed, so an answer may come.
+    fn may_hold_more(messages: usize, bytes: usize, is_under_way: bool) -> bool;
 
     // ---- memory that the peer names ----
 

@@ -23,11 +23,12 @@ impl Message {
         Message::Arrival(Arrival { immediate: None, body: Body::Inline(bytes) })
     }
 
-    /// Returns the message's length in bytes, and whether it answers a read.
+    /// Returns the message's length in bytes, and whether it answers an operation of this end.
     fn len_and_is_answer(&self, face: u8) -> (usize, bool) {
         let Message::Arrival(arrival) = self else { return (0, false) };
         let found = link::with_frame(arrival, |first, rest| {
-            let is_answer = Head::read(first, face).is_some_and(|head| head.kind == frame::DATA);
+            let is_answer =
+                Head::read(first, face).is_some_and(|head| matches!(head.kind, frame::DATA | frame::TAKEN));
             (first.len() + rest.iter().map(|part| part.len()).sum::<usize>(), is_answer)
         });
         found.unwrap_or_default()
@@ -37,6 +38,8 @@ impl Message {
 /// A message that waits, and the face's account of it.
 pub(super) struct Held<H> {
     message: Message,
+    /// The message's length in bytes.
+    len: usize,
     _account: H,
 }
 
@@ -48,7 +51,7 @@ impl<F: Face> QueuePair<F> {
     }
 
     /// Has a message wait until a receive is posted. Messages behind it wait, too, except answers to this end's
-    /// reads: the program may post the receive when it has read.
+    /// operations: the program may post the receive when an operation has completed.
     #[cold]
     pub(super) fn hold(&mut self, face: &mut F, message: Message) -> Result<(), End> {
         let (len, is_answer) = message.len_and_is_answer(F::FLAG);
@@ -59,23 +62,36 @@ impl<F: Face> QueuePair<F> {
         if !self.is_holding() {
             self.since = Some(Instant::now());
         }
-        self.held.push_back(Held { message, _account: account });
+        self.held.push_back(Held { message, len, _account: account });
         Ok(())
     }
 
-    /// Takes held messages as far as there are receives. `false`: no more can be held.
+    /// Whether one more arrival may be taken. If not, it stays in the connection, and so does an answer behind it.
+    #[inline]
+    pub(super) fn may_take_more(&self) -> bool {
+        !self.is_holding() || self.may_hold_more()
+    }
+
     #[cold]
-    pub(super) fn take_held(&mut self, face: &mut F) -> Result<bool, End> {
-        while let Some(held) = self.held.pop_front() {
-            if self.take_message(face, &held.message)? {
-                self.since = None;
-                continue;
+    fn may_hold_more(&self) -> bool {
+        let bytes = self.held.iter().map(|held| held.len).sum();
+        !matches!(self.held.back(), Some(Held { message: Message::End(_), .. }))
+            && F::may_hold_more(self.held.len(), bytes, !self.posted.is_empty())
+    }
+
+    /// Takes held messages, as far as there are receives, until `is_enough`.
+    #[cold]
+    pub(super) fn take_held(&mut self, face: &mut F, is_enough: impl Fn(&F) -> bool) -> Result<(), End> {
+        while !is_enough(face)
+            && let Some(held) = self.held.pop_front()
+        {
+            if !self.take_message(face, &held.message)? {
+                self.since.get_or_insert_with(Instant::now);
+                self.held.push_front(held);
+                break;
             }
-            self.since.get_or_insert_with(Instant::now);
-            self.held.push_front(held);
-            let is_over = matches!(self.held.back(), Some(Held { message: Message::End(_), .. }));
-            return Ok(self.held.len() < F::MAX_HELD && !is_over);
+            self.since = None;
         }
-        Ok(true)
+        Ok(())
     }
 }

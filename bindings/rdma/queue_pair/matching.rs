@@ -19,12 +19,12 @@ impl<F: Face> QueuePair<F> {
     /// The connection ends.
     #[inline]
     pub(super) fn take_arrivals(&mut self, face: &mut F, is_enough: impl Fn(&F) -> bool) -> Result<(), End> {
-        if self.is_holding() && !self.take_held(face)? {
-            return Ok(());
+        if self.is_holding() {
+            self.take_held(face, &is_enough)?;
         }
         let mut short = Inline::EMPTY;
         for _ in 0..BOUND {
-            if is_enough(face) {
+            if is_enough(face) || !self.may_take_more() {
                 break;
             }
             let Some(vi) = &mut self.vi else { break };
@@ -36,9 +36,6 @@ impl<F: Face> QueuePair<F> {
                     Ok(None) => break,
                     Err(error) => return self.take_or_hold(face, Message::End((&error).into())),
                 },
-            }
-            if self.held.len() >= F::MAX_HELD {
-                break;
             }
         }
         Ok(())

@@ -39,7 +39,6 @@ impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
     type Account = ();
     const FLAG: u8 = frame::IMMEDIATE;
     const MAX_POSTED: usize = 16;
-    const MAX_HELD: usize = 3;
     const BLAMES_ANY: bool = BLAMES_ANY;
 
     fn nic(&self) -> &Nic {
@@ -97,6 +96,10 @@ impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
 
     fn hold(&mut self, _: usize) -> Option<()> {
         Some(())
+    }
+
+    fn may_hold_more(messages: usize, bytes: usize, is_under_way: bool) -> bool {
+        is_under_way && messages < 3 && bytes < 40
     }
 
     fn read(&self, _: Segment, _: &mut [u8]) -> bool {
@@ -213,35 +216,70 @@ fn write_head() -> [u8; frame::WRITE_HEAD] {
 }
 
 #[test]
-fn messages_wait_for_receives_in_order_and_an_answer_passes_them() {
+fn messages_wait_for_receives_in_order_and_answers_pass_them() {
     let (mut queues, mut face) = fake::<true>();
     let send = Head::plain(frame::SEND);
-    queues.sent(Op::default(), Stage::Reading);
+    queues.sent(Op::default(), Stage::Untaken);
+    queues.sent(Op { number: 1, ..Op::default() }, Stage::Reading);
     queues.arrives(&mut face, send, b"a").unwrap();
     queues.arrives(&mut face, Head::with_immediate(frame::WRITE, Some(b'b'.into())), &write_head()).unwrap();
-    queues.arrives(&mut face, Head::plain(frame::DATA), &data(LEN)).unwrap();
+    queues.arrives(&mut face, Head::plain(frame::TAKEN), &1_u32.to_le_bytes()).unwrap();
     assert_eq!((&face.over[..], queues.held.len()), (&[(0, Outcome::Success)][..], 2));
+    queues.arrives(&mut face, Head::plain(frame::DATA), &data(LEN)).unwrap();
+    assert_eq!((&face.over[1..], queues.held.len()), (&[(1, Outcome::Success)][..], 2));
     queues.receives.push_back(1);
-    assert!(queues.take_held(&mut face).unwrap(), "one more may wait");
+    queues.take_held(&mut face, |_| false).unwrap();
     assert_eq!((&face.received[..], queues.held.len()), (&[(1, b'a')][..], 1));
     queues.receives.push_back(2);
     queues.receives.push_back(3);
-    queues.take_held(&mut face).unwrap();
+    queues.take_held(&mut face, |_| false).unwrap();
     queues.arrives(&mut face, send, b"c").unwrap();
     assert_eq!(face.received, [(1, b'a'), (2, b'b'), (3, b'c')]);
+}
+
+#[test]
+fn the_face_bounds_the_messages_that_wait() {
+    for (messages, len, is_under_way, may_take_more) in [
+        (0, 1, false, true),
+        (1, 1, false, false),
+        (2, 1, true, true),
+        (3, 1, true, false),
+        (2, 12, true, false),
+    ] {
+        let (mut queues, mut face) = fake::<true>();
+        if is_under_way {
+            queues.sent(Op::default(), Stage::Reading);
+        }
+        for _ in 0..messages {
+            queues.arrives(&mut face, Head::plain(frame::SEND), &vec![0; len]).unwrap();
+        }
+        assert_eq!(queues.may_take_more(), may_take_more, "{messages} of {len} bytes, {is_under_way}");
+    }
+}
+
+#[test]
+fn messages_that_waited_are_taken_until_it_is_enough() {
+    let (mut queues, mut face) = fake::<true>();
+    for message in [b"a", b"b"] {
+        queues.arrives(&mut face, Head::plain(frame::SEND), message).unwrap();
+    }
+    queues.receives.push_back(1);
+    queues.receives.push_back(2);
+    queues.take_arrivals(&mut face, |face| face.received.len() == 1).unwrap();
+    assert_eq!((&face.received[..], queues.held.len()), (&[(1, b'a')][..], 1));
 }
 
 #[test]
 fn a_message_that_may_not_wait_ends_a_reliable_connection_only() {
     for (is_reliable, first, later) in [
         (true, Err(End::Arrival(Reason::NoReceive)), Err(End::Arrival(Reason::NoReceive))),
-        (false, Ok(()), Ok(true)),
+        (false, Ok(()), Ok(())),
     ] {
         let (mut queues, mut face) = fake::<true>();
         face.is_reliable = is_reliable;
         queues.arrives(&mut face, Head::plain(frame::SEND), b"a").unwrap();
         face.is_patient = false;
-        assert_eq!(queues.take_held(&mut face), later, "it has waited for too long");
+        assert_eq!(queues.take_held(&mut face, |_| false), later, "it has waited for too long");
         queues.held.clear();
         assert_eq!(queues.arrives(&mut face, Head::plain(frame::SEND), b"a"), first);
         assert!(!queues.is_holding() && face.received.is_empty());

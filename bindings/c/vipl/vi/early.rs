@@ -3,6 +3,7 @@
 //! The peer may send as soon as it is connected, and this program hears of the connection later. A program that posts its receives behind
 //! the connecting call, as programs of the literature do, has not been slow. So a message waits for its receive, and later messages wait
 //! behind it, until the program asks for messages. From then on a message without a receive is an error.
+//! Answers to the program's own descriptors pass the messages that wait (`ViplFace::may_hold_more`).
 
 use std::time::{Duration, Instant};
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use udeck::via::{Nic, Ptag, Reliability};
 use udeck_rdma::frame::{self, Head, IMMEDIATE, Reason};
 use udeck_rdma::memory::{Right, Segment, gather_located, locate};
-use udeck_rdma::{Face, Outcome, Request};
+use udeck_rdma::{Face, MAX_TRANSFER, Outcome, Request};
 use udeck_sys::copy_out;
 
 use super::MAX_DESCRIPTORS;
@@ -18,6 +18,11 @@ use crate::vipl::error::Event;
 use crate::vipl::handle::Handle;
 use crate::vipl::order::{Operation, Order, Place, Receive};
 use crate::vipl::types::{ErrorCode, ResourceCode, ViAttributes, control, status};
+
+/// Most messages of a VI that wait for receives.
+pub(super) const MAX_HELD: usize = 16;
+/// Bytes of such messages from which on no more are taken.
+const MAX_HELD_BYTES: usize = 2 * MAX_TRANSFER;
 
 /// The report of a write that is refused.
 pub(super) const BAD_WRITE: &str = "the peer's RDMA write names memory that it may not write";
@@ -106,8 +111,6 @@ impl Face for ViplFace {
 
     const FLAG: u8 = IMMEDIATE;
     const MAX_POSTED: usize = MAX_DESCRIPTORS;
-    /// Messages behind the one that waits stay where they are.
-    const MAX_HELD: usize = 1;
     const BLAMES_ANY: bool = false;
 
     fn nic(&self) -> &Nic {
@@ -199,6 +202,12 @@ impl Face for ViplFace {
 
     fn hold(&mut self, _: usize) -> Option<()> {
         Some(())
+    }
+
+    /// Messages behind one without a receive stay in the connection, unless the answer to a descriptor may be among
+    /// them.
+    fn may_hold_more(messages: usize, bytes: usize, is_under_way: bool) -> bool {
+        is_under_way && messages < MAX_HELD && bytes < MAX_HELD_BYTES
     }
 
     fn may_read(&mut self, from: Segment) -> bool {

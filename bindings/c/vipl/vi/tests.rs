@@ -152,7 +152,7 @@ impl Scene {
         (vi, peer)
     }
 
-    /// Descriptor number `nth`, of one segment of the open page.
+    /// Descriptor number `nth`, of one segment of the open page: 64 bytes, or 8 for RDMA.
     fn descriptor(&self, nth: usize, control: u16) -> super::Place {
         // SAFETY: within the memory.
         let at = unsafe { self.start.cast::<u8>().add(3 * PAGE + nth * 64) }.cast::<Descriptor>();
@@ -166,7 +166,8 @@ impl Scene {
             length: 0,
             status: 0,
         };
-        let segment = DescriptorSegment { data: self.address() + PAGE as u64, handle: self.open, last: 64 };
+        let last = if control == 0 { 64 } else { 8 };
+        let segment = DescriptorSegment { data: self.address() + PAGE as u64, handle: self.open, last };
         // SAFETY: as above; nothing is posted there.
         unsafe {
             at.cast::<ControlSegment>().write(head);
@@ -278,6 +279,12 @@ impl Scene {
     }
 }
 
+/// Ends the connection of a VI whose queues are empty, and the VI.
+fn remove(vi: Handle) {
+    assert_eq!(VIS.lock(vi).unwrap().disconnect(), VipReturn::SUCCESS);
+    assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
+}
+
 /// The handler is called whichever thread moves the VI on: here the engine, when the peer has made room.
 #[test]
 fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
@@ -302,11 +309,8 @@ fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
         while peer.arrival().unwrap().is_some() {}
         std::thread::sleep(Duration::from_millis(1));
     }
-    let mut locked = VIS.lock(vi).unwrap();
-    assert!(locked.send_done().is_none(), "the handler has it");
-    assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
-    drop(locked);
-    assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
+    assert!(VIS.lock(vi).unwrap().send_done().is_none(), "the handler has it");
+    remove(vi);
 }
 
 /// A message waits for a receive that is posted behind it, until the program has asked for messages.
@@ -326,8 +330,61 @@ fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
         assert_eq!(locked.state(), state, "has asked: {has_asked}");
         assert_eq!(locked.post_receive(scene.descriptor(0, 0)), VipReturn::SUCCESS);
         assert_eq!(locked.receive_done(), Some(scene.descriptor_at(0)));
-        assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
         drop(locked);
-        assert!(matches!(VIS.remove(vi, |vi| vi.may_go()), Some(Ok(_))));
+        remove(vi);
     }
+}
+
+/// The answer to a read, and the receipt of a message, end a descriptor of this side: the program may post its receives
+/// behind that.
+#[test]
+fn answers_pass_messages_without_a_receive_up_to_a_bound() {
+    let scene = SCENE.lock();
+    let data = [&frame::data_head(false)[..], &[7; 8]].concat();
+    let taken = 1_u32.to_le_bytes().to_vec();
+    for (control, kind, answer) in
+        [(types::control::OP_RDMAREAD, frame::DATA, data), (0, frame::TAKEN, taken)]
+    {
+        for (waiting, passes) in [(1, true), (face::MAX_HELD - 1, true), (face::MAX_HELD, false)] {
+            let (vi, mut peer) = scene.connected(RELIABLE_RECEPTION);
+            let mut locked = VIS.lock(vi).unwrap();
+            assert_eq!(locked.post_send(scene.descriptor(0, control)), VipReturn::SUCCESS);
+            let mut say = |kind, body: &[u8]| {
+                peer.send_inline(Some(0), &Head::plain(kind).bytes(), body).unwrap();
+            };
+            (0..waiting).for_each(|_| say(frame::SEND, b"early"));
+            say(kind, &answer);
+            let sent = Some(scene.descriptor_at(0));
+            assert_eq!(locked.send_done(), sent.filter(|_| passes), "frame {kind} behind {waiting} messages");
+            assert_eq!(locked.post_receive(scene.descriptor(1, 0)), VipReturn::SUCCESS);
+            locked.move_on(Until::Bound);
+            assert_eq!(locked.send_done(), sent.filter(|_| !passes));
+            assert_eq!(locked.receive_done(), Some(scene.descriptor_at(1)));
+            assert_eq!(locked.state(), ViState::CONNECTED);
+            drop(locked);
+            remove(vi);
+        }
+    }
+}
+
+/// A program that takes messages one by one needs a receive for the next one only.
+#[test]
+fn a_program_that_asks_for_one_message_gets_one() {
+    let scene = SCENE.lock();
+    let (vi, mut peer) = scene.connected(RELIABLE_DELIVERY);
+    let mut locked = VIS.lock(vi).unwrap();
+    assert_eq!(locked.post_send(scene.descriptor(0, types::control::OP_RDMAREAD)), VipReturn::SUCCESS);
+    for _ in 0..3 {
+        peer.send_inline(Some(0), &Head::plain(frame::SEND).bytes(), b"early").unwrap();
+    }
+    locked.move_on(Until::Bound);
+    for nth in 1..4 {
+        assert_eq!(locked.post_receive(scene.descriptor(nth, 0)), VipReturn::SUCCESS);
+        assert_eq!(locked.receive_done(), Some(scene.descriptor_at(nth)));
+    }
+    assert_eq!(locked.state(), ViState::CONNECTED);
+    assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
+    assert_eq!(locked.send_done(), Some(scene.descriptor_at(0)));
+    drop(locked);
+    remove(vi);
 }

@@ -55,6 +55,9 @@ impl Operation {
 /// Time that a message waits for a receive. (Hardware retries for about as long before it gives up.)
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Most messages of an end point that wait for receives.
+const MAX_HELD: usize = 256;
+
 /// The part of an end point that completions and memory need.
 pub struct DatFace {
     /// The handle that the end point's events carry. Another end point that gets this slot later may have another one.
@@ -117,7 +120,6 @@ impl Face for DatFace {
 
     const FLAG: u8 = INVALIDATES;
     const MAX_POSTED: usize = MAX_DTOS;
-    const MAX_HELD: usize = 256;
     const BLAMES_ANY: bool = true;
 
     fn nic(&self) -> &Nic {
@@ -216,6 +218,10 @@ impl Face for DatFace {
 
     fn hold(&mut self, len: usize) -> Option<HeldBytes> {
         self.ia.hold(len)
+    }
+
+    fn may_hold_more(messages: usize, _: usize, _: bool) -> bool {
+        messages < MAX_HELD
     }
 
     fn may_read(&mut self, from: Triplet) -> bool {

@@ -146,6 +146,24 @@ static void early(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level, int kind) {
     if (with_queue) OK(VipDestroyCQ(cq));
 }
 
+/* Messages without a descriptor delay neither the answer to a read nor the end of a send. */
+static void answers_pass(VIP_NIC_HANDLE nic, VIP_RELIABILITY_LEVEL level) {
+    enum { MESSAGES = 10, READ = 20, SEND = 21 };
+    pair p = connected(nic, level, 1, NULL);
+    post_receive(&p.b, 0, 8);
+    for (int i = 1; i <= MESSAGES; i++) post_send(&p.b, i, 8);
+    memcpy(data(&p.b, READ), "answer", 7);
+    post_rdma(&p.a, READ, VIP_CONTROL_OP_RDMAREAD, data(&p.b, READ), p.b.memory.handle, 7);
+    post_send(&p.a, SEND, 8);
+    HOLDS(sent(&p.a, READ, 0) == VIP_STATUS_OP_RDMA_READ);
+    HOLDS(memcmp(data(&p.a, READ), "answer", 7) == 0);
+    HOLDS(sent(&p.a, SEND, 0) == VIP_STATUS_OP_SEND);
+    for (int i = 1; i <= MESSAGES; i++) post_receive(&p.a, i, 8);
+    for (int i = 1; i <= MESSAGES; i++) received(&p.a, i, 0);
+    received(&p.b, 0, 0);
+    end_pair(&p);
+}
+
 /* A message that finds no descriptor, or none that can take it. */
 static void no_place(VIP_NIC_HANDLE nic, told *t, VIP_RELIABILITY_LEVEL level) {
     for (int wrong = 0; wrong < 3; wrong++) {
@@ -386,6 +404,7 @@ int main(void) {
         t.count = 0;
         rdma(nic, &t, level);
         if (level != VIP_SERVICE_UNRELIABLE) {
+            answers_pass(nic, level);
             floods(nic, level, 8);
             floods(nic, level, 2000);
         }
