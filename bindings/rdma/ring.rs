@@ -104,6 +104,7 @@ mod tests {
                     None => prop_assert_eq!(ring.pop_front(), queue.pop_front()),
                 }
                 prop_assert_eq!((ring.len(), ring.is_empty()), (queue.len(), queue.is_empty()));
+                prop_assert_eq!(ring.front(), queue.front());
                 prop_assert!(ring.iter().eq(queue.iter()));
             }
         }

@@ -216,6 +216,12 @@ impl NicState {
         }
     }
 
+    /// Keeps calls of handlers from being queued until the result is dropped.
+    #[cfg(test)]
+    pub fn block_calls(&self) -> impl Sized {
+        self.callbacks.lock()
+    }
+
     /// Ends the NIC's threads. Queued handlers are called before, unless a handler closes the NIC.
     pub fn close(&self) {
         self.nic.clear_on_error();

@@ -1,13 +1,15 @@
 //! An end point's queues under a face that only notes what it is told.
 
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use udeck_via::Nic;
 use udeck_via::transport::Inline;
+use udeck_via::{Cq, Deadline, Error, Listener, NetAddress, Nic, Receive, Vi, ViAttributes};
 
 use super::{Posted, Stage};
 use crate::frame::{self, Head, Reason};
+use crate::link;
 use crate::memory::Segment;
 use crate::{End, Face, Outcome, QueuePair, Request};
 
@@ -26,6 +28,7 @@ const LEN: usize = 4;
 struct Fake<const BLAMES_ANY: bool = true> {
     nic: Nic,
     is_reliable: bool,
+    is_acknowledged: bool,
     over: Vec<(usize, Outcome)>,
     /// Number of each receive, and first byte of its message.
     received: Vec<(usize, u8)>,
@@ -50,7 +53,7 @@ impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
     }
 
     fn is_acknowledged(&self) -> bool {
-        true
+        self.is_acknowledged
     }
 
     fn len(_: &Op) -> usize {
@@ -117,10 +120,15 @@ impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
 
 fn fake<const ANY: bool>() -> (QueuePair<Fake<ANY>>, Fake<ANY>) {
     let nic = udeck_sim::Fabric::new(1).nic("a", udeck_sim::Options::default()).unwrap();
-    (
-        QueuePair::new(None),
-        Fake { nic, is_reliable: true, over: Vec::new(), received: Vec::new(), is_patient: true },
-    )
+    let face = Fake {
+        nic,
+        is_reliable: true,
+        is_acknowledged: true,
+        over: Vec::new(),
+        received: Vec::new(),
+        is_patient: true,
+    };
+    (QueuePair::new(None), face)
 }
 
 impl<const ANY: bool> QueuePair<Fake<ANY>> {
@@ -283,6 +291,87 @@ fn a_message_that_may_not_wait_ends_a_reliable_connection_only() {
         queues.held.clear();
         assert_eq!(queues.arrives(&mut face, Head::plain(frame::SEND), b"a"), first);
         assert!(!queues.is_holding() && face.received.is_empty());
+    }
+}
+
+#[test]
+fn a_receipt_is_for_a_face_that_asks_for_it() {
+    for (is_acknowledged, is_holding) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (mut queues, mut face) = fake::<true>();
+        face.is_acknowledged = is_acknowledged;
+        if is_holding {
+            queues.arrives(&mut face, Head::plain(frame::SEND), b"a").unwrap();
+        }
+        let taken = queues.arrives(&mut face, Head::plain(frame::TAKEN), &0_u32.to_le_bytes());
+        assert_eq!(taken, if is_acknowledged { Ok(()) } else { Err(End::Nonsense) });
+    }
+}
+
+/// Returns the two ends of a connection, and the queues that they are connected with.
+fn connected() -> (Vi, Vi, [Cq; 2]) {
+    let fabric = udeck_sim::Fabric::new(1);
+    let nics = ["a", "b"].map(|name| fabric.nic(name, udeck_sim::Options::default()).unwrap());
+    let [mut asks, answers] = nics.each_ref().map(|nic| {
+        Vi::new(nic, ViAttributes { receive: Receive::Lent, ..ViAttributes::new(nic.ptag()) }).unwrap()
+    });
+    let cqs = nics.each_ref().map(|nic| Cq::new(nic).unwrap());
+    let [cq, answering_cq] = cqs.each_ref().map(Cq::handle);
+    let (give, take) = mpsc::channel();
+    let mut answers = Some(answers);
+    let listener = Listener::with_handler(&nics[1], b"test", move |request| {
+        let mut vi = answers.take().expect("asked once");
+        request.accept(&mut vi, &answering_cq, &answering_cq, b"").unwrap();
+        give.send(vi).unwrap();
+    })
+    .unwrap();
+    let to = NetAddress { host: b"b".to_vec(), discriminator: b"test".to_vec() };
+    asks.connect(&to, &cq, &cq, b"", Deadline::after(Duration::from_secs(60))).unwrap();
+    drop(listener);
+    (asks, take.recv().unwrap(), cqs)
+}
+
+#[test]
+fn the_end_of_a_connection_waits_behind_messages_once() {
+    let (vi, mut peer, _cqs) = connected();
+    let (mut queues, mut face) = fake::<true>();
+    queues.vi = Some(vi);
+    queues.sent(Op::default(), Stage::Reading);
+    peer.send_inline(Some(0), &Head::plain(frame::SEND).bytes(), b"a").unwrap();
+    peer.disconnect();
+    for _ in 0..3 {
+        assert_eq!(queues.move_on(&mut face, |_| false), Ok(()));
+    }
+    assert_eq!(queues.held.len(), 2);
+    queues.receives.push_back(1);
+    assert_eq!(queues.move_on(&mut face, |_| false), Err(End::Closed));
+    assert_eq!(face.received, [(1, b'a')]);
+}
+
+/// The peer first hears what was taken, so that it blames no such operation. Without room it hears of the end only.
+#[test]
+fn an_error_is_said_as_far_as_there_is_room() {
+    const TAKEN: (u8, u32) = (frame::TAKEN, 3);
+    const BROKEN: (u8, u32) = (frame::BROKEN, Reason::BadKey as u32);
+    for said in [&[][..], &[TAKEN], &[TAKEN, BROKEN]] {
+        let (vi, mut peer, _cqs) = connected();
+        let (mut queues, _) = fake::<true>();
+        let vi = queues.vi.insert(vi);
+        while vi.send_inline(Some(0), &Head::plain(frame::SEND).bytes(), b"").is_ok() {}
+        said.iter().for_each(|_| drop(peer.arrival().unwrap().unwrap()));
+        queues.taken = 3;
+        queues.say_broken(Reason::BadKey);
+        queues.vi = None;
+        let mut heard = Vec::new();
+        let end = loop {
+            match peer.arrival() {
+                Ok(arrival) => link::with_frame(&arrival.expect("the end comes"), |first, _| {
+                    heard.extend(frame::word(&first[frame::HEAD..]).map(|word| (first[0], word)));
+                }),
+                Err(end) => break end,
+            };
+        };
+        assert!(matches!(end, Error::Closed), "{end}");
+        assert_eq!(heard, said);
     }
 }
 

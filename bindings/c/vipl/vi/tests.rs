@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -174,6 +174,12 @@ impl Scene {
             at.byte_add(32).cast::<[DescriptorSegment; 2]>().write([segment, segment]);
         }
         super::Place { descriptor: at.as_ptr(), handle: self.descriptors }
+    }
+
+    fn status(&self, nth: usize) -> u32 {
+        let at = self.descriptor_at(nth).cast::<ControlSegment>();
+        // SAFETY: within the memory, and aligned.
+        unsafe { &*(&raw const (*at).status).cast::<AtomicU32>() }.load(Ordering::Acquire)
     }
 
     fn guards_stand(&self) -> bool {
@@ -386,5 +392,26 @@ fn a_program_that_asks_for_one_message_gets_one() {
     assert_eq!(locked.disconnect(), VipReturn::SUCCESS);
     assert_eq!(locked.send_done(), Some(scene.descriptor_at(0)));
     drop(locked);
+    remove(vi);
+}
+
+/// A handler runs on another thread, and may look at the descriptor: the status is written before the call is queued.
+#[test]
+fn an_error_is_reported_behind_its_status() {
+    let scene = SCENE.lock();
+    let (vi, _peer) = scene.connected(RELIABLE_DELIVERY);
+    let place = scene.descriptor(0, types::control::OP_MASK);
+    let calls = scene.state.block_calls();
+    std::thread::scope(|scope| {
+        let post = scope.spawn(move || VIS.lock(vi).unwrap().post_send(place));
+        let limit = Deadline::after(Duration::from_secs(20));
+        while scene.status(0) != status::DONE | status::OP_SEND | status::FORMAT_ERROR {
+            assert!(!limit.passed(), "no status is written while nothing can be reported");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(calls);
+        assert_eq!(post.join().unwrap(), VipReturn::SUCCESS);
+    });
+    assert_eq!(VIS.lock(vi).unwrap().send_done(), Some(scene.descriptor_at(0)));
     remove(vi);
 }
