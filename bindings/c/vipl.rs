@@ -5,7 +5,7 @@
 //! | `calls/` | the 41 functions: each checks what C gave it, and calls what is below |
 //! | `types.rs` | `vipl.h`'s types and values |
 //! | `handle.rs`, `memory.rs` | handles, and memory that the library may touch: nothing of C's is followed unchecked |
-//! | `order.rs` | a descriptor, read once |
+//! | `work_request.rs` | a posted descriptor, read once |
 //! | `vi.rs`, `cq.rs` | work queues and completion queues |
 //! | `wire.rs` | what the two ends of a connection say while it is made |
 //! | `engine.rs` | a NIC, waiting, and the threads |
@@ -21,7 +21,7 @@ mod engine;
 mod error;
 mod handle;
 mod memory;
-mod order;
 mod types;
 mod vi;
 mod wire;
+mod work_request;

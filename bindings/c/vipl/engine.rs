@@ -16,8 +16,8 @@ use udeck::via::{Listener, Nic, Ptag, thread};
 use super::address::{self, HOST};
 use super::error::{Callback, Event};
 use super::handle::{Handle, Table};
-use super::order::Place;
 use super::types::{Boolean, CqHandler, ErrorCode, NotifyHandler, ResourceCode};
+use super::work_request::Place;
 use udeck::names::Directory;
 use udeck_rdma::{MoveOn, Progress};
 

@@ -30,10 +30,10 @@ use super::cq::CqState;
 use super::engine::{Job, NicState, Notify, Visits};
 use super::error;
 use super::handle::{Handle, Table};
-use super::order::{Order, Place, Queue, Receive, Short};
 use super::types::{
     self, Descriptor, DescriptorSegment, ErrorCode, ViAttributes, ViState, VipReturn, control, status,
 };
+use super::work_request::{Place, Queue, Receive, Short, WorkRequest};
 pub(super) use connection::PeerRequest;
 use early::Early;
 use face::{BAD_WRITE, ViplFace};
@@ -212,7 +212,7 @@ impl ViObject {
 
     #[inline(never)]
     fn post_other_receive(&mut self, place: Place) -> VipReturn {
-        let Some(order) = Order::read(place, self.face.ptag, Queue::Receive, usize::MAX) else {
+        let Some(request) = WorkRequest::read(place, self.face.ptag, Queue::Receive, usize::MAX) else {
             return VipReturn::DESCRIPTOR_ERROR;
         };
         if self.state == ViState::ERROR {
@@ -220,7 +220,7 @@ impl ViObject {
             self.tell_of_completions();
         } else {
             let segment = DescriptorSegment { data: 0, handle: 0, last: 0 };
-            self.queues.receives.push_back(Receive { place, segment, other: Some(Box::new(order)) });
+            self.queues.receives.push_back(Receive { place, segment, other: Some(Box::new(request)) });
         }
         VipReturn::SUCCESS
     }

@@ -11,9 +11,9 @@ use crate::vipl::cq::CQS;
 use crate::vipl::engine::{MAX_DISCRIMINATOR, NICS, NicState, PTAGS};
 use crate::vipl::error::{code, tell};
 use crate::vipl::handle::Handle;
-use crate::vipl::order::MAX_SEGMENTS;
 use crate::vipl::types::{self, NicAttributes, Ulong, VipReturn};
 use crate::vipl::vi::{MAX_DESCRIPTORS, VIS, VISITS};
+use crate::vipl::work_request::MAX_SEGMENTS;
 use crate::vipl::{connect, memory};
 
 /// Opens a NIC: `VINIC0`, or a transport's by name (`shm0`, `tcp0`, `udp0`, `verbs0`).

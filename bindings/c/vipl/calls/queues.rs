@@ -6,9 +6,9 @@ use super::{Outcome, call, put, some};
 use crate::vipl::connect::deadline;
 use crate::vipl::engine::Notify;
 use crate::vipl::handle::Handle;
-use crate::vipl::order::{Place, Queue};
 use crate::vipl::types::{Descriptor, NotifyHandler, Ulong, VipReturn};
 use crate::vipl::vi::{VIS, ViObject};
+use crate::vipl::work_request::{Place, Queue};
 
 #[inline]
 fn post(

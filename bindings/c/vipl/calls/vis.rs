@@ -7,9 +7,9 @@ use crate::vipl::cq::CQS;
 use crate::vipl::engine::NicState;
 use crate::vipl::error::code;
 use crate::vipl::handle::Handle;
-use crate::vipl::order::Queue;
 use crate::vipl::types::{Boolean, ViAttributes, ViState, VipReturn};
 use crate::vipl::vi::{VIS, ViObject, qos_of};
+use crate::vipl::work_request::Queue;
 
 /// Most VIs of a NIC: as many as its completion queue below can watch.
 pub(super) fn most(nic: &NicState) -> usize {

@@ -8,9 +8,9 @@ use super::{Until, ViObject};
 use crate::vipl::address::NetAddress;
 use crate::vipl::engine::NicState;
 use crate::vipl::error;
-use crate::vipl::order::Queue;
 use crate::vipl::types::{ViAttributes, ViState, VipReturn};
 use crate::vipl::wire::Greeting;
+use crate::vipl::work_request::Queue;
 
 /// A peer request that is under way.
 pub(in crate::vipl) struct PeerRequest {

@@ -16,8 +16,8 @@ use crate::vipl::cq::CqState;
 use crate::vipl::engine::NicState;
 use crate::vipl::error::Event;
 use crate::vipl::handle::Handle;
-use crate::vipl::order::{Operation, Order, Place, Receive};
 use crate::vipl::types::{ErrorCode, ResourceCode, ViAttributes, control, status};
+use crate::vipl::work_request::{Operation, Place, Receive, WorkRequest};
 
 /// Most messages of a VI that wait for receives.
 pub(super) const MAX_HELD: usize = 16;
@@ -78,13 +78,13 @@ impl ViplFace {
 
     /// Reports an operation that has failed on this side.
     #[cold]
-    fn raise_failure(&self, order: &Order) {
-        if let (Operation::Read(..), 0) = (order.operation, order.error) {
+    fn raise_failure(&self, request: &WorkRequest) {
+        if let (Operation::Read(..), 0) = (request.operation, request.error) {
             let why = "memory that an RDMA read was to fill was deregistered";
             self.raise(ErrorCode::COMP_PROT, control::OP_RDMAREAD.into(), why);
         } else {
             let why = "a send descriptor is wrong, or names memory that is not registered with the VI's tag";
-            self.raise(ErrorCode::POST_DESC, order.kind(), why);
+            self.raise(ErrorCode::POST_DESC, request.kind(), why);
         }
     }
 
@@ -105,7 +105,7 @@ impl ViplFace {
 }
 
 impl Face for ViplFace {
-    type Operation = Order;
+    type Operation = WorkRequest;
     type Receive = Receive;
     type Account = ();
 
@@ -126,55 +126,55 @@ impl Face for ViplFace {
         self.level == Reliability::Reception
     }
 
-    fn len(order: &Order) -> usize {
-        order.total
+    fn len(request: &WorkRequest) -> usize {
+        request.total
     }
 
-    fn is_fenced(order: &Order) -> bool {
-        order.fenced
+    fn is_fenced(request: &WorkRequest) -> bool {
+        request.fenced
     }
 
-    fn begin(&mut self, order: &Order) -> Option<Request> {
-        let head = |kind| Head::with_immediate(kind, order.immediate);
-        (order.error == 0).then(|| match order.operation {
+    fn begin(&mut self, request: &WorkRequest) -> Option<Request> {
+        let head = |kind| Head::with_immediate(kind, request.immediate);
+        (request.error == 0).then(|| match request.operation {
             Operation::Send => Request::Data(head(frame::SEND), None),
             Operation::Write(address, handle) => Request::Data(head(frame::WRITE), Some((address, handle))),
             Operation::Read(address, handle) => Request::Read(address, handle),
         })
     }
 
-    fn gather(&self, order: &Order, to: &mut [u8]) -> bool {
-        order.gather(self.ptag, to)
+    fn gather(&self, request: &WorkRequest, to: &mut [u8]) -> bool {
+        request.gather(self.ptag, to)
     }
 
-    fn scatter(&self, order: &Order, data: &[u8]) -> bool {
-        order.scatter(self.ptag, std::iter::once(data)).is_ok()
+    fn scatter(&self, request: &WorkRequest, data: &[u8]) -> bool {
+        request.scatter(self.ptag, std::iter::once(data)).is_ok()
     }
 
-    fn complete(&mut self, order: Order, outcome: Outcome) {
+    fn complete(&mut self, request: WorkRequest, outcome: Outcome) {
         let bits = match outcome {
-            Outcome::Success => return self.send_over(order.place, order.kind(), order.total),
+            Outcome::Success => return self.send_over(request.place, request.kind(), request.total),
             Outcome::Flushed | Outcome::Remote(Reason::Own) => status::DESC_FLUSHED_ERROR,
-            Outcome::Local if order.error != 0 => order.error,
+            Outcome::Local if request.error != 0 => request.error,
             Outcome::Local => status::PROTECTION_ERROR,
             Outcome::Remote(Reason::NoReceive | Reason::BadReceive) => status::REMOTE_DESC_ERROR,
             Outcome::Remote(Reason::BadKey) => status::RDMA_PROT_ERROR,
             Outcome::Lost => status::TRANSPORT_ERROR,
         };
-        self.send_over(order.place, order.kind() | bits, 0);
+        self.send_over(request.place, request.kind() | bits, 0);
         // The handler runs on another thread, and may look at the descriptor's status.
         if outcome == Outcome::Local && self.is_reliable() {
-            self.raise_failure(&order);
+            self.raise_failure(&request);
         }
     }
 
     #[inline]
     fn receive(&mut self, receive: Receive, head: Head, body: &[u8], rest: &[&[u8]]) -> Result<(), Reason> {
-        let order = receive.order();
+        let request = receive.into_request();
         let pieces = std::iter::once(body).chain(rest.iter().copied());
         let length = body.len() + rest.iter().map(|part| part.len()).sum::<usize>();
-        let (error, placed) = match order.error {
-            0 => match order.scatter(self.ptag, pieces) {
+        let (error, placed) = match request.error {
+            0 => match request.scatter(self.ptag, pieces) {
                 Ok(0) => (0, length),
                 Ok(left_over) => (status::LENGTH_ERROR, length - left_over),
                 Err(_) => (status::PROTECTION_ERROR, 0),
@@ -183,7 +183,7 @@ impl Face for ViplFace {
         };
         let immediate = head.immediate();
         let bits = status::OP_RECEIVE | error | if immediate.is_some() { status::IMMEDIATE } else { 0 };
-        self.receive_over(order.place, bits, placed, immediate);
+        self.receive_over(request.place, bits, placed, immediate);
         if error == 0 { Ok(()) } else { Err(Reason::BadReceive) }
     }
 

@@ -7,8 +7,8 @@ use udeck_rdma::memory::{Right, locate};
 use udeck_sys::copy_in;
 
 use super::{MAX_DESCRIPTORS, ViObject};
-use crate::vipl::order::{Operation, Order, Place, Queue, Short};
 use crate::vipl::types::{Descriptor, ViState, VipReturn, status};
+use crate::vipl::work_request::{Operation, Place, Queue, Short, WorkRequest};
 
 impl ViObject {
     /// `VipPostSend`.
@@ -57,10 +57,10 @@ impl ViObject {
         if self.queues.posted() + self.face.sent.len() >= MAX_DESCRIPTORS {
             return VipReturn::ERROR_RESOURCE;
         }
-        let Some(order) = Order::read(place, self.face.ptag, Queue::Send, self.max_transfer()) else {
+        let Some(request) = WorkRequest::read(place, self.face.ptag, Queue::Send, self.max_transfer()) else {
             return VipReturn::DESCRIPTOR_ERROR;
         };
-        self.post_other(order);
+        self.post_other(request);
         VipReturn::SUCCESS
     }
 
@@ -72,26 +72,26 @@ impl ViObject {
         if self.queues.posted() + self.face.sent.len() >= MAX_DESCRIPTORS {
             return VipReturn::ERROR_RESOURCE;
         }
-        let Some(order) = Order::read(place, self.face.ptag, Queue::Send, usize::MAX) else {
+        let Some(request) = WorkRequest::read(place, self.face.ptag, Queue::Send, usize::MAX) else {
             return VipReturn::DESCRIPTOR_ERROR;
         };
-        self.face.send_over(place, order.kind() | status::DESC_FLUSHED_ERROR, 0);
+        self.face.send_over(place, request.kind() | status::DESC_FLUSHED_ERROR, 0);
         self.tell_of_completions();
         VipReturn::SUCCESS
     }
 
     #[inline(never)]
-    fn post_other(&mut self, mut order: Order) {
-        if order.error == 0 && !order.is_registered(self.face.ptag) {
-            order.error = status::PROTECTION_ERROR;
+    fn post_other(&mut self, mut request: WorkRequest) {
+        if request.error == 0 && !request.is_registered(self.face.ptag) {
+            request.error = status::PROTECTION_ERROR;
         }
-        if order.error == 0
-            && matches!(order.operation, Operation::Read(..))
+        if request.error == 0
+            && matches!(request.operation, Operation::Read(..))
             && self.face.level == Reliability::Unreliable
         {
-            order.error = status::FORMAT_ERROR;
+            request.error = status::FORMAT_ERROR;
         }
-        match self.queues.post(&mut self.face, order) {
+        match self.queues.post(&mut self.face, request) {
             Ok(()) => self.count_needs(),
             Err(end) => self.end_by(end),
         }

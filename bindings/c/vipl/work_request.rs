@@ -31,7 +31,7 @@ pub(super) enum Operation {
 }
 
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct WorkRequest {
     pub place: Place,
     pub operation: Operation,
     pub immediate: Option<u32>,
@@ -115,7 +115,7 @@ pub(super) struct Receive {
     pub place: Place,
     /// The only segment, unless there is `other`.
     pub segment: DescriptorSegment,
-    pub other: Option<Box<Order>>,
+    pub other: Option<Box<WorkRequest>>,
 }
 
 /// No receive: what an empty place of a queue holds.
@@ -127,11 +127,11 @@ impl Default for Receive {
 }
 
 impl Receive {
-    /// The receive as a full [`Order`].
-    pub fn order(self) -> Order {
+    /// The receive as a full [`WorkRequest`].
+    pub fn into_request(self) -> WorkRequest {
         match self.other {
-            Some(order) => *order,
-            None => Order {
+            Some(request) => *request,
+            None => WorkRequest {
                 place: self.place,
                 operation: Operation::Send,
                 immediate: None,
@@ -144,9 +144,9 @@ impl Receive {
     }
 }
 
-impl Order {
+impl WorkRequest {
     /// Reads the descriptor. `None`: it does not lie where a descriptor can.
-    pub fn read(place: Place, ptag: Ptag, queue: Queue, max_transfer: usize) -> Option<Order> {
+    pub fn read(place: Place, ptag: Ptag, queue: Queue, max_transfer: usize) -> Option<WorkRequest> {
         let address = place.descriptor as usize;
         if !address.is_multiple_of(ALIGNMENT) {
             return None;
@@ -159,7 +159,7 @@ impl Order {
             (&raw mut (*at.cast::<ControlSegment>()).status).write(0);
             (head, at.add(32).cast::<[DescriptorSegment; 2]>().read())
         };
-        let mut order = Order {
+        let mut request = WorkRequest {
             place,
             operation: Operation::Send,
             immediate: (head.control & control::IMMEDIATE != 0).then_some(head.immediate),
@@ -170,24 +170,24 @@ impl Order {
         };
         let count = usize::from(head.seg_count);
         if count > MAX_SEGMENTS + 1 || head.control & !control::ALL != 0 {
-            order.error = status::FORMAT_ERROR;
-            return Some(order);
+            request.error = status::FORMAT_ERROR;
+            return Some(request);
         }
         match count {
             0 => {}
-            1 => order.segments.push(first[0].into()),
-            2 => order.segments.extend(first.map(Segment::from)),
-            _ => order.segments = read_all(place, ptag, count)?,
+            1 => request.segments.push(first[0].into()),
+            2 => request.segments.extend(first.map(Segment::from)),
+            _ => request.segments = read_all(place, ptag, count)?,
         }
-        order.take_operation(head.control & control::OP_MASK, queue);
-        order.total = order.segments.iter().map(|segment| segment.len as usize).sum();
-        if order.error == 0 && order.segments.len() > MAX_SEGMENTS {
-            order.error = status::FORMAT_ERROR;
+        request.take_operation(head.control & control::OP_MASK, queue);
+        request.total = request.segments.iter().map(|segment| segment.len as usize).sum();
+        if request.error == 0 && request.segments.len() > MAX_SEGMENTS {
+            request.error = status::FORMAT_ERROR;
         }
-        if order.error == 0 && order.total > max_transfer {
-            order.error = status::LENGTH_ERROR;
+        if request.error == 0 && request.total > max_transfer {
+            request.error = status::LENGTH_ERROR;
         }
-        Some(order)
+        Some(request)
     }
 
     fn take_operation(&mut self, operation: u16, queue: Queue) {
