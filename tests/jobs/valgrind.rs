@@ -4,8 +4,8 @@
 use std::path::Path;
 
 /// Message memory of the program. The check for leaks walks through all memory that is mapped when the program ends: arenas of
-/// the default size are gigabytes, which can take minutes.
-const SMALL_ARENA: &str = "DECK_ARENA=64M";
+/// the default size are gigabytes, which can take minutes. This size holds the longest messages of the tests.
+const SMALL_ARENA: &str = "DECK_ARENA=512M";
 
 /// Words before a program's command: memcheck with checks for reads of unwritten memory, accesses outside of
 /// allocations, and leaks.
