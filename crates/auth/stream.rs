@@ -241,8 +241,9 @@ impl SecureStream {
         Ok(())
     }
 
-    /// Reads and writes until each side has proved itself to the other. The stream must block; its own time
-    /// limit applies, such as that of a [`DeadlineStream`](crate::DeadlineStream).
+    /// Reads and writes until each side has proved itself to the other. If the stream blocks, its own time limit
+    /// applies, such as that of a [`DeadlineStream`](crate::DeadlineStream). If it does not,
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) comes back, and a further call goes on.
     ///
     /// # Errors
     /// The stream's, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if the other side has closed it; inside,

@@ -129,6 +129,27 @@ fn a_hand_shake_over_a_socket_leaves_what_came_behind_it() {
 }
 
 #[test]
+fn a_hand_shake_goes_on_where_its_stream_would_block() {
+    let (mut one, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+    other.set_nonblocking(true).unwrap();
+    let (mut caller, mut callee) = (caller(3, KEYS[3], 1), callee(2));
+    let mut step = |one: &mut std::os::unix::net::UnixStream, byte: u8| {
+        one.write_all(&[byte]).unwrap();
+        callee.handshake(&mut other).map_err(|error| error.kind())
+    };
+    for byte in written(&mut caller) {
+        assert_eq!(step(&mut one, byte), Err(io::ErrorKind::WouldBlock));
+    }
+    let mut answer = [0; HELLO + HEADER + TAG];
+    one.read_exact(&mut answer).unwrap();
+    caller.receive(&answer).unwrap();
+    let proof = written(&mut caller);
+    let steps: Vec<_> = proof.iter().map(|byte| step(&mut one, *byte)).collect();
+    let [waits @ .., Ok(Ok(()))] = &steps[..] else { panic!("{steps:?}") };
+    assert!(waits.iter().all(|step| *step == Err(io::ErrorKind::WouldBlock)), "{waits:?}");
+}
+
+#[test]
 fn who_does_not_know_the_key_is_noticed_by_either_side() {
     let meet = |mut stranger: SecureStream| meet(&mut stranger, &mut callee(2), 1000);
     assert_eq!(meet(caller(3, [8; 32], 1)), Err(StreamError::Key));
