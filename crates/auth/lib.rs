@@ -122,7 +122,7 @@ impl ControlKey {
         ControlKey(bytes)
     }
 
-    /// The key's bytes, for a MAC.
+    /// The key's bytes, for a [`SecureStream`].
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -151,7 +151,7 @@ impl RankKey {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Ticket(Bytes);
 
-/// A ticket on its way to its rank, which alone can open it: it crosses deckrun's connections, which are not encrypted.
+/// A ticket on its way to its rank, which alone can open it, whatever connections it crosses.
 ///
 /// One seal hides one ticket only, so an eavesdropper who sees both learns nothing of either.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -144,7 +144,7 @@ pub(crate) struct Cli {
     /// Let messages leave a host encrypted and authenticated only.
     ///
     /// Messages take transports that do so on the whole path: udp. Within a host they take shared memory. What deckruns say to each
-    /// other (output, names, ends of ranks) is authenticated, and not encrypted.
+    /// other (output, names, ends of ranks) is always encrypted and authenticated.
     #[arg(long)]
     encrypt: bool,
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   root                                              node
 //!    │ starts an agent (ssh), writes secret and spec to its standard input ──► reads them
-//!    │ ◄──────────────────────── connects; Hello, Challenge, Proof      (auth.rs)
+//!    │ ◄──────────────────────── connects; both prove themselves        (secure.rs)
 //!    │ Start ──────────────────────────────────────────► starts its ranks
 //!    │ ◄──── Started; then both ways until all of its ranks have ended  (wire.rs)
 //!    │       name service, output, input, signals, ends
@@ -11,15 +11,14 @@
 //! ```
 //!
 //! A node learns from its agent alone what to run. One TCP connection, the *control connection*, carries
-//! everything else of its ranks ([`framed_stream`]). Its frames can be made only with the host's control key,
-//! which ranks do not have ([`seal`]). Unread data is bounded for each kind: output and input have a window
+//! everything else of its ranks ([`framed_stream`]). Its frames can be made and read only with the host's control
+//! key, which ranks do not have ([`secure`]). Unread data is bounded for each kind: output and input have a window
 //! ([`WINDOW`]), and so have each rank's data for and from the name service. When the root dies,
 //! the connection ends, and the node ends its ranks.
 
-pub(crate) mod auth;
 pub(crate) mod error;
 pub(crate) mod framed_stream;
-pub(crate) mod seal;
+pub(crate) mod secure;
 pub(crate) mod wire;
 
 use std::time::Duration;

@@ -11,8 +11,7 @@ mod session;
 
 use std::{
     ffi::OsStr,
-    fmt,
-    io::{self, Read, Write},
+    fmt, io,
     net::{SocketAddr, TcpStream},
     process::ExitCode,
     str::FromStr,
@@ -22,17 +21,15 @@ use std::{
 
 pub(crate) use self::job_spec::refusal;
 
-use udeck_auth::ControlKey;
+use udeck_auth::{ControlKey, DeadlineStream, SecureStream, StreamError};
 use udeck_sys::advise_route;
 
 use crate::{
     Step,
     cgroup::Cgroup,
     control::{
-        auth::{AuthError, NodeAuth},
         framed_stream::FramedStream,
-        seal::Keys,
-        wire::CHALLENGE_LEN,
+        secure::{self, AuthError},
     },
     guard,
     wait::message_within,
@@ -141,11 +138,11 @@ fn run(argument: &OsStr, cgroup: Option<&Cgroup>) -> Result<(), NodeFailure> {
     else {
         return Err(not_ours());
     };
-    let (stream, keys) = connect_to_root(spec.key.control_key(), &argument)?;
+    let (stream, secure) = connect_to_root(spec.key.control_key(), &argument)?;
     let failed = |what: &str, error: io::Error| (FAILED, Some(format!("{what}: {error}")));
     let address = stream.local_addr().map_err(|error| failed("asking for our own address", error))?.ip();
     let detect = Duration::from_millis(spec.detect_ms.into());
-    let control = FramedStream::new(stream, keys, detect)
+    let control = FramedStream::new(stream, secure, detect)
         .map_err(|error| failed("setting up the connection", error))?;
     session::run(control, spec, secret, address, cgroup).map_err(|session::ErrorReported| (FAILED, None))
 }
@@ -167,7 +164,7 @@ enum Failed {
 
 /// Connects to the root. If many strangers connect, the root may close the slowest connections unheard, ours
 /// among them: tries again until the time limit.
-fn connect_to_root(key: ControlKey, argument: &Argument) -> Result<(TcpStream, Keys), NodeFailure> {
+fn connect_to_root(key: ControlKey, argument: &Argument) -> Result<(TcpStream, SecureStream), NodeFailure> {
     let (deadline, mut pause) = (Instant::now() + argument.limit, PAUSE);
     loop {
         match try_to_connect(key, argument, deadline) {
@@ -183,7 +180,7 @@ fn try_to_connect(
     key: ControlKey,
     argument: &Argument,
     deadline: Instant,
-) -> Result<(TcpStream, Keys), Failed> {
+) -> Result<(TcpStream, SecureStream), Failed> {
     let root = argument.root;
     // A timeout of zero would be an error.
     let left = || deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
@@ -194,20 +191,27 @@ fn try_to_connect(
         let why = (CONNECT_FAILED, Some(format!("cannot reach {root} from here: {error}{hint}")));
         if slow || is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }
     })?;
-    let keys = prove(&stream, key, argument.index, left()).map_err(|error| {
+    let proved = prove(&stream, key, argument.index, left()).map_err(|error| {
+        let what = match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!("no full answer within {} s", argument.limit.as_secs_f32())
+            }
+            _ => error.to_string(),
+        };
         let why = (
             PROOF_FAILED,
-            Some(format!("the process listening at {root} did not prove to be our root: {error}")),
+            Some(format!("the process listening at {root} did not prove to be our root: {what}")),
         );
         if is_sent_away(&error) { Failed::Now(why) } else { Failed::ForGood(why) }
     })?;
-    let keys = keys.map_err(|why| {
+    let secure = proved.map_err(|why| {
+        let why = AuthError::from(why);
         Failed::ForGood((
             PROOF_FAILED,
             Some(format!("the process listening at {root} is not our root: {why}")),
         ))
     })?;
-    Ok((stream, keys))
+    Ok((stream, secure))
 }
 
 /// Tells whether the other side has closed the connection.
@@ -216,28 +220,49 @@ fn is_sent_away(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
+/// Lets both sides prove themselves, within `limit` as a whole.
 fn prove(
-    mut stream: &TcpStream,
+    stream: &TcpStream,
     key: ControlKey,
     index: u32,
     limit: Duration,
-) -> io::Result<Result<Keys, AuthError>> {
-    let mut nonce = [0; 32];
-    getrandom::fill(&mut nonce).map_err(io::Error::other)?;
-    let (node, hello) = NodeAuth::new(key, index, nonce);
-    stream.set_read_timeout(Some(limit))?;
-    stream.write_all(&hello)?;
-    let mut challenge = [0; CHALLENGE_LEN];
-    stream.read_exact(&mut challenge)?;
-    match node.prove(&challenge) {
-        Ok((proof, keys)) => stream.write_all(&proof).map(|()| Ok(keys)),
-        Err(why) => Ok(Err(why)),
-    }
+) -> io::Result<Result<SecureStream, StreamError>> {
+    let mut secure = secure::node(index, key)?;
+    let proved = secure.handshake(&mut DeadlineStream::new(stream, limit))?;
+    Ok(proved.map(|()| secure))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{io::Write, net::TcpListener};
+
+    use udeck_auth::HostKey;
+
     use super::*;
+    use crate::control::wire::VERSION;
+
+    /// The listener sends a root's first bytes one by one, each within the time limit.
+    #[test]
+    fn a_listener_that_trickles_its_proof_does_not_stretch_the_time_limit() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (root, limit) = (listener.local_addr().unwrap(), Duration::from_millis(300));
+        let trickler = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let mut bytes = [&b"uDECKrun"[..], &VERSION.to_le_bytes(), &[0; 68]].concat().into_iter();
+            while bytes.next().is_some_and(|byte| stream.write_all(&[byte]).is_ok()) {
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let (key, begin) = (HostKey::from_bytes([7; 32]).control_key(), Instant::now());
+        let (code, why) = connect_to_root(key, &Argument { root, index: 0, limit }).err().unwrap();
+        let (took, why) = (begin.elapsed(), why.unwrap());
+        assert!(took < Duration::from_secs(4), "{took:?}: {why}");
+        assert!(
+            code == PROOF_FAILED && why.contains("did not prove to be our root: no full answer within 0.3 s"),
+            "{why}"
+        );
+        trickler.join().unwrap();
+    }
 
     #[test]
     fn arguments_come_back() {

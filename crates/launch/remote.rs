@@ -127,7 +127,7 @@ impl Remotes {
             deckrun: &job.remote_deckrun,
             address: address.unwrap_or(Ipv4Addr::LOCALHOST.into()),
             secret: config.secret(),
-            keys: &control_keys(config, there.iter().map(|share| share.first)),
+            keys: control_keys(config, there.iter().map(|share| share.first)).into(),
             limit: job.start_limit,
             setting,
             printers,
@@ -148,8 +148,8 @@ impl Remotes {
             start_limit: job.start_limit,
             start_by,
         };
-        for ((share, spec), (agent, stream, keys)) in there.into_iter().zip(&specs).zip(met) {
-            remotes.nodes.push(Node::new(share, agent, stream, keys, spec, job.detect)?);
+        for ((share, spec), (agent, stream, secure)) in there.into_iter().zip(&specs).zip(met) {
+            remotes.nodes.push(Node::new(share, agent, stream, secure, spec, job.detect)?);
         }
         Ok(Joined::All(remotes))
     }

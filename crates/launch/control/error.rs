@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use udeck_auth::StreamError;
 use udeck_boot::wire::WireError;
 
 /// Reasons why a control connection has ended.
@@ -22,4 +23,13 @@ pub(crate) enum ControlError {
     NotReading,
     #[error("{0}")]
     Os(io::Error),
+}
+
+impl From<StreamError> for ControlError {
+    fn from(why: StreamError) -> ControlError {
+        match why {
+            StreamError::TooLong { length } => WireError::FrameTooLong { length: length as u64 }.into(),
+            _ => ControlError::Forged,
+        }
+    }
 }

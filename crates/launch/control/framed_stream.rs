@@ -1,8 +1,7 @@
-//! The one TCP connection of a node, as frames in both directions. Never blocks.
+//! The one TCP connection of a node, as sealed frames in both directions. Never blocks.
 
 use std::{
-    collections::VecDeque,
-    io::{self, Read, Write},
+    io::{self, Read},
     net::TcpStream,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
@@ -10,28 +9,27 @@ use std::{
 
 use rustix::{event::PollFlags, net::sockopt};
 use serde::{Serialize, de::DeserializeOwned};
-use udeck_boot::wire::WireError;
+use udeck_auth::SecureStream;
+use udeck_boot::wire::{Frames, WireError, encode};
 
 pub(crate) use super::error::ControlError;
-use super::seal::{Direction, Keys, Opener};
+
+/// Length of a frame's length in [`Frames`]. The [`SecureStream`] sends its own instead.
+const HEADER: usize = size_of::<u32>();
 
 pub(crate) struct FramedStream {
     stream: TcpStream,
-    frames: Opener,
-    sealing: Direction,
-    out: VecDeque<u8>,
+    secure: SecureStream,
     detect: Duration,
 }
 
 impl FramedStream {
-    /// Makes the stream. `detect` is how long the other side may be silent before the connection counts as
-    /// lost.
-    pub(crate) fn new(stream: TcpStream, keys: Keys, detect: Duration) -> io::Result<FramedStream> {
+    /// Makes the stream of a connection whose sides have proved themselves. `detect` is how long the other side
+    /// may be silent before the connection counts as lost.
+    pub(crate) fn new(stream: TcpStream, secure: SecureStream, detect: Duration) -> io::Result<FramedStream> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let Keys { outgoing: sealing, incoming } = keys;
-        let mut control =
-            FramedStream { stream, frames: Opener::new(incoming), sealing, out: VecDeque::new(), detect };
+        let mut control = FramedStream { stream, secure, detect };
         control.detect_timeout(detect)?;
         Ok(control)
     }
@@ -59,31 +57,28 @@ impl FramedStream {
 
     /// Returns the events to poll for.
     pub(crate) fn interest(&self) -> PollFlags {
-        if self.out.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
+        if self.queued() == 0 { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT }
     }
 
     /// Returns the number of unsent bytes.
     pub(crate) fn queued(&self) -> usize {
-        self.out.len()
+        self.secure.unsent().len()
     }
 
     /// Queues a message; [`flush`](FramedStream::flush) sends it.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
-        self.out.extend(self.sealing.seal(message)?);
+        let mut frame = Vec::new();
+        encode(message, &mut frame)?;
+        self.secure.send(&frame[HEADER..]);
         Ok(())
     }
 
     /// Writes as much as the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), ControlError> {
-        while !self.out.is_empty() {
-            match self.stream.write(self.out.as_slices().0) {
-                Ok(sent) => drop(self.out.drain(..sent)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(self.control_error(error)),
-            }
+        match self.secure.write_to(&mut self.stream) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(self.control_error(error)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Reads once. Returns `false` if there was nothing to read.
@@ -91,7 +86,7 @@ impl FramedStream {
         match self.stream.read(scratch) {
             Ok(0) => Err(ControlError::Closed),
             Ok(length) => {
-                self.frames.push(&scratch[..length]);
+                self.secure.receive(&scratch[..length])?;
                 Ok(true)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {
@@ -103,7 +98,11 @@ impl FramedStream {
 
     /// Returns the next whole message.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
-        self.frames.decode()
+        let Some(payload) = self.secure.next_frame()? else { return Ok(None) };
+        let mut frames = Frames::default();
+        frames.push(&(payload.len() as u32).to_le_bytes());
+        frames.push(payload);
+        Ok(frames.decode()?)
     }
 
     fn control_error(&self, error: io::Error) -> ControlError {
@@ -124,23 +123,30 @@ impl FramedStream {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::{convert::Infallible, io::Write, net::TcpListener, sync::Arc, thread};
+
+    use udeck_auth::{DeadlineStream, HostKey};
 
     use super::*;
-    use crate::control::wire::{Sink, ToRoot};
+    use crate::control::{
+        secure,
+        wire::{Sink, ToRoot},
+    };
 
+    /// Returns a node's side and the root's.
     fn pair() -> (FramedStream, FramedStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let theirs = listener.accept().unwrap().0;
-        let keys = |outgoing, incoming| Keys {
-            outgoing: Direction::new([outgoing; 32]),
-            incoming: Direction::new([incoming; 32]),
+        let node = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let root = listener.accept().unwrap().0;
+        let key = HostKey::from_bytes([7; 32]).control_key();
+        let prove = |stream: TcpStream, mut secure: SecureStream| {
+            let mut limited = DeadlineStream::new(&stream, Duration::from_secs(20));
+            secure.handshake(&mut limited).unwrap().unwrap();
+            FramedStream::new(stream, secure, Duration::from_secs(1)).unwrap()
         };
-        (
-            FramedStream::new(ours, keys(1, 2), Duration::from_secs(1)).unwrap(),
-            FramedStream::new(theirs, keys(2, 1), Duration::from_secs(1)).unwrap(),
-        )
+        let secured = secure::root(&Arc::from([key])).unwrap();
+        let root = thread::spawn(move || prove(root, secured));
+        (prove(node, secure::node(0, key).unwrap()), root.join().unwrap())
     }
 
     #[test]
@@ -169,23 +175,54 @@ mod tests {
         assert!(matches!(end, ControlError::Closed), "{end}");
     }
 
+    /// Takes the bytes that a side is about to write.
+    fn taken(from: &mut FramedStream) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        from.secure.write_to(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Returns the error of a root whose node sends these bytes, made from a right frame, and then closes.
+    fn end_by(bytes: impl FnOnce(&mut FramedStream, Vec<u8>) -> Vec<u8>) -> ControlError {
+        let (mut node, mut root) = pair();
+        node.send(&ToRoot::InputEnd).unwrap();
+        let frame = taken(&mut node);
+        let bytes = bytes(&mut node, frame);
+        node.stream.write_all(&bytes).unwrap();
+        drop(node);
+        let mut read = || -> Result<Infallible, ControlError> {
+            loop {
+                root.receive(&mut [0; 256])?;
+                while root.next::<ToRoot>()?.is_some() {}
+            }
+        };
+        let Err(error) = read();
+        error
+    }
+
     #[test]
     fn nonsense_ends_it() {
-        let (mut from, mut to) = pair();
-        from.out.extend([0xFF; 64]);
-        from.flush().unwrap();
-        let mut scratch = [0; 64];
-        while !to.receive(&mut scratch).unwrap() {}
-        assert!(matches!(to.next::<ToRoot>(), Err(ControlError::Malformed(_))));
-        let (mut from, mut to) = pair();
-        from.send(&ToRoot::Started).unwrap();
+        use ControlError::{Closed, Forged, Malformed};
+        use WireError::{FrameTooLong, Undecodable};
+        assert!(matches!(end_by(|_, right| right), Closed));
+        assert!(matches!(end_by(|_, right| right[..right.len() / 2].to_vec()), Closed));
+        assert!(matches!(end_by(|_, _| vec![0xFF; 64]), Malformed(FrameTooLong { length: 0xFFFF_FFFF })));
+        assert!(matches!(end_by(|_, right| [&right[..], &right].concat()), Forged));
+        let changed = |_: &mut FramedStream, mut right: Vec<u8>| {
+            *right.last_mut().unwrap() ^= 1;
+            right
+        };
+        assert!(matches!(end_by(changed), Forged));
+        let no_message = |node: &mut FramedStream, right: Vec<u8>| {
+            node.secure.send(&[0xFF; 8]);
+            [right, taken(node)].concat()
+        };
+        assert!(matches!(end_by(no_message), Malformed(Undecodable { length: 8, .. })));
         // The frame of one side, sent back to it, is rejected.
-        let (mut stranger, own) = (Vec::new(), from.out.iter().copied().collect::<Vec<_>>());
-        stranger.extend(own);
-        from.frames.push(&stranger);
-        assert!(matches!(from.next::<ToRoot>(), Err(ControlError::Forged)));
-        from.flush().unwrap();
-        while !to.receive(&mut scratch).unwrap() {}
-        assert_eq!(to.next::<ToRoot>().unwrap(), Some(ToRoot::Started));
+        let (mut node, _root) = pair();
+        node.send(&ToRoot::Started).unwrap();
+        let own = taken(&mut node);
+        node.secure.receive(&own).unwrap();
+        assert!(matches!(node.next::<ToRoot>(), Err(Forged)));
     }
 }

@@ -1,24 +1,9 @@
-//! Messages between a root and a node, and their layout in the stream.
+//! Messages between a root and a node: payloads of the frames of their [`SecureStream`](super::secure).
 //!
-//! The first records have fixed sizes: a stranger's bytes cannot make anything grow (all numbers
-//! little-endian):
-//!
-//! ```text
-//!  byte 0        8         12        16                  48                  80
-//!       +--------+---------+---------+-------------------+
-//!  node | magic  | version | index   | nonce             |                          Hello, 48 bytes
-//!       +--------+---------+---------+-------------------+-------------------+
-//!  root | magic  | version | 0       | nonce             | HMAC              |      Challenge, 80 bytes
-//!       +--------+---------+---------+-------------------+-------------------+
-//!  node | HMAC                       |                                              Proof, 32 bytes
-//!       +----------------------------+
-//! ```
-//!
-//! Frames follow, like those between a rank and its launcher (`udeck_boot::wire`): a length, at most
-//! `MAX_FRAME`, and that many bytes of postcard: [`ToNode`] downwards, [`ToRoot`] upwards. Each is followed by
-//! its code ([`super::seal`]). A [`JobSpec`] does not travel here: it is a frame without a code on the agent's
-//! standard input, behind the secret. The order of enum variants is part of the protocol: any change here takes
-//! a new [`VERSION`]. The first 12 bytes keep their places for ever.
+//! A payload is a message in postcard, as between a rank and its launcher (`udeck_boot::wire`), at most
+//! `MAX_FRAME` bytes: [`ToNode`] downwards, [`ToRoot`] upwards. A [`JobSpec`] does not travel here: it is a frame
+//! in clear on the agent's standard input, behind the secret. The order of enum variants is part of the
+//! protocol: any change here takes a new [`VERSION`].
 
 use serde::{Deserialize, Serialize};
 use udeck_auth::HostKey;
@@ -26,13 +11,7 @@ use udeck_boot::waits::{MAX_WAITS, Published};
 use udeck_boot::wire::bounded;
 
 /// The protocol version of this build.
-pub(crate) const VERSION: u32 = 7;
-
-const MAGIC: [u8; 8] = *b"uDECKrun";
-
-pub(crate) const HELLO_LEN: usize = 48;
-pub(crate) const CHALLENGE_LEN: usize = 80;
-pub(crate) const PROOF_LEN: usize = 32;
+pub(crate) const VERSION: u32 = 8;
 
 /// Upper bound of a stream's piece (name service, output, input) in one frame, in bytes.
 pub(crate) const MAX_PIECE: usize = 128 << 10;
@@ -43,67 +22,6 @@ pub(crate) const MAX_SAMPLES: usize = 16;
 /// Maximum number of arguments, and separately of variables, in a spec. (A list's items take more memory than
 /// bytes.)
 const MAX_WORDS: usize = 1 << 16;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hello {
-    pub(crate) version: u32,
-    /// Index of the job's host.
-    pub(crate) index: u32,
-    pub(crate) nonce: [u8; 32],
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Challenge {
-    pub(crate) version: u32,
-    pub(crate) nonce: [u8; 32],
-    pub(crate) mac: [u8; 32],
-}
-
-impl Hello {
-    pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
-        let mut out = [0; HELLO_LEN];
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&self.version.to_le_bytes());
-        out[12..16].copy_from_slice(&self.index.to_le_bytes());
-        out[16..].copy_from_slice(&self.nonce);
-        out
-    }
-
-    /// Returns `None` if the bytes are not of this protocol.
-    pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Option<Hello> {
-        let (magic, rest) = bytes.split_first_chunk()?;
-        let (version, rest) = rest.split_first_chunk()?;
-        let (index, rest) = rest.split_first_chunk()?;
-        let hello = Hello {
-            version: u32::from_le_bytes(*version),
-            index: u32::from_le_bytes(*index),
-            nonce: rest.try_into().ok()?,
-        };
-        (*magic == MAGIC).then_some(hello)
-    }
-}
-
-impl Challenge {
-    pub(crate) fn encode(&self) -> [u8; CHALLENGE_LEN] {
-        let mut out = [0; CHALLENGE_LEN];
-        out[..8].copy_from_slice(&MAGIC);
-        out[8..12].copy_from_slice(&self.version.to_le_bytes());
-        out[16..48].copy_from_slice(&self.nonce);
-        out[48..].copy_from_slice(&self.mac);
-        out
-    }
-
-    /// Returns `None` if the bytes are not of this protocol.
-    pub(crate) fn decode(bytes: &[u8; CHALLENGE_LEN]) -> Option<Challenge> {
-        let (magic, rest) = bytes.split_first_chunk()?;
-        let (version, rest) = rest.split_first_chunk()?;
-        let (_reserved, rest) = rest.split_first_chunk::<4>()?;
-        let (nonce, mac) = rest.split_first_chunk()?;
-        let challenge =
-            Challenge { version: u32::from_le_bytes(*version), nonce: *nonce, mac: mac.try_into().ok()? };
-        (*magic == MAGIC).then_some(challenge)
-    }
-}
 
 /// Messages from the root. Ranks are numbered as in the whole job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

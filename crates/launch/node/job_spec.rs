@@ -83,17 +83,18 @@ fn fill(mut bytes: &mut [u8], deadline: Instant) -> Result<bool, String> {
 pub(super) fn await_start(control: &mut FramedStream, signals: &Signals) -> Result<(), String> {
     let mut scratch = vec![0; MAX_LINE];
     loop {
+        // The message may have come with the root's proof.
+        match control.next().map_err(root_gone)? {
+            Some(ToNode::Start) => return Ok(()),
+            Some(_) => return Err(root_gone(ControlError::ProtocolBroken("something before the start"))),
+            None => {}
+        }
         let fds = [signals.pending(), control.fd()].map(|fd| (fd, PollFlags::IN));
         ready(fds.into_iter(), None).map_err(|error| format!("waiting for the start: {error}"))?;
         if signals.take_next().is_some_and(|signal| signal != libc::SIGCHLD) {
             return Err("told to end before there was anything to start".into());
         }
         control.receive(&mut scratch).map_err(root_gone)?;
-        match control.next().map_err(root_gone)? {
-            Some(ToNode::Start) => return Ok(()),
-            Some(_) => return Err(root_gone(ControlError::ProtocolBroken("something before the start"))),
-            None => {}
-        }
     }
 }
 

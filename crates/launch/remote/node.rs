@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use udeck_auth::SecureStream;
 use udeck_boot::serve::{OUT_BOUND, Reporter, WINDOW as BOOT_WINDOW};
 
 use super::{
@@ -22,7 +23,6 @@ use crate::{
     control::{
         WINDOW,
         framed_stream::{ControlError, FramedStream},
-        seal::Keys,
         wire::{JobSpec, MAX_PIECE, NotStarted, Sink, ToNode, ToRoot, WireEnd},
     },
     hosts::Share,
@@ -85,11 +85,11 @@ impl Node {
         share: Share,
         agent: Agent,
         stream: TcpStream,
-        keys: Keys,
+        secure: SecureStream,
         spec: &JobSpec,
         detect: Duration,
     ) -> Result<Node, LaunchError> {
-        let control = FramedStream::new(stream, keys, detect)
+        let control = FramedStream::new(stream, secure, detect)
             .map_err(LaunchError::system("setting up a node's connection"))?;
         let running = share.ranks().collect();
         let mut node = Node {

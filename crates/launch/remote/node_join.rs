@@ -7,15 +7,16 @@
 
 use std::{
     collections::HashSet,
-    io::{self, Read, Write},
+    io,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::event::PollFlags;
-use udeck_auth::ControlKey;
+use udeck_auth::{ControlKey, SecureStream};
 
 use super::{
     agent::{Agent, wait_for_all},
@@ -23,11 +24,7 @@ use super::{
 };
 use crate::{
     End, LaunchError, Step,
-    control::{
-        auth::{AuthError, RootAuth},
-        seal::Keys,
-        wire::{HELLO_LEN, PROOF_LEN},
-    },
+    control::secure::{self, AuthError},
     descriptors::MAX_STRANGERS,
     hosts::Share,
     node::{self, Argument},
@@ -55,7 +52,7 @@ pub(crate) struct Invitation<'a> {
     pub(crate) address: IpAddr,
     pub(crate) secret: [u8; 32],
     /// The control key of each host, which its node must prove to know.
-    pub(crate) keys: &'a [ControlKey],
+    pub(crate) keys: Arc<[ControlKey]>,
     pub(crate) limit: Duration,
     pub(crate) setting: &'a Setting<'a>,
     pub(crate) printers: &'a Printers,
@@ -64,7 +61,7 @@ pub(crate) struct Invitation<'a> {
 /// The result of the joining, if there was no error.
 pub(crate) enum Join {
     /// The agents and connections of all shares, in their order.
-    All(Vec<(Agent, TcpStream, Keys)>),
+    All(Vec<(Agent, TcpStream, SecureStream)>),
     /// This signal came first.
     Interrupted(i32),
 }
@@ -75,7 +72,7 @@ struct Joining<'a> {
     root: SocketAddr,
     shares: &'a [Share],
     agents: Vec<Agent>,
-    connected: Vec<Option<(TcpStream, Keys)>>,
+    connected: Vec<Option<(TcpStream, SecureStream)>>,
     strangers: Vec<Stranger>,
     told: HashSet<IpAddr>,
     last_refusal: Option<(IpAddr, AuthError)>,
@@ -85,25 +82,10 @@ struct Joining<'a> {
 /// A connection that has not proved anything yet.
 struct Stranger {
     stream: TcpStream,
+    secure: SecureStream,
     from: IpAddr,
     since: Instant,
     until: Instant,
-    bytes: Vec<u8>,
-    stage: JoinStage,
-}
-
-enum JoinStage {
-    Hello,
-    Proof(RootAuth),
-}
-
-enum JoinProgress {
-    /// The record is not complete.
-    More,
-    /// The node of this host has proved itself.
-    Proved(u32, Box<Keys>),
-    Gone,
-    Refused(AuthError),
 }
 
 /// Starts a node for each of `shares`, none of which is this host, and waits for all of them.
@@ -136,7 +118,7 @@ pub(crate) fn join(
         Ok(None) => {
             let connected = joining.connected.into_iter().flatten();
             let met = joining.agents.into_iter().zip(connected);
-            Ok(Join::All(met.map(|(agent, (stream, keys))| (agent, stream, keys)).collect()))
+            Ok(Join::All(met.map(|(agent, (stream, secure))| (agent, stream, secure)).collect()))
         }
         other => {
             wait_for_all(joining.agents.iter_mut(), Duration::ZERO);
@@ -217,16 +199,17 @@ impl Joining<'_> {
             }
             let Ok((stream, from)) = self.listener.accept() else { return };
             if let Some((index, _)) = slowest {
-                // Its record may have come meanwhile, and is read first.
+                // Its proof may have come meanwhile, and is read first.
                 let slowest = self.strangers.remove(index);
                 if let Some(slowest) = self.advance(slowest, now) {
                     self.refuse(slowest.from, AuthError::Slow);
                 }
             }
-            if stream.set_nonblocking(true).is_ok() {
+            if stream.set_nonblocking(true).is_ok()
+                && let Ok(secure) = secure::root(&self.invitation.keys)
+            {
                 let (from, until) = (from.ip(), now + PROOF_LIMIT);
-                let stage = JoinStage::Hello;
-                self.strangers.push(Stranger { stream, from, since: now, until, bytes: Vec::new(), stage });
+                self.strangers.push(Stranger { stream, secure, from, since: now, until });
             }
         }
     }
@@ -248,16 +231,23 @@ impl Joining<'_> {
         }
     }
 
-    /// Reads from a stranger, and returns it if it has not proved itself yet.
+    /// Reads from a stranger and answers it, and returns it if it has not proved itself yet.
     fn advance(&mut self, mut stranger: Stranger, now: Instant) -> Option<Stranger> {
-        match stranger.receive(self.invitation.keys) {
-            JoinProgress::More if now < stranger.until => return Some(stranger),
-            JoinProgress::More | JoinProgress::Gone => {}
-            JoinProgress::Refused(why) => self.refuse(stranger.from, why),
-            JoinProgress::Proved(index, keys) => match self.connected.get_mut(index as usize) {
-                Some(place @ None) => *place = Some((stranger.stream, *keys)),
-                _ => self.refuse(stranger.from, AuthError::Stranger),
-            },
+        match stranger.secure.handshake(&mut stranger.stream) {
+            // The stranger has sent no more yet: an answer always finds room in a fresh connection.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && now < stranger.until => {
+                return Some(stranger);
+            }
+            // Late, or gone.
+            Err(_) => {}
+            Ok(Err(why)) => self.refuse(stranger.from, why.into()),
+            Ok(Ok(())) => {
+                let index = stranger.secure.proven().map(|index| index as usize);
+                match index.and_then(|index| self.connected.get_mut(index)) {
+                    Some(place @ None) => *place = Some((stranger.stream, stranger.secure)),
+                    _ => self.refuse(stranger.from, AuthError::Stranger),
+                }
+            }
         }
         None
     }
@@ -313,62 +303,5 @@ impl Joining<'_> {
             self.root
         );
         LaunchError::Host { host: hosts.join(", "), step: Step::Connect, why }
-    }
-}
-
-impl Stranger {
-    /// Reads up to the end of the expected record, and answers it.
-    fn receive(&mut self, keys: &[ControlKey]) -> JoinProgress {
-        loop {
-            let wanted = match self.stage {
-                JoinStage::Hello => HELLO_LEN,
-                JoinStage::Proof(_) => PROOF_LEN,
-            };
-            let mut rest = [0; HELLO_LEN];
-            let rest = &mut rest[..wanted - self.bytes.len()];
-            match self.stream.read(rest) {
-                Ok(0) => return JoinProgress::Gone,
-                Ok(length) => self.bytes.extend_from_slice(&rest[..length]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return JoinProgress::More,
-                Err(_) => return JoinProgress::Gone,
-            }
-            if self.bytes.len() == wanted
-                && let Some(result) = self.record(keys)
-            {
-                return result;
-            }
-        }
-    }
-
-    /// Handles a complete record. Returns `None` if another record is expected.
-    fn record(&mut self, keys: &[ControlKey]) -> Option<JoinProgress> {
-        let bytes = std::mem::take(&mut self.bytes);
-        match &self.stage {
-            JoinStage::Proof(root) => Some(match root.check(bytes[..].try_into().ok()?) {
-                Ok((index, keys)) => JoinProgress::Proved(index, Box::new(keys)),
-                Err(why) => JoinProgress::Refused(why),
-            }),
-            JoinStage::Hello => {
-                let mut nonce = [0; 32];
-                if getrandom::fill(&mut nonce).is_err() {
-                    return Some(JoinProgress::Gone);
-                }
-                match RootAuth::answer(keys, nonce, bytes[..].try_into().ok()?) {
-                    Ok((root, challenge)) => {
-                        self.stage = JoinStage::Proof(root);
-                        // A fresh connection has room for this record.
-                        let written = self.stream.write(&challenge);
-                        (written.ok() != Some(challenge.len())).then_some(JoinProgress::Gone)
-                    }
-                    Err((why, answer)) => {
-                        if let Some(answer) = answer {
-                            let _ = self.stream.write(&answer);
-                        }
-                        Some(JoinProgress::Refused(why))
-                    }
-                }
-            }
-        }
     }
 }

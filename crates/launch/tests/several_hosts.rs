@@ -351,22 +351,23 @@ fn pass_on_in_one_piece(
     meanwhile: impl FnOnce(),
     frames: usize,
 ) {
-    const CHALLENGE: usize = 80;
-    const CODE: usize = 32;
+    // A hello and a proof.
+    const ANSWER: usize = 48 + 20;
+    const TAG: usize = 16;
     let (mut node, _) = listener.accept().unwrap();
     let root: SocketAddr = fs::read_to_string(root).unwrap().trim().parse().unwrap();
     let mut root = TcpStream::connect(root).unwrap();
     let (mut from_node, mut to_root) = (node.try_clone().unwrap(), root.try_clone().unwrap());
     thread::spawn(move || io::copy(&mut from_node, &mut to_root));
     meanwhile();
-    let mut challenge = [0; CHALLENGE];
-    root.read_exact(&mut challenge).unwrap();
-    node.write_all(&challenge).unwrap();
+    let mut answer = [0; ANSWER];
+    root.read_exact(&mut answer).unwrap();
+    node.write_all(&answer).unwrap();
     let mut held = Vec::new();
     for _ in 0..frames {
         let mut length = [0; 4];
         root.read_exact(&mut length).unwrap();
-        let mut rest = vec![0; u32::from_le_bytes(length) as usize + CODE];
+        let mut rest = vec![0; u32::from_le_bytes(length) as usize + TAG];
         root.read_exact(&mut rest).unwrap();
         held.extend([&length[..], &rest].concat());
     }

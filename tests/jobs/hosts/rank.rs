@@ -108,19 +108,22 @@ fn rounds(client: &Client) {
 fn intrude(command: Vec<String>) -> ExitCode {
     let argument = command.last().expect("a node's argument");
     let root = argument.split('/').next().expect("an address");
-    let mut hello = b"uDECKrun\x01\0\0\0\0\0\0\0".to_vec();
-    hello.resize(48, 7);
+    let mut hello = *b"uDECKrun\0\0\0\0\0\0\0\0 a nonce of thirty-two bytes ...";
     let connect = || TcpStream::connect(root).expect("the root listens");
     // The connections stay open over the start. They send bytes of no protocol, half a record, nothing, and a
     // false proof.
     let mut held: Vec<TcpStream> = (0..8).map(|_| connect()).collect();
     held[0].write_all(&[0xFF; 4096]).expect("a fresh connection takes it");
     held[1].write_all(&hello[..20]).expect("a fresh connection takes it");
+    let mut asked = connect();
+    asked.write_all(&hello).expect("a fresh connection takes it");
+    let mut answer = [0; 48 + 20];
+    asked.read_exact(&mut answer[..48]).expect("the root tells its version");
+    hello[8..12].copy_from_slice(&answer[8..12]);
     let mut liar = connect();
     liar.write_all(&hello).expect("a fresh connection takes it");
-    let mut challenge = [0; 80];
-    liar.read_exact(&mut challenge).expect("the root answers a right hello");
-    liar.write_all(&challenge[48..]).expect("a fresh connection takes it");
+    liar.read_exact(&mut answer).expect("the root answers a right hello");
+    liar.write_all(&answer[48..]).expect("a fresh connection takes it");
     assert_eq!(liar.read(&mut [0]).unwrap_or(0), 0, "the root talks to a liar");
     let status = Command::new(&command[0]).args(&command[1..]).status().expect("the command runs");
     drop(held);
