@@ -334,14 +334,15 @@ pub fn access<R>(
     let table = TABLE.read();
     match locate_segment(segment, zone, right) {
         Some(at) => Ok(with(at)),
-        None => Err(refusal(&table, segment, zone)),
+        // The segment is passed by its fields: as a whole it would be stored in memory on the fast path, too.
+        None => Err(refusal(&table, segment.address, segment.len, segment.key, zone)),
     }
 }
 
 #[cold]
-fn refusal(table: &[Entry], segment: Segment, zone: u32) -> Refusal {
+fn refusal(table: &[Entry], address: u64, len: u32, key: u32, zone: u32) -> Refusal {
     let is_registered =
-        find_in(table, segment.key).is_some() && locate_segment(segment, zone, Right::LocalRead).is_some();
+        find_in(table, key).is_some() && locate(address, len.into(), key, zone, Right::LocalRead).is_some();
     if is_registered { Refusal::Privileges } else { Refusal::Protection }
 }
 
