@@ -128,7 +128,8 @@ impl<T: Payload> Mailbox<T> {
     /// said that the rank did not finish. The call asks the launcher, and does not wait for the answer.
     pub fn try_retrieve(&self) -> Result<Option<Received<T>>> {
         let mut received = Received::new(Parcel::NONE);
-        Ok(self.try_retrieve_in_place(&mut received)?.then_some(received))
+        // Not by `then_some`, which moves the empty message, too.
+        Ok(if self.try_retrieve_in_place(&mut received)? { Some(received) } else { None })
     }
 
     /// Like [`Mailbox::try_retrieve`], but waits the few microseconds in which a running peer answers
