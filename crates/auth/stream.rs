@@ -1,7 +1,7 @@
 //! One authenticated, encrypted stream of frames: [`SecureStream`], without I/O of its own.
 //!
-//! Each use has a [`Protocol`]: the connections between deckruns, and those of the start of jobs that deckrun did
-//! not start. Numbers are little-endian.
+//! Each use has a [`Protocol`]: the connections between deckruns, those of the start of jobs that deckrun did not
+//! start, and those with a host's table of names. Numbers are little-endian.
 //!
 //! ```text
 //!  byte 0         8         12      16                48

@@ -15,14 +15,14 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_deck::Config;
 use udeck_sys::{advise_route, tcp_connect};
-use udeck_via::auth::Keys;
+use udeck_via::auth::{Keys, mac};
 use udeck_via::names::{NameError, NameService};
 use udeck_via::{Deadline, thread};
 
 use super::address::{self, Host};
 use super::secret;
 use super::table::{OWN, Serving};
-use super::wire::{self, Dated, Line};
+use super::wire::{self, Line};
 use super::{Directory, Listeners, asked_for};
 use crate::NicOptions;
 
@@ -44,6 +44,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Standalone {
     options: NicOptions,
     port: u16,
+    /// Key of the conversations with tables.
+    table_key: [u8; 32],
     own: IpAddr,
     /// Whether the secret is this host's own, because none was given: only processes of this host connect.
     of_host: bool,
@@ -73,7 +75,7 @@ enum Way {
     #[default]
     None,
     Serving(Serving),
-    Asking(Line<Dated>),
+    Asking(Box<Line>),
 }
 
 impl Standalone {
@@ -94,6 +96,7 @@ impl Standalone {
         let names = Arc::new(Standalone {
             options,
             port,
+            table_key: mac(&secret.key, "udeck directory", &[]),
             own,
             of_host: secret.of_host,
             nic: asked_for(&config).unwrap_or("tcp0"),
@@ -109,11 +112,9 @@ impl Standalone {
         Ok(names)
     }
 
-    fn call(&self, to: SocketAddr, limit: Duration) -> io::Result<Line<Dated>> {
+    fn call(&self, to: SocketAddr, limit: Duration) -> io::Result<Line> {
         let stream = tcp_connect(to, limit).map_err(|error| advise_route(error, to.ip()))?;
-        stream.set_nodelay(true)?;
-        let stream = Dated::new(Arc::new(stream), limit);
-        Line::ask(stream, self.options.keys.call(None).map_err(io::Error::other)?)
+        Line::ask(Arc::new(stream), self.table_key, limit)
     }
 
     fn own_table(&self) -> SocketAddr {
@@ -162,25 +163,28 @@ impl Standalone {
         // The serving process may end between the two.
         for _ in 0..3 {
             for place in places {
-                match Serving::start(SocketAddr::new(*place, self.port), self.options.keys.clone()) {
+                match Serving::start(SocketAddr::new(*place, self.port), self.table_key) {
                     Ok(serving) => return Ok(Way::Serving(serving)),
                     Err(error) if error.kind() == io::ErrorKind::AddrInUse => break,
                     Err(_) => {} // a host without IPv6; if it is something else, nobody answers either
                 }
             }
             match self.call(self.own_table(), patience(until)) {
-                Ok(line) => return Ok(Way::Asking(line)),
+                Ok(line) => return Ok(Way::Asking(Box::new(line))),
                 Err(error) => why = error.to_string(),
             }
         }
-        Err(format!(
-            "the table of names at port {} of this host: {why}; give {ENV_PORT} another port, the same to all, or all the same secret \
-             ({}, {})",
-            self.port,
-            secret::ENV_SECRET,
-            secret::ENV_FILE
-        ))
+        Err(unusable(&format!("port {} of this host", self.port), &why))
     }
+}
+
+fn unusable(table: &str, why: &str) -> String {
+    format!(
+        "the table of names at {table}: {why}; give {ENV_PORT} another port, the same to all, or all the same secret \
+         ({}, {})",
+        secret::ENV_SECRET,
+        secret::ENV_FILE
+    )
 }
 
 /// Time to wait for a table until the deadline: at least long enough for a table that is there to answer.
@@ -189,14 +193,8 @@ fn patience(until: Deadline) -> Duration {
 }
 
 /// Asks a table over a connection, and returns the value of its answer. `None`: nothing is there.
-fn ask(
-    line: &mut Line<Dated>,
-    op: u8,
-    key: &str,
-    value: &[u8],
-    limit: Duration,
-) -> io::Result<Option<Vec<u8>>> {
-    line.stream().renew(limit);
+fn ask(line: &mut Line, op: u8, key: &str, value: &[u8], limit: Duration) -> io::Result<Option<Vec<u8>>> {
+    line.renew(limit);
     line.send(&wire::question(op, key, value))?;
     let mut answer = line.receive()?;
     match answer.first() {
@@ -363,7 +361,7 @@ impl Listeners for Standalone {
         // On this host a table that nobody serves refuses at once, and one that is served answers, if late
         // where the host is busy.
         let limit = |until| if is_own { ANSWER } else { patience(until) };
-        let mut line: Option<Line<Dated>> = None;
+        let mut line: Option<Line> = None;
         loop {
             let wait = CHECK.min(deadline.remaining());
             // A thread that has the table locked may wait for one that does not answer.
@@ -388,7 +386,7 @@ impl Listeners for Standalone {
                             found
                         }
                         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                            return Err(format!("the table of names at {to}: {error}"));
+                            return Err(unusable(&to.to_string(), &error.to_string()));
                         }
                         // No process serves the table yet, or the one that did has ended.
                         Err(_) => {

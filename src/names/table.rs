@@ -10,11 +10,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use udeck_sys::{above_stdio, tcp_connect};
-use udeck_via::auth::{Claim, Keys};
 use udeck_via::{Deadline, thread};
 
 use super::entries::{Entries, Owner};
-use super::wire::{self, Dated, Line};
+use super::wire::{self, Line};
 
 /// Longest time between two signs of life of a process with entries in the table.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -38,7 +37,8 @@ const WAIT: Duration = Duration::from_secs(1);
 pub(crate) const OWN: Owner = 0;
 
 pub(crate) struct Table {
-    keys: Keys,
+    /// Key of the conversations with callers.
+    key: [u8; 32],
     entries: Mutex<Entries>,
     /// Notified of a new entry, and when the table closes.
     changed: Condvar,
@@ -158,17 +158,14 @@ impl Table {
     }
 
     fn serve(&self, of: u64, stream: Arc<TcpStream>) -> io::Result<()> {
-        stream.set_nodelay(true)?;
-        let pair = self.keys.answer(Claim::NOBODY).map_err(io::Error::other)?;
-        let mut line = Line::answer(Dated::new(stream, HANDSHAKE), pair)?;
-        let mut is_admitted = false;
+        let mut line = Line::answer(stream, self.key, HANDSHAKE)?;
+        if !self.admit(of) {
+            return Ok(());
+        }
+        line.renew(SILENCE);
         while !self.closed.load(Ordering::SeqCst) {
             let body = line.receive()?;
-            is_admitted = is_admitted || self.admit(of);
-            if !is_admitted {
-                break;
-            }
-            line.stream().renew(SILENCE);
+            line.renew(SILENCE);
             let Some((op, key, value)) = wire::read_question(&body) else { break };
             let answer = match op {
                 wire::PUT if self.register(of, key, value) => vec![wire::WELL],
@@ -193,10 +190,10 @@ impl Table {
 
 impl Serving {
     /// Serves the table at this address, if no process does.
-    pub fn start(address: SocketAddr, keys: Keys) -> io::Result<Serving> {
+    pub fn start(address: SocketAddr, key: [u8; 32]) -> io::Result<Serving> {
         let listener = above_stdio(TcpListener::bind(address))?;
         let table = Arc::new(Table {
-            keys,
+            key,
             entries: Mutex::default(),
             changed: Condvar::new(),
             callers: Mutex::default(),
@@ -235,10 +232,13 @@ impl Drop for Serving {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
     use super::*;
 
+    const KEY: [u8; 32] = [1; 32];
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
@@ -247,19 +247,22 @@ mod tests {
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let serving = Serving::start(free, Keys::from([1; 32])).unwrap();
-        let call = || {
-            let stream = Arc::new(TcpStream::connect(free)?);
-            Line::ask(Dated::new(stream, LONG), Keys::from([1; 32]).call(None).unwrap())
-        };
-        let ask = |line: &mut Line<Dated>, op| {
+        let serving = Serving::start(free, KEY).unwrap();
+        let call = || Line::ask(Arc::new(TcpStream::connect(free)?), KEY, LONG);
+        let ask = |line: &mut Line, op| {
             line.send(&wire::question(op, "key", b""))?;
             line.receive()
         };
         let mut first = call().unwrap();
         assert_eq!(ask(&mut first, wire::PUT).unwrap(), [wire::WELL]);
-        // More callers than places; they say nothing, and stay.
-        let strangers: Vec<_> = (0..STRANGERS + 50).map(|_| TcpStream::connect(free).unwrap()).collect();
+        // More callers than places. They greet, prove nothing, and stay.
+        let hello = wire::hello();
+        let greets = |_| {
+            let mut stream = TcpStream::connect(free).unwrap();
+            let _ = stream.write_all(&hello); // it may have been hung up on
+            stream
+        };
+        let strangers: Vec<_> = (0..STRANGERS + 50).map(greets).collect();
         let mut second = call().unwrap();
         assert_eq!(ask(&mut second, wire::TAKE).unwrap(), [wire::WELL]);
         assert_eq!(ask(&mut first, wire::PING).unwrap(), [wire::WELL], "who came before them is still there");
@@ -270,9 +273,8 @@ mod tests {
     #[test]
     fn a_caller_waits_for_an_entry() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let serving = Serving::start(free, Keys::from([1; 32])).unwrap();
-        let stream = Dated::new(Arc::new(TcpStream::connect(free).unwrap()), LONG);
-        let mut line = Line::ask(stream, Keys::from([1; 32]).call(None).unwrap()).unwrap();
+        let serving = Serving::start(free, KEY).unwrap();
+        let mut line = Line::ask(Arc::new(TcpStream::connect(free).unwrap()), KEY, LONG).unwrap();
         let mut ask = |wait: Duration| {
             line.send(&wire::question(wire::GET, "key", &wire::wait(wait))).unwrap();
             line.receive().unwrap()
