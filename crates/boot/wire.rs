@@ -337,15 +337,36 @@ pub enum WireError {
 /// # Errors
 /// [`WireError::FrameTooLong`] when it is longer than [`MAX_FRAME`]; nothing is appended then.
 pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), WireError> {
+    let payload = encode_payload(message)?;
+    // Cannot truncate: MAX_FRAME is far below 2^32.
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&payload);
+    Ok(())
+}
+
+/// Encodes `message` as a frame's payload.
+///
+/// # Errors
+/// [`WireError::FrameTooLong`] when it is longer than [`MAX_FRAME`].
+pub fn encode_payload<T: Serialize>(message: &T) -> Result<Vec<u8>, WireError> {
     let payload =
         postcard::to_allocvec(message).map_err(|source| WireError::Undecodable { length: 0, source })?;
     if payload.len() > MAX_FRAME {
         return Err(WireError::FrameTooLong { length: payload.len() as u64 });
     }
-    // Cannot truncate: MAX_FRAME is far below 2^32.
-    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-    out.extend_from_slice(&payload);
-    Ok(())
+    Ok(payload)
+}
+
+/// Decodes the message of a frame's payload.
+///
+/// # Errors
+/// [`WireError::Undecodable`], also when bytes are left over.
+pub fn decode_payload<T: DeserializeOwned>(payload: &[u8]) -> Result<T, WireError> {
+    let undecodable = |source| WireError::Undecodable { length: payload.len(), source };
+    match postcard::take_from_bytes(payload).map_err(undecodable)? {
+        (message, []) => Ok(message),
+        _ => Err(undecodable(postcard::Error::DeserializeBadEncoding)),
+    }
 }
 
 /// Cuts a stream of bytes into messages.
@@ -385,16 +406,7 @@ impl Frames {
             return Err(WireError::FrameTooLong { length: length as u64 });
         }
         let Some(payload) = rest.get(..length) else { return Ok(None) };
-        let message = match postcard::take_from_bytes(payload) {
-            Ok((message, [])) => message,
-            Ok((_, _left_over)) => {
-                return Err(WireError::Undecodable {
-                    length,
-                    source: postcard::Error::DeserializeBadEncoding,
-                });
-            }
-            Err(source) => return Err(WireError::Undecodable { length, source }),
-        };
+        let message = decode_payload(payload)?;
         self.start += HEADER + length;
         Ok(Some(message))
     }

@@ -10,12 +10,9 @@ use std::{
 use rustix::{event::PollFlags, net::sockopt};
 use serde::{Serialize, de::DeserializeOwned};
 use udeck_auth::SecureStream;
-use udeck_boot::wire::{Frames, WireError, encode};
+use udeck_boot::wire::{WireError, decode_payload, encode_payload};
 
 pub(crate) use super::error::ControlError;
-
-/// Length of a frame's length in [`Frames`]. The [`SecureStream`] sends its own instead.
-const HEADER: usize = size_of::<u32>();
 
 pub(crate) struct FramedStream {
     stream: TcpStream,
@@ -67,9 +64,7 @@ impl FramedStream {
 
     /// Queues a message; [`flush`](FramedStream::flush) sends it.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
-        let mut frame = Vec::new();
-        encode(message, &mut frame)?;
-        self.secure.send(&frame[HEADER..]);
+        self.secure.send(&encode_payload(message)?);
         Ok(())
     }
 
@@ -98,11 +93,7 @@ impl FramedStream {
 
     /// Returns the next whole message.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
-        let Some(payload) = self.secure.next_frame()? else { return Ok(None) };
-        let mut frames = Frames::default();
-        frames.push(&(payload.len() as u32).to_le_bytes());
-        frames.push(payload);
-        Ok(frames.decode()?)
+        Ok(self.secure.next_frame()?.map(decode_payload).transpose()?)
     }
 
     fn control_error(&self, error: io::Error) -> ControlError {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rustix::{event::PollFlags, io::Errno};
-use udeck_boot::wire::{Frames, MAX_FRAME};
+use udeck_boot::wire::{MAX_FRAME, decode_payload};
 
 use super::session::root_gone;
 use crate::{
@@ -52,10 +52,7 @@ pub(super) fn read(deadline: Instant) -> Result<Option<([u8; 32], JobSpec)>, Str
     if !fill(&mut payload, deadline)? {
         return Ok(None);
     }
-    let mut frames = Frames::default();
-    frames.push(&header);
-    frames.push(&payload);
-    Ok(frames.decode::<JobSpec>().ok().flatten().filter(fits).map(|spec| (secret, spec)))
+    Ok(decode_payload(&payload).ok().filter(fits).map(|spec| (secret, spec)))
 }
 
 /// Returns `false` if the input ends before `bytes` is full.
