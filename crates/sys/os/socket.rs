@@ -154,7 +154,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let message = match recvmsg(socket, &mut parts, &mut control, flags) {
+    let peeked = past_reset(|| recvmsg(socket, &mut parts, &mut control, flags));
+    let message = match peeked {
         Ok(message) => message,
         Err(Errno::AGAIN) => return Ok(Received::Nothing),
         Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
@@ -183,10 +184,14 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received
 
 /// Takes the datagram that was just peeked at. Its descriptors are open here, so this closes none of them for good.
 fn take_first(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let take = || recv(socket, &mut [0; 1], RecvFlags::DONTWAIT);
-    // A first error may only report that the peer has gone without reading, which is reported once, before the peer's data.
-    take().or_else(|error| if error == Errno::CONNRESET { take() } else { Err(error) })?;
+    past_reset(|| recv(socket, &mut [0; 1], RecvFlags::DONTWAIT))?;
     Ok(())
+}
+
+/// Receives once more after a first error that the peer has gone without reading: the kernel reports it once, before the peer's
+/// data.
+fn past_reset<R>(mut receive: impl FnMut() -> rustix::io::Result<R>) -> rustix::io::Result<R> {
+    receive().or_else(|error| if error == Errno::CONNRESET { receive() } else { Err(error) })
 }
 
 /// Whether the other end is closed, even if datagrams lie unread.
@@ -247,6 +252,19 @@ mod tests {
             }
         };
         assert!(matches!(ended, Received::Closed));
+    }
+
+    #[test]
+    fn the_last_datagrams_of_a_peer_that_went_without_reading_are_received() {
+        let (a, b) = pair().unwrap();
+        assert!(send(a.as_fd(), b"last", &[]).unwrap() && send(b.as_fd(), b"unread", &[]).unwrap());
+        drop(a);
+        while !is_hung_up(b.as_fd()).unwrap() {
+            std::thread::yield_now();
+        }
+        let last = receive(b.as_fd(), &mut [0; 8]).unwrap();
+        assert!(matches!(last, Received::Datagram { len: 4, .. }), "{last:?}");
+        assert!(matches!(receive(b.as_fd(), &mut [0; 8]).unwrap(), Received::Closed));
     }
 
     #[test]
