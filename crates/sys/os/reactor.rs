@@ -27,8 +27,10 @@ pub type Handler = Box<dyn FnMut() -> Interest + Send>;
 pub enum Interest {
     /// Call again at the next event.
     Keep,
-    /// The event cannot be handled now: call again, but not before this time, in which other descriptors are served and the
-    /// processor is free.
+    /// Call again at the next event, and after this time in any case.
+    Within(Duration),
+    /// The event cannot be handled now: call again after this time and not before, so that other descriptors are served and
+    /// the processor is free.
     Rest(Duration),
     /// Call again once it has hung up, whatever there is to read.
     HangUp,
@@ -42,6 +44,14 @@ struct HandlerSlot {
     fd: OwnedFd,
     /// The handler. Taken out while it runs, so that it may call the reactor.
     handler: Option<Handler>,
+}
+
+/// Time at which a handler is called, whether there is an event or not.
+struct Timer {
+    due: Instant,
+    id: u64,
+    /// Whether the descriptor is not watched before.
+    rests: bool,
 }
 
 struct Inner {
@@ -175,10 +185,13 @@ impl Drop for Reactor {
 impl Inner {
     fn run(&self) {
         let mut events = Vec::with_capacity(64);
-        let mut resting = Vec::new();
+        let mut timers = Vec::new();
         while !self.stopping.load(Ordering::Acquire) {
+            self.call_due(&mut timers);
             events.clear();
-            let limit = self.wake_rested(&mut resting);
+            let next = timers.iter().map(|timer| timer.due.saturating_duration_since(Instant::now())).min();
+            let limit = next
+                .map(|next| Timespec { tv_sec: next.as_secs() as i64, tv_nsec: next.subsec_nanos().into() });
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, room, limit.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -194,14 +207,7 @@ impl Inner {
                     // Before the handler runs, so that its own request for room lasts.
                     self.modify(id, epoll::EventFlags::IN);
                 }
-                match self.dispatch(id) {
-                    Interest::Rest(pause) => {
-                        self.unwatch(id);
-                        resting.push((Instant::now() + pause, id));
-                    }
-                    Interest::HangUp => self.watch_end(id),
-                    Interest::Keep | Interest::Done => {}
-                }
+                self.call(id, &mut timers);
             }
         }
         // Handlers own the objects that they serve, so they are dropped outside the lock.
@@ -248,19 +254,34 @@ impl Inner {
         }
     }
 
-    /// Watches descriptors again that have rested. Returns the time until the next one. A descriptor that the kernel has no
-    /// memory to watch now rests once more.
-    fn wake_rested(&self, resting: &mut Vec<(Instant, u64)>) -> Option<Timespec> {
+    /// Calls the handlers whose time has come. A descriptor that has rested is watched again first; if the kernel has no memory
+    /// for that now, it rests once more.
+    fn call_due(&self, timers: &mut Vec<Timer>) {
         let now = Instant::now();
-        for (until, id) in resting.iter_mut().filter(|(until, _)| *until <= now) {
-            let watched = self.entries.lock().get(id).is_none_or(|entry| self.watch(&entry.fd, *id).is_ok());
-            if !watched {
-                *until = now + AGAIN;
+        let due: Vec<_> = timers.extract_if(.., |timer| timer.due <= now).collect();
+        for Timer { id, rests, .. } in due {
+            let watch = |entry: &HandlerSlot| self.watch(&entry.fd, id).is_ok();
+            if !rests || self.entries.lock().get(&id).is_none_or(watch) {
+                self.call(id, timers);
+            } else {
+                timers.push(Timer { due: now + AGAIN, id, rests });
             }
         }
-        resting.retain(|(until, _)| *until > now);
-        let next = resting.iter().map(|(until, _)| until.saturating_duration_since(now)).min()?;
-        Some(Timespec { tv_sec: next.as_secs() as i64, tv_nsec: next.subsec_nanos().into() })
+    }
+
+    fn call(&self, id: u64, timers: &mut Vec<Timer>) {
+        let (wait, rests) = match self.dispatch(id) {
+            Interest::Within(limit) => (limit, false),
+            Interest::Rest(pause) => (pause, true),
+            Interest::HangUp => return self.watch_end(id),
+            Interest::Keep | Interest::Done => return,
+        };
+        if rests {
+            self.unwatch(id);
+        }
+        // One timer each: a descriptor that rests has no events, so its timer is never replaced.
+        timers.retain(|timer| timer.id != id);
+        timers.push(Timer { due: Instant::now() + wait, id, rests });
     }
 
     fn dispatch(&self, id: u64) -> Interest {
@@ -268,7 +289,7 @@ impl Inner {
         let Some(mut handler) = handler else { return Interest::Done };
         let interest = handler();
         match interest {
-            Interest::Keep | Interest::Rest(_) | Interest::HangUp => {
+            Interest::Keep | Interest::Within(_) | Interest::Rest(_) | Interest::HangUp => {
                 let mut entries = self.entries.lock();
                 match entries.get_mut(&id) {
                     Some(entry) => entry.handler = Some(handler),
@@ -353,6 +374,25 @@ mod tests {
             );
         }
         reactor.remove(long);
+    }
+
+    #[test]
+    fn a_handler_with_a_time_is_called_then_or_at_an_event_before() {
+        let reactor = Reactor::start("test").unwrap();
+        let (a, b) = socket::pair().unwrap();
+        let (tell, told) = mpsc::channel();
+        let (reader, mut times) = (b.try_clone().unwrap(), [Duration::ZERO, SOON * 100].into_iter());
+        let handler = move || {
+            let received = socket::receive(reader.as_fd(), &mut [0; 8]).unwrap();
+            tell.send(matches!(received, socket::Received::Datagram { .. })).unwrap();
+            times.next().map_or(Interest::Done, Interest::Within)
+        };
+        reactor.add(&b, Box::new(handler)).unwrap();
+        socket::send(a.as_fd(), b"news", &[]).unwrap();
+        assert_eq!(told.recv_timeout(SOON), Ok(true));
+        assert_eq!(told.recv_timeout(SOON), Ok(false), "its time has come");
+        socket::send(a.as_fd(), b"more", &[]).unwrap();
+        assert_eq!(told.recv_timeout(SOON), Ok(true), "an event before its time");
     }
 
     #[test]
