@@ -48,7 +48,7 @@ pub use os::limits::{
 #[cfg(not(loom))]
 pub use os::say::stderr_line;
 #[cfg(not(loom))]
-pub use os::{closer, liveness, quota, reactor, socket, thread};
+pub use os::{closer, liveness, quota, reactor, socket, thread, unauthenticated};
 pub use os::{fault, process};
 #[cfg(all(feature = "access-trace", not(loom)))]
 pub use sync::access_trace;

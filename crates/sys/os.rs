@@ -34,3 +34,5 @@ pub(crate) mod say;
 pub mod socket;
 #[cfg(not(loom))]
 pub mod thread;
+#[cfg(not(loom))]
+pub mod unauthenticated;

@@ -24,6 +24,7 @@ use udeck_session::completion_queue::{CompletionQueues, Sleep};
 use udeck_session::{
     Connection, Link, Listeners, Memory, Ordered, SendOrder, SessionEndpoint, Settings, Side, Watch, Windows,
 };
+use udeck_sys::unauthenticated::Place;
 use udeck_sys::{job_time, say, thread};
 use udeck_via::auth::Keys;
 use udeck_via::transport::{Hello, Queue, Queues, Ready, ViEndpoint};
@@ -44,7 +45,7 @@ use crate::socket::{Datagram, ReceiveBuffers, Socket};
 use crate::socket_wait::SocketWait;
 use crate::timers::Timers;
 use crate::tls::{self, ByPath, TlsSetup, TransportLimits};
-use crate::unauthenticated::{self, Admission};
+use crate::unauthenticated;
 use crate::unreliable::Unreliable;
 use crate::wire::Process;
 
@@ -288,15 +289,15 @@ impl Core {
     /// Makes room for one more unauthenticated peer, perhaps by evicting another one. Returns whether there is room.
     pub fn make_room(&self, from: IpAddr, now: Instant) -> bool {
         let callers = self.peers.unauthenticated();
-        match unauthenticated::admit(&callers, from, now) {
-            Admission::Free => self.peers.len() < MAX_PEERS,
-            Admission::Evict(number) => {
+        match unauthenticated::BOUNDS.admit(callers, unauthenticated::source(from), now) {
+            Place::Free => self.peers.len() < MAX_PEERS,
+            Place::Evict(number) => {
                 if let Some(peer) = self.peers.get(number) {
                     peer.evict();
                 }
                 true
             }
-            Admission::Refuse => false,
+            Place::Full(_) => false,
         }
     }
 

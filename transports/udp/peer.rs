@@ -252,8 +252,7 @@ impl Peer {
     pub fn on_timeout(self: &Arc<Self>, now: Instant) {
         let mut state = self.lock();
         state.transmit.timer = None;
-        if self.is_unauthenticated() && now.duration_since(self.created) >= unauthenticated::HANDSHAKE_TIMEOUT
-        {
+        if self.is_unauthenticated() && now.duration_since(self.created) >= unauthenticated::BOUNDS.limit {
             return self.evict_locked(&mut state);
         }
         if state.quic.poll_timeout().is_some_and(|due| due <= now) {
@@ -295,7 +294,7 @@ impl Peer {
     /// Arms the connection's timer: for QUIC's timeout, or the end of the handshake's time.
     fn set_timer(&self, state: &mut State, wanted: Option<Instant>) {
         if !state.forgotten {
-            let proof = self.is_unauthenticated().then(|| self.created + unauthenticated::HANDSHAKE_TIMEOUT);
+            let proof = self.is_unauthenticated().then(|| self.created + unauthenticated::BOUNDS.limit);
             let wanted = wanted.into_iter().chain(proof).min();
             self.core.set_peer_timer(wanted, &mut state.transmit.timer, self.number());
         }
@@ -320,7 +319,7 @@ impl Peer {
         if matches!(state.status, ConnectionStatus::Established) {
             self.check_silence(&mut state, now, detect);
         } else if self.is_client
-            && now.duration_since(self.created) >= unauthenticated::HANDSHAKE_TIMEOUT
+            && now.duration_since(self.created) >= unauthenticated::BOUNDS.limit
             && !state.is_awaited()
         {
             self.close(&mut state, CloseReason::Done, ConnectionStatus::Closed);

@@ -5,14 +5,14 @@
 //! The other connection stays idle, and is closed.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use udeck_via::Result;
 
-use crate::unauthenticated::Unauthenticated;
+use crate::unauthenticated::source;
 
 /// Properties of a connection that the table needs.
 pub trait Entry {
@@ -63,15 +63,11 @@ impl<P: Entry> PeerTable<P> {
         self.by_handle.read().values().filter(is_there).cloned().collect()
     }
 
-    pub fn unauthenticated(&self) -> Vec<Unauthenticated> {
+    /// Handle, source and creation of each unauthenticated peer.
+    pub fn unauthenticated(&self) -> Vec<(usize, IpAddr, Instant)> {
         let peers = self.by_handle.read();
         let callers = peers.values().filter(|peer| peer.is_unauthenticated());
-        let entry = |peer: &Arc<P>| Unauthenticated {
-            number: peer.handle(),
-            at: peer.remote().ip(),
-            since: peer.created(),
-        };
-        callers.map(entry).collect()
+        callers.map(|peer| (peer.handle(), source(peer.remote().ip()), peer.created())).collect()
     }
 
     /// Returns a connection that the NIC at `address` has opened, and whose handshake is not complete.

@@ -16,7 +16,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     os::unix::net::UnixStream,
     sync::mpsc::Sender,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::{
@@ -28,18 +28,16 @@ use rustix::{
     net::{RecvFlags, recv},
 };
 use udeck_auth::SecureStream;
-use udeck_sys::{Deadline, above_stdio, descriptor_advice, is_shortage, stderr_line};
+use udeck_sys::{
+    Deadline, above_stdio, descriptor_advice, is_shortage, stderr_line,
+    unauthenticated::{Bounds, Place},
+};
 
 use super::{proxy_conn::ProxyConn, secure};
 use crate::detect_silence;
 
-/// How long a connection may take to prove itself.
-const GREETING: Duration = Duration::from_secs(60);
-/// Maximum number of connections that are proving themselves; others wait in the kernel's queue.
-const MAX_GREETINGS: usize = 64;
-/// Time that each of them has at least. After it, a connection makes room for another one if all places are
-/// taken.
-const PLACE: Duration = Duration::from_secs(1);
+/// Bounds of the connections that are proving themselves; others wait in the kernel's queue.
+const GREETINGS: Bounds = Bounds { most: 64, grace: Duration::from_secs(1), limit: Duration::from_secs(60) };
 /// How long to wait for the other side's end of a connection.
 const LINGER: Duration = Duration::from_secs(5);
 /// How long to pause when no connection can be accepted.
@@ -180,7 +178,7 @@ impl Proxy {
             Err(_) => return,
         };
         let Ok(secure) = secure::root(acceptor.locals.len() as u32, acceptor.secret) else { return };
-        let added = ProxyConn::greeting(stream, secure, GREETING).and_then(|conn| self.add(conn));
+        let added = ProxyConn::greeting(stream, secure, GREETINGS.limit).and_then(|conn| self.add(conn));
         if let Err(error) = added {
             stderr_line(format_args!(
                 "udeck: a connection to this job's name service was not accepted: {error}"
@@ -192,12 +190,12 @@ impl Proxy {
     /// silent stranger keeps no place for long.
     fn make_place(&mut self) -> bool {
         let greeting = self.conns.iter().filter(|(_, conn)| conn.local.is_none());
-        if greeting.clone().count() < MAX_GREETINGS {
-            return true;
+        let greeting = greeting.map(|(&number, conn)| (number, (), conn.since));
+        match GREETINGS.admit(greeting, (), Instant::now()) {
+            Place::Free => {}
+            Place::Evict(number) => self.end(number),
+            Place::Full(_) => return false,
         }
-        let first = greeting.min_by_key(|(number, _)| **number).map(|(number, conn)| (*number, conn.since));
-        let Some((number, _)) = first.filter(|(_, since)| since.elapsed() >= PLACE) else { return false };
-        self.end(number);
         true
     }
 

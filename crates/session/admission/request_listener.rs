@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use udeck_sys::unauthenticated::{Bounds, Place};
 use udeck_sys::{descriptor_advice, is_shortage, job_time, say};
 use udeck_via::{Error, Result};
 
@@ -21,12 +22,8 @@ use super::wire::Request;
 use super::{Admission, PendingRequest, nonce};
 use crate::poll::{EventFlags, Found, Poller};
 
-/// Upper bound of callers that are let in at a time.
-const CALLERS: usize = 256;
-/// Time that a caller has to prove the secret and to make its request.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Time after which a caller loses its place to another one, if there is no free place.
-const SLOW: Duration = Duration::from_secs(1);
+/// Bounds of the callers that are let in. One that has proved itself is safe, and makes its request within the same limit.
+const CALLERS: Bounds = Bounds { most: 256, grace: Duration::from_secs(1), limit: Duration::from_secs(5) };
 /// Upper bound of callers that are let in before other work is done: a burst of strangers does not starve links.
 const ACCEPTS: usize = 32;
 /// Pause of a process without descriptors before it tries again; callers stay in the backlog meanwhile.
@@ -124,7 +121,7 @@ impl RequestListener {
 
     fn answer(&mut self) {
         for _ in 0..ACCEPTS {
-            if self.callers.len() >= CALLERS && !self.make_place() {
+            if !self.make_place() {
                 // Callers are served in their order: the others wait until a place is free.
                 return self.watch(false);
             }
@@ -151,19 +148,21 @@ impl RequestListener {
         }
     }
 
-    /// The slowest caller to prove itself, and the time at which it has had a fair chance.
-    fn slowest(&self) -> Option<(u64, Instant)> {
-        let strangers = self.callers.iter().filter(|(_, caller)| !caller.handshake.is_proven());
-        let slowest = strangers.min_by_key(|(_, caller)| caller.since)?;
-        Some((*slowest.0, slowest.1.since + SLOW))
+    /// Returns the place of the next caller: a free one, or that of the slowest caller to prove itself.
+    fn place(&self, now: Instant) -> Place<u64> {
+        let (proven, strangers): (Vec<_>, Vec<_>) =
+            self.callers.iter().partition(|(_, caller)| caller.handshake.is_proven());
+        let strangers = strangers.into_iter().map(|(&number, caller)| (number, (), caller.since));
+        Bounds { most: CALLERS.most.saturating_sub(proven.len()), ..CALLERS }.admit(strangers, (), now)
     }
 
-    /// Sends the slowest caller away, if it has had its time. Returns whether there is a place now.
+    /// Returns whether there is a place now. The slowest caller is sent away for that, if it has had its time.
     fn make_place(&mut self) -> bool {
-        let Some((number, _)) = self.slowest().filter(|(_, fair)| *fair <= job_time()) else {
-            return false;
-        };
-        self.hang_up(number, "others waited while it said nothing");
+        match self.place(job_time()) {
+            Place::Free => {}
+            Place::Evict(number) => self.hang_up(number, "others waited while it said nothing"),
+            Place::Full(_) => return false,
+        }
         true
     }
 
@@ -221,22 +220,22 @@ impl RequestListener {
             self.paused_until = None;
             self.watch(true);
         }
-        let late = |caller: &Caller| now.duration_since(caller.since) >= PATIENCE;
+        let late = |caller: &Caller| now.duration_since(caller.since) >= CALLERS.limit;
         let gone: Vec<_> =
             self.callers.iter().filter(|(_, caller)| late(caller)).map(|(number, _)| *number).collect();
         for number in gone {
             self.hang_up(number, "it did not prove itself in time");
         }
-        let late = self.callers.values().map(|caller| caller.since + PATIENCE).min();
+        let late = self.callers.values().map(|caller| caller.since + CALLERS.limit).min();
         if self.open || self.paused_until.is_some() {
             return late.into_iter().chain(self.paused_until).min();
         }
         // No place is free, and callers may be waiting for one.
-        let fair = self.slowest().map(|(_, fair)| fair);
-        if fair.is_some_and(|fair| fair <= now) {
+        let Place::Full(fair) = self.place(now) else {
             self.watch(true);
-        }
-        late.into_iter().chain(fair).min()
+            return Some(now);
+        };
+        late.into_iter().chain([fair]).min()
     }
 }
 

@@ -19,7 +19,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub enum FetchError<E> {
     /// The maker has another segment, or none for this rank, in its words.
     Refused(String),
-    /// This rank has [`crate::segments::MAX_REQUESTS`] connections with the maker. Ask again.
+    /// The maker has no place for this call: this rank has [`crate::segments::MAX_REQUESTS`] connections with it, or took too
+    /// long to prove itself. Ask again.
     Busy,
     /// The maker is gone.
     Gone,
@@ -52,6 +53,9 @@ pub fn fetch<E>(
     let (asker, meet) = Asker::new(pair, nonce);
     send_datagram(&socket, &meet)?;
     let (answer, _) = receive_datagram(&socket, &mut go_on)?;
+    if answer == Datagram::Busy {
+        return Err(FetchError::Busy);
+    }
     let ask = asker.ask(answer, shape).map_err(FetchError::NotTheMaker)?;
     send_datagram(&socket, &ask)?;
     match receive_datagram(&socket, &mut go_on)? {
@@ -82,8 +86,9 @@ fn send_datagram<E>(socket: &Endpoint, datagram: &Datagram) -> Result<(), FetchE
         Ok(true) => Ok(()),
         // Two datagrams fit into any socket.
         Ok(false) => Err(FetchError::NotTheMaker("it does not read".into())),
+        // The other side's last datagram, or its end, is received next.
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-            Err(FetchError::Gone)
+            Ok(())
         }
         Err(error) => Err(FetchError::Os(error)),
     }

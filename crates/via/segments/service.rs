@@ -2,11 +2,10 @@
 //!
 //! A member that asks before there is an offer waits until there is one, or until it gives up.
 //!
-//! Bounds: at most [`MAX_STRANGERS`] callers have not proved who they are; a new one takes the place of one that has had its
-//! place for a second. A rank that has proved itself has at most [`MAX_REQUESTS`] connections; an answered one counts until
-//! the rank closes it.
+//! Bounds: [`STRANGERS`] are the callers that have not proved who they are. One that loses its place is told to ask again. A
+//! rank that has proved itself has at most [`MAX_REQUESTS`] connections; an answered one counts until the rank closes it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -15,17 +14,18 @@ use std::time::{Duration, Instant};
 use crate::auth::Keys;
 use parking_lot::Mutex;
 use udeck_sys::closer::{self, Endpoint};
+use udeck_sys::job_time;
 use udeck_sys::reactor::{Interest, Reactor, Token};
 use udeck_sys::socket::{self, Received};
+use udeck_sys::unauthenticated::{Bounds, Place};
 
 use crate::segments::handshake::{Maker, Step};
 use crate::segments::wire::{Datagram, MAX_DATAGRAM, Shape};
 
-const MAX_STRANGERS: usize = 64;
+/// Bounds of the callers that have not proved who they are.
+const STRANGERS: Bounds = Bounds { most: 64, grace: Duration::from_secs(1), limit: Duration::from_secs(5) };
 /// Connections that one rank has with a maker, at most.
 pub const MAX_REQUESTS: usize = 64;
-/// Time for which a stranger keeps its place, whoever else comes.
-const STRANGERS_TIME: Duration = Duration::from_secs(1);
 /// Pause of accepting while there is no place for another stranger.
 const REST: Duration = Duration::from_millis(50);
 
@@ -46,7 +46,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     offers: HashMap<String, Offer>,
-    strangers: VecDeque<Stranger>,
+    /// In the order in which they came.
+    strangers: Vec<Stranger>,
     requests: Vec<Request>,
     next: u64,
 }
@@ -59,6 +60,7 @@ struct Offer {
 struct Stranger {
     id: u64,
     since: Instant,
+    socket: Arc<Endpoint>,
     token: Token,
 }
 
@@ -119,18 +121,23 @@ impl Inner {
         if closer::is_behind() || !self.has_place() {
             return Interest::Rest(REST);
         }
-        let socket = match socket::accept_from(listener.as_fd()) {
-            Ok(Some(socket)) => Arc::new(socket),
-            Ok(None) => return Interest::Keep,
+        match socket::accept_from(listener.as_fd()) {
+            Ok(Some(socket)) => self.meet(Arc::new(socket)),
+            Ok(None) => {}
             Err(_) => return Interest::Rest(REST),
-        };
+        }
+        let late = self.state.lock().strangers.first().map(|oldest| oldest.since + STRANGERS.limit);
+        late.map_or(Interest::Keep, |late| Interest::Within(late.saturating_duration_since(job_time())))
+    }
+
+    fn meet(&self, socket: Arc<Endpoint>) {
         // A process of another user shares no memory with us; the kernel says who it is.
         if !socket::peer_identity(socket.as_fd()).is_ok_and(|(uid, _)| uid == socket::own_uid()) {
-            return Interest::Keep;
+            return;
         }
         let mut nonce = [0; 32];
         if getrandom::fill(&mut nonce).is_err() {
-            return Interest::Keep;
+            return;
         }
         let mut state = self.state.lock();
         state.next += 1;
@@ -141,21 +148,27 @@ impl Inner {
             move || weak.upgrade().map_or(Interest::Done, |inner| inner.serve(id, &served, &mut maker));
         // This is the reactor's thread: the handler does not run before this one ends.
         if let Ok(token) = self.reactor.add(socket.as_fd(), Box::new(serve)) {
-            state.strangers.push_back(Stranger { id, since: Instant::now(), token });
+            state.strangers.push(Stranger { id, since: job_time(), socket, token });
         }
-        Interest::Keep
     }
 
-    /// Whether there is a place for another stranger. The oldest one loses its place for that, if it has had its time.
+    /// Ends the strangers that are late. Returns whether there is a place for another; the oldest one may lose it for that.
     fn has_place(&self) -> bool {
+        let now = job_time();
         let mut state = self.state.lock();
-        if state.strangers.len() < MAX_STRANGERS {
-            return true;
+        let is_late = |one: &mut Stranger| one.since + STRANGERS.limit <= now;
+        let mut ended: Vec<_> = state.strangers.extract_if(.., is_late).collect();
+        let strangers = state.strangers.iter().enumerate().map(|(index, one)| (index, (), one.since));
+        let place = STRANGERS.admit(strangers, (), now);
+        if let Place::Evict(oldest) = place {
+            ended.push(state.strangers.remove(oldest));
         }
-        let has_had_its_time = state.strangers[0].since.elapsed() >= STRANGERS_TIME;
-        let oldest = if has_had_its_time { state.strangers.pop_front() } else { None };
         drop(state);
-        oldest.map(|oldest| self.reactor.remove(oldest.token)).is_some()
+        for stranger in ended {
+            send_datagram(&stranger.socket, &Datagram::Busy, None);
+            self.reactor.remove(stranger.token);
+        }
+        !matches!(place, Place::Full(_))
     }
 
     /// Handles a caller's datagram, or its end.

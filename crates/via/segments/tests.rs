@@ -7,7 +7,7 @@ use udeck_sys::closer::Endpoint;
 use udeck_sys::shared_memory::{SharedMemory, SharedUse};
 use udeck_sys::socket::{self, Received};
 
-use crate::segments::handshake::Asker;
+use crate::segments::handshake::{Asker, Maker, Step};
 use crate::segments::wire::{Datagram, MAX_DATAGRAM};
 use crate::segments::{FetchError, Purpose, Service, Shape, fetch};
 
@@ -102,6 +102,35 @@ fn strangers_keep_nobody_out() {
     let passing = socket::connect_to(service.address()).unwrap();
     socket::send(passing.as_fd(), b"x", &[last.as_fd()]).unwrap();
     assert_eq!(ask(&service, 1, &shape(0, 8)), Ok(()));
+}
+
+#[test]
+fn who_proves_nothing_in_time_is_sent_away_and_may_ask_again() {
+    let service = Service::start(keys(0)).unwrap();
+    let silent = socket::connect_to(service.address()).unwrap();
+    assert_eq!(hear(&silent), Some(Datagram::Busy), "nobody else calls");
+    assert_eq!(hear(&silent), None);
+    // Asked at any step, and with the caller's last datagram unread.
+    let address = format!("udeck-segments-test-{}", std::process::id()).into_bytes();
+    let listener = socket::listen_at(&address).unwrap();
+    for step in 0..2 {
+        let fetched = std::thread::scope(|scope| {
+            let pair = keys(1).call(Some(0)).unwrap();
+            let asking = scope.spawn(|| fetch(&address, pair, &shape(0, 8), || Ok::<_, ()>(())));
+            assert!(socket::wait_readable(listener.as_fd(), Duration::from_secs(60)).unwrap());
+            let caller = socket::accept_from(listener.as_fd()).unwrap().unwrap();
+            if step == 1 {
+                let meet = hear(&caller).unwrap();
+                let Ok(Step::Say(answer)) = Maker::Meets(keys(0), [5; 32]).input(meet) else { panic!() };
+                socket::send(caller.as_fd(), &answer.encode(), &[]).unwrap();
+            }
+            assert!(socket::wait_readable(caller.as_fd(), Duration::from_secs(60)).unwrap());
+            socket::send(caller.as_fd(), &Datagram::Busy.encode(), &[]).unwrap();
+            drop(caller);
+            asking.join().unwrap()
+        });
+        assert!(matches!(fetched, Err(FetchError::Busy)), "at step {step}: {fetched:?}");
+    }
 }
 
 /// Rank `rank` asks rank 0, and keeps its connection.

@@ -23,7 +23,8 @@ const LINK_DESCRIPTORS: usize = 6;
 /// Pause before a process without descriptors accepts again. Callers stay in the backlog meanwhile.
 pub(super) const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// Upper bound of hand-shakes under way. All ranks of a large job may call on one rank at the same time, and on few
-/// processors each answers late.
+/// processors each answers late. No caller makes room for another: the kernel names each one's process, which has a bound
+/// of its own.
 const MAX_MEETING: usize = 1024;
 const MEETING_TIME: Duration = Duration::from_secs(10);
 /// Upper bound of the peer sockets with one other process. A NIC makes one, and we make one to each of its NICs.

@@ -10,7 +10,7 @@ use udeck_via::{NetAddress, Reliability};
 use super::raw_peer::Raw;
 use super::{connect, ends, host_of, open, open_with, soon, works};
 use crate::fixture::End;
-use crate::unauthenticated::{HANDSHAKE_TIMEOUT, MAX_UNAUTHENTICATED};
+use crate::unauthenticated::BOUNDS;
 
 /// Makes QUIC's own timers late.
 fn quiet(options: &mut crate::Options) {
@@ -32,13 +32,13 @@ fn a_caller_that_proves_nothing_is_sent_away_in_time_and_forgotten() {
         raw.until("the end of its time", |_| core.timers.wait(job_time(), long) > Duration::from_secs(1));
         let wait = core.timers.wait(job_time(), long);
         if let [peer] = &core.peers.all()[..] {
-            assert!(wait <= HANDSHAKE_TIMEOUT, "nobody looks at it in time");
+            assert!(wait <= BOUNDS.limit, "nobody looks at it in time");
             break (raw, peer.clone());
         }
     };
-    peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT - Duration::from_millis(1));
+    peer.on_timeout(peer.created + BOUNDS.limit - Duration::from_millis(1));
     assert!(!peer.is_over());
-    peer.on_timeout(peer.created + HANDSHAKE_TIMEOUT);
+    peer.on_timeout(peer.created + BOUNDS.limit);
     assert!(peer.is_over() && core.peers.all().is_empty(), "it is kept");
     assert_eq!(core.endpoint.lock().open_connections(), 0);
     raw.until("its end", |raw| raw.lost.is_some());
@@ -90,14 +90,14 @@ fn whoever_holds_all_places_keeps_nobody_at_another_address_out() {
     let unauthenticated = || core_b.peers.all().iter().filter(|peer| peer.is_unauthenticated()).count();
     let mut flood: Vec<Raw> = Vec::new();
     // On a slow machine the NIC may have ended the first of them meanwhile.
-    while unauthenticated() < MAX_UNAUTHENTICATED {
+    while unauthenticated() < BOUNDS.most {
         let mut raw = Raw::new();
         raw.call(host_of(&b));
         raw.until("a TLS session", |raw| raw.is_connected);
         flood.push(raw);
     }
     assert!(core_b.make_room(host_of(&a).ip(), job_time()), "there is no place");
-    assert!(unauthenticated() < MAX_UNAUTHENTICATED, "nobody has made place");
+    assert!(unauthenticated() < BOUNDS.most, "nobody has made place");
     let (mut left, mut right) = ends(&a, &b);
     connect(&mut left, &mut right);
     works(&mut left, &mut right);
