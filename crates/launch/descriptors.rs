@@ -1,11 +1,15 @@
 //! The limit on descriptors, raised for a large job.
 
+use std::time::Duration;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use udeck_sys::unauthenticated::Bounds;
 
 use crate::{LaunchError, hosts::Share, ranks::Pipes};
 
-/// Maximum number of connections that are proving themselves at one time; further ones wait in the kernel.
-pub(crate) const MAX_STRANGERS: usize = 256;
+/// Bounds of the connections that are proving themselves; further ones wait in the kernel.
+pub(crate) const STRANGERS: Bounds =
+    Bounds { most: 256, grace: Duration::from_secs(1), limit: Duration::from_secs(5) };
 
 /// Descriptors besides those of ranks and nodes: standard streams, the service's, a spawn in progress, and
 /// those that a host program holds.
@@ -46,7 +50,7 @@ impl Descriptors {
     /// Raises the limit for `nodes` and for `ranks` on this host, each with this number of output pipes.
     pub(crate) fn raise(ranks: u32, pipes: u32, nodes: usize) -> Result<Descriptors, LaunchError> {
         let each = u64::from(pipes) + 1;
-        let strangers = if nodes > 0 { MAX_STRANGERS as u64 } else { 0 };
+        let strangers = if nodes > 0 { STRANGERS.most as u64 } else { 0 };
         let needed = u64::from(ranks) * each + nodes as u64 * PER_NODE + strangers + OTHERS;
         let before = getrlimit(Resource::Nofile);
         // `None` means no limit.

@@ -17,6 +17,7 @@ use std::{
 
 use rustix::event::PollFlags;
 use udeck_auth::{ControlKey, SecureStream};
+use udeck_sys::unauthenticated::Place;
 
 use super::{
     agent::{Agent, wait_for_all},
@@ -25,7 +26,7 @@ use super::{
 use crate::{
     End, LaunchError, Step,
     control::secure::{self, AuthError},
-    descriptors::MAX_STRANGERS,
+    descriptors::STRANGERS,
     hosts::Share,
     node::{self, Argument},
     print::Printers,
@@ -33,12 +34,6 @@ use crate::{
     signals::Signals,
     wait::ready,
 };
-
-/// Time limit of a connection's proof.
-const PROOF_LIMIT: Duration = Duration::from_secs(5);
-
-/// Time after which a connection must make room for another, if there is no free place.
-const SLOW: Duration = Duration::from_secs(1);
 
 /// Maximum number of refused addresses that are reported.
 const MAX_TOLD: usize = 16;
@@ -178,8 +173,8 @@ impl Joining<'_> {
         let mut fds = vec![signals.pending()];
         let mut until =
             self.strangers.iter().map(|stranger| stranger.until).fold(self.deadline, Instant::min);
-        match self.slowest() {
-            Some((_, fair)) if fair > Instant::now() => until = until.min(fair),
+        match self.place(Instant::now()) {
+            Place::Full(fair) => until = until.min(fair),
             _ => fds.push(self.listener.as_fd()),
         }
         fds.extend(self.strangers.iter().map(|stranger| stranger.stream.as_fd()));
@@ -191,14 +186,14 @@ impl Joining<'_> {
 
     fn accept(&mut self) {
         // Accepts at most as many as there are places, before they are read.
-        for _ in 0..MAX_STRANGERS {
-            let slowest = self.slowest();
+        for _ in 0..STRANGERS.most {
             let now = Instant::now();
-            if slowest.is_some_and(|(_, fair)| fair > now) {
+            let place = self.place(now);
+            if let Place::Full(_) = place {
                 return;
             }
             let Ok((stream, from)) = self.listener.accept() else { return };
-            if let Some((index, _)) = slowest {
+            if let Place::Evict(index) = place {
                 // Its proof may have come meanwhile, and is read first.
                 let slowest = self.strangers.remove(index);
                 if let Some(slowest) = self.advance(slowest, now) {
@@ -208,19 +203,16 @@ impl Joining<'_> {
             if stream.set_nonblocking(true).is_ok()
                 && let Ok(secure) = secure::root(&self.invitation.keys)
             {
-                let (from, until) = (from.ip(), now + PROOF_LIMIT);
+                let (from, until) = (from.ip(), now + STRANGERS.limit);
                 self.strangers.push(Stranger { stream, secure, from, since: now, until });
             }
         }
     }
 
-    /// If there is no free place, returns the stranger that must make room next, and from when on.
-    fn slowest(&self) -> Option<(usize, Instant)> {
-        if self.strangers.len() < MAX_STRANGERS {
-            return None;
-        }
-        let slowest = self.strangers.iter().enumerate().min_by_key(|(_, stranger)| stranger.since);
-        slowest.map(|(index, stranger)| (index, stranger.since + SLOW))
+    /// Returns the place of the next stranger: a free one, or that of the slowest one, by index.
+    fn place(&self, now: Instant) -> Place<usize> {
+        let strangers = self.strangers.iter().enumerate().map(|(index, one)| (index, (), one.since));
+        STRANGERS.admit(strangers, (), now)
     }
 
     fn receive_from_strangers(&mut self) {
