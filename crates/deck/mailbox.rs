@@ -94,19 +94,20 @@ impl<T: Payload> Mailbox<T> {
         let mut received = Received::new(Parcel::NONE);
         // Not by `traced`: on this path its result costs 20 instructions.
         if trace::is_on() {
-            self.recorded(&mut received, |to| self.retrieve_in_place(to).map(|()| true))?;
-        } else {
-            self.retrieve_in_place(&mut received)?;
+            self.retrieve_recorded(&mut received)?;
+        } else if let Err(found) = self.take_short(&mut received) {
+            self.retrieve_slow(found, &mut received)?;
         }
         Ok(received)
     }
 
-    #[inline(always)]
-    fn retrieve_in_place(&self, to: &mut Received<T>) -> Result {
-        match self.take_short(to) {
-            Ok(()) => Ok(()),
-            Err(found) => self.retrieve_slow(found, to),
-        }
+    #[cold]
+    #[inline(never)]
+    fn retrieve_recorded(&self, to: &mut Received<T>) -> Result {
+        let start = trace::begin();
+        self.take_short(to).or_else(|found| self.retrieve_slow(found, to))?;
+        self.record(start, to.parcel());
+        Ok(())
     }
 
     #[inline(never)]
@@ -312,8 +313,8 @@ impl<T: Payload> Mailbox<T> {
     }
 
     /// Retrieves by `retrieve`, and records the message that it has put into `to` in the trace, if there is
-    /// one. Each way to retrieve into a [`Received`] calls this once; the ways of `choosing` call
-    /// [`record`](Self::record) themselves. Without tracing it is one branch.
+    /// one. Each way to retrieve into a [`Received`] calls this once; [`Mailbox::retrieve`] and the ways of
+    /// `choosing` call [`record`](Self::record) themselves. Without tracing it is one branch.
     #[inline(always)]
     fn traced(
         &self,

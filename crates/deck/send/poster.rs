@@ -118,10 +118,21 @@ impl Poster {
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, BlockFailure> {
         if trace::is_on() {
-            let message = (block.len(), block.notes()[0]);
-            return self.recorded(message, move || self.post_any_block(block, policy));
+            self.post_block_recorded(block, policy)
+        } else {
+            self.post_any_block(block, policy)
         }
-        self.post_any_block(block, policy)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_block_recorded(
+        &self,
+        block: Block,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>, BlockFailure> {
+        let message = (block.len(), block.notes()[0]);
+        self.recorded(message, move || self.post_any_block(block, policy))
     }
 
     #[inline]
