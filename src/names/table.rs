@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use udeck_sys::unauthenticated::{Bounds, Place};
 use udeck_sys::{above_stdio, tcp_connect};
 use udeck_via::{Deadline, thread};
 
@@ -17,16 +18,13 @@ use super::wire::{self, Line};
 
 /// Longest time between two signs of life of a process with entries in the table.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Time that a caller may take for the handshake: it has proven nothing yet.
-const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Time between two attempts to accept a caller, after one failed.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Most callers at a time that have proven to know the secret.
 const CALLERS: usize = 1024;
-/// Most callers at a time that have proven nothing yet.
-const STRANGERS: usize = 256;
-/// Time that an unproven caller keeps its place at least. Then it makes way for another one, if all places are taken.
-const PLACE: Duration = Duration::from_millis(20);
+/// Bounds of the callers that have proven nothing yet.
+const STRANGERS: Bounds =
+    Bounds { most: 256, grace: Duration::from_millis(20), limit: Duration::from_secs(5) };
 /// Interval at which the table checks meanwhile for a free place.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -100,13 +98,13 @@ impl Table {
                 Err(error) => {
                     std::thread::sleep(AGAIN);
                     if udeck_sys::is_shortage(&error) {
-                        self.end_first_stranger();
+                        self.make_place(Bounds { most: 0, ..STRANGERS });
                     }
                     continue;
                 }
             };
             // Others wait in the kernel's queue.
-            while self.has_all_strangers() && !self.end_first_stranger() {
+            while !self.make_place(STRANGERS) {
                 if self.closed.load(Ordering::SeqCst) {
                     return;
                 }
@@ -128,19 +126,18 @@ impl Table {
         }
     }
 
-    fn has_all_strangers(&self) -> bool {
-        self.callers.lock().values().filter(|caller| !caller.is_proven).count() >= STRANGERS
-    }
-
-    /// Hangs up on the unproven caller that has been here longest. False: none has had its minimum time.
-    fn end_first_stranger(&self) -> bool {
+    /// Whether there is a place for another unproven caller. If need be, hangs up on the first one.
+    fn make_place(&self, bounds: Bounds) -> bool {
         let mut callers = self.callers.lock();
         let strangers = callers.iter().filter(|(_, caller)| !caller.is_proven);
-        let first =
-            strangers.min_by_key(|(number, _)| **number).filter(|(_, first)| first.since.elapsed() >= PLACE);
-        let Some(number) = first.map(|(number, _)| *number) else { return false };
-        if let Some(first) = callers.remove(&number) {
-            let _ = first.stream.shutdown(Shutdown::Both); // its thread reads the end
+        let strangers = strangers.map(|(&number, caller)| (number, (), caller.since));
+        match bounds.admit(strangers, (), Instant::now()) {
+            Place::Free => {}
+            Place::Evict(first) => {
+                // Its thread reads the end.
+                let _ = callers.remove(&first).map(|first| first.stream.shutdown(Shutdown::Both));
+            }
+            Place::Full(_) => return false,
         }
         true
     }
@@ -158,7 +155,7 @@ impl Table {
     }
 
     fn serve(&self, of: u64, stream: Arc<TcpStream>) -> io::Result<()> {
-        let mut line = Line::answer(stream, self.key, HANDSHAKE)?;
+        let mut line = Line::answer(stream, self.key, STRANGERS.limit)?;
         if !self.admit(of) {
             return Ok(());
         }
@@ -262,11 +259,11 @@ mod tests {
             let _ = stream.write_all(&hello); // it may have been hung up on
             stream
         };
-        let strangers: Vec<_> = (0..STRANGERS + 50).map(greets).collect();
+        let strangers: Vec<_> = (0..STRANGERS.most + 50).map(greets).collect();
         let mut second = call().unwrap();
         assert_eq!(ask(&mut second, wire::TAKE).unwrap(), [wire::WELL]);
         assert_eq!(ask(&mut first, wire::PING).unwrap(), [wire::WELL], "who came before them is still there");
-        assert!(serving.table.callers.lock().len() <= STRANGERS + 2);
+        assert!(serving.table.callers.lock().len() <= STRANGERS.most + 2);
         drop(strangers);
     }
 
