@@ -4,6 +4,8 @@
 //! (so two processes may have two). It is up once both have proved the job's secret; it goes down when the socket
 //! closes or the process behind it dies, and takes its connections with it.
 
+mod unsent;
+
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -21,6 +23,7 @@ use udeck_sys::{descriptor_advice, is_shortage, job_time, socket};
 use udeck_via::transport::Hello;
 use udeck_via::{Error, RejectKind, Rejection, Result, Until};
 
+use self::unsent::{Left, send_all};
 use crate::arenas::MAX_ARENA;
 use crate::board::BoardView;
 use crate::connection::{Connection, Loss};
@@ -279,15 +282,20 @@ impl PeerSocket {
         let _ = self.watched.set((Arc::downgrade(reactor), token));
     }
 
-    /// Sends an answer, or news, without waiting. A busy host may let the peer read late: what the socket has no room
-    /// for is sent when there is room, in order.
+    /// Sends an answer, or news, without waiting. A busy host may let the peer read late, and the system may be short
+    /// of memory: what the socket does not take now is sent later, in order.
     ///
     /// # Errors
     /// Why the peer socket must end. A peer that leaves [`MAX_UNSENT`] answers unread is stuck.
     pub fn answer(&self, datagram: &Datagram) -> std::result::Result<(), Ended> {
         let mut unsent = self.unsent.lock();
-        if unsent.is_empty() && self.try_send(datagram, &[])? {
-            return Ok(());
+        if unsent.is_empty() {
+            match socket::send(self.socket(), &datagram.encode(), &[]) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) if is_shortage(&error) => {}
+                Err(error) => return Err(writing(&error)),
+            }
         }
         if unsent.len() >= MAX_UNSENT {
             return Err(STUCK.into());
@@ -300,18 +308,17 @@ impl PeerSocket {
 
     /// Sends what [`PeerSocket::answer`] kept. Runs on the reactor, at each event of the socket.
     pub fn send_unsent(&self) {
-        let mut unsent = self.unsent.lock();
-        while let Some(datagram) = unsent.front() {
-            match socket::send(self.socket(), datagram, &[]) {
-                Ok(true) => drop(unsent.pop_front()),
-                Ok(false) => {
-                    drop(unsent);
-                    return self.watch_room();
-                }
-                // Reading from the socket tells how it ended.
-                Err(_) => unsent.clear(),
-            }
+        match self.send_kept() {
+            Left::Nothing => return,
+            Left::NoRoom => {}
+            // The socket has room, so the reactor calls again at once: the pause leaves others the processor.
+            Left::Shortage => std::thread::sleep(ROOM_PAUSE),
         }
+        self.watch_room();
+    }
+
+    fn send_kept(&self) -> Left {
+        send_all(&mut self.unsent.lock(), |datagram| socket::send(self.socket(), datagram, &[]))
     }
 
     fn watch_room(&self) {
@@ -333,8 +340,7 @@ impl PeerSocket {
 
     /// Sends a datagram if the socket has room for it. `false`: it has none.
     fn try_send(&self, datagram: &Datagram, fds: &[BorrowedFd<'_>]) -> std::result::Result<bool, Ended> {
-        socket::send(self.socket(), &datagram.encode(), fds)
-            .map_err(|error| Ended::by_call("writing to its socket", &error))
+        socket::send(self.socket(), &datagram.encode(), fds).map_err(|error| writing(&error))
     }
 
     /// Handles one datagram. Runs on the reactor.
@@ -575,6 +581,12 @@ impl std::fmt::Debug for PeerSocket {
         write!(f, "Link(process {})", process(self.pid))
     }
 }
+
+/// Returns the end of a peer socket that cannot be written to.
+fn writing(error: &io::Error) -> Ended {
+    Ended::by_call("writing to its socket", error)
+}
+
 /// Names a peer's process in error texts.
 pub(crate) fn process(pid: Option<i32>) -> String {
     pid.map_or("(in another pid namespace)".into(), |pid| pid.to_string())
