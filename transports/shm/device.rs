@@ -42,7 +42,7 @@ use crate::connection::{Connection, Loss};
 use crate::endpoint::ShmEndpoint;
 use crate::layout::{CELLS, CLOSED, CONTROL_BYTES};
 use crate::peer_socket::{Answer, PeerSocket, process};
-use crate::peer_socket_wire::{Datagram, Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE};
+use crate::peer_socket_wire::{Doorbells, MAX_DISCRIMINATOR, MAX_PRIVATE};
 use crate::revoking::{Revoking, Visitor};
 use crate::space::Space;
 use crate::waiter::{Attached, QUEUES, ShmNotifier, ShmWaiter};
@@ -77,6 +77,8 @@ const RECENT: usize = 4;
 /// Upper bound of the connections with one peer that we have closed and over which it still uses our memory. At the
 /// bound, no connection to this peer is made until it has let go of one.
 pub(crate) const MAX_RETIRED: usize = 1024;
+/// Longest time in which a NIC that closes waits for room in the sockets of its peers, together.
+const GOODBYE_TIME: Duration = Duration::from_secs(1);
 /// Poll interval while a writer is still inside a window that is being revoked.
 const VISIT_PAUSE: Duration = Duration::from_micros(100);
 
@@ -434,8 +436,9 @@ impl Drop for ShmDevice {
         }
         let peer_sockets = std::mem::take(&mut *self.peer_sockets.lock());
         peer_sockets.listening.into_iter().for_each(|token| self.reactor.remove(token));
+        let deadline = Deadline::after(GOODBYE_TIME);
         for (peer_socket, tokens) in peer_sockets.all {
-            let _ = peer_socket.send(&Datagram::Goodbye, &[]);
+            peer_socket.say_goodbye(deadline);
             tokens.into_iter().for_each(|token| self.reactor.remove(token));
         }
     }

@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use udeck_sys::closer::{Endpoint, PassedFd};
 use udeck_sys::reactor::{Reactor, Token};
 use udeck_sys::segment::{self, CHUNK, Mapping, PeerAccess};
-use udeck_sys::{descriptor_advice, is_shortage, job_time, socket};
+use udeck_sys::{Deadline, descriptor_advice, is_shortage, job_time, socket};
 use udeck_via::transport::Hello;
 use udeck_via::{Error, RejectKind, Rejection, Result, Until};
 
@@ -315,6 +315,15 @@ impl PeerSocket {
             Left::Shortage => std::thread::sleep(ROOM_PAUSE),
         }
         self.watch_room();
+    }
+
+    /// Says goodbye behind the answers that were kept, and waits until the deadline for room. A peer for which there is
+    /// none by then is not told: to it, this process has closed the socket or died.
+    pub fn say_goodbye(&self, deadline: Deadline) {
+        self.unsent.lock().push_back(Datagram::Goodbye.encode());
+        while self.send_kept() != Left::Nothing && !self.is_down() && !deadline.passed() {
+            std::thread::sleep(ROOM_PAUSE);
+        }
     }
 
     fn send_kept(&self) -> Left {

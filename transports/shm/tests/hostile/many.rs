@@ -127,22 +127,62 @@ fn a_request_waits_for_room_in_the_socket_of_its_peer() {
     });
 }
 
-/// A peer on a busy host may read its answers late.
-#[test]
-fn answers_wait_for_room_in_the_socket_of_their_peer() {
-    // Requests and answers together are more than both directions of a socket hold.
-    const ASKED: usize = 900;
-    let victim = Victim::new();
-    let mut attacker = Attacker::admitted(victim.address());
-    let (_grip, vi) = attacker.connect(&victim);
+/// Number of requests that, with their answers, are more than both directions of a socket hold.
+const ASKED: usize = 900;
+
+/// Sends [`ASKED`] requests and reads no answer.
+fn ask_many(attacker: &Attacker) {
     let (mut asked, until) = (0, soon());
     while asked < ASKED {
         assert!(!until.passed(), "the victim reads its socket");
         asked += usize::from(attacker.ask_in_vain());
     }
+}
+
+/// A peer on a busy host may read its answers late.
+#[test]
+fn answers_wait_for_room_in_the_socket_of_their_peer() {
+    let victim = Victim::new();
+    let mut attacker = Attacker::admitted(victim.address());
+    let (_grip, vi) = attacker.connect(&victim);
+    ask_many(&attacker);
     for _ in 0..ASKED {
         let answer = attacker.receive().expect("an answer").datagram;
         assert!(matches!(answer, Datagram::Refuse { .. }), "{answer:?}");
     }
     assert_eq!(vi.state(), State::Connected);
+}
+
+/// A NIC that closes has answered before it says goodbye; a peer that reads too late is not told goodbye at all.
+#[test]
+fn a_goodbye_comes_behind_the_answers() {
+    for reads_late in [false, true] {
+        let victim = Victim::new();
+        let attacker = Attacker::admitted(victim.address());
+        ask_many(&attacker);
+        // The victim serves its sockets in turn, so it has read all those requests when it has answered so many others.
+        let other = Attacker::admitted(victim.address());
+        for _ in 0..ASKED {
+            assert!(other.ask_in_vain());
+            let _ = other.receive().expect("an answer");
+        }
+        // Now there is room for a goodbye, but too little for the victim to go on with the answers.
+        let (early, is_answer) = (10, |datagram: &Datagram| matches!(datagram, Datagram::Refuse { .. }));
+        for _ in 0..early {
+            assert!(is_answer(&attacker.receive().expect("an answer").datagram));
+        }
+        let read = move || -> Vec<_> {
+            std::iter::from_fn(|| attacker.receive().map(|received| received.datagram)).collect()
+        };
+        let heard = if reads_late {
+            drop(victim);
+            read()
+        } else {
+            let reads = std::thread::spawn(read);
+            drop(victim);
+            reads.join().unwrap()
+        };
+        let answers = early + heard.iter().filter(|datagram| is_answer(datagram)).count();
+        assert!(answers == ASKED || !heard.contains(&Datagram::Goodbye), "goodbye after {answers} answers");
+    }
 }
