@@ -11,7 +11,7 @@ use udeck_cli::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
 
-use crate::commands::{clones, compare, costs, cpu, dat, jobs, overlap, page, peers, registration, vi};
+use crate::commands::{clones, compare, costs, cpu, jobs, overlap, page, peers, registration};
 use crate::experiment::binding::BindPlace;
 use crate::experiment::plan::{Checks, Format, Plan, Test};
 
@@ -299,13 +299,13 @@ pub enum Task {
     /// Measure, and print the figures.
     Measure(Plan),
     /// Measure the Virtual Interface layer.
-    MeasureVi(vi::ViPlan),
+    MeasureVi(Plan),
     /// Measure uDAPL.
-    MeasureDat(dat::DatPlan),
+    MeasureDat(Plan),
     /// Check the data of messages.
     Verify(Checks),
     /// Check the data of uDAPL's transfers.
-    VerifyDat(dat::DatChecks),
+    VerifyDat(Checks),
     /// Measure overlap.
     Overlap(overlap::OverlapPlan),
     /// Measure clones.
@@ -392,7 +392,7 @@ impl Cli {
                 .page_plan(quick, peers, files)
                 .map(|plan| Task::Page(page::PagePlan { output, json, ..plan })),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
-            (Some(Command::Verify), Layer::Dat) => options.dat_checks().map(Task::VerifyDat),
+            (Some(Command::Verify), Layer::Dat) => options.layer_checks().map(Task::VerifyDat),
             (Some(Command::Verify), Layer::Vi) => {
                 Err(conflict("`verify` is about mailboxes and uDAPL (--layer dat); --layer vi measures"))
             }

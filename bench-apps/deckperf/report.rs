@@ -58,15 +58,15 @@ impl Report {
 
     /// Sentences on how the figures were measured.
     pub fn method(&self) -> Vec<Cow<'static, str>> {
-        let mut sentences = scheduling(self.plan.iterations, &self.results);
+        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
         if self.plan.tests.contains(&Test::Latency) {
             sentences.push(LATENCY.into());
         }
         if self.plan.tests.contains(&Test::Bandwidth) {
-            sentences.push(bandwidth(self.plan.window));
+            sentences.push(bandwidth(self.plan.pace.window));
         }
         if self.plan.tests.contains(&Test::BiBandwidth) {
-            sentences.push(bibandwidth(self.plan.window));
+            sentences.push(bibandwidth(self.plan.pace.window));
         }
         sentences.extend(self.plan.payloads.iter().map(|payload| match payload {
             Payload::Untouched => Cow::from("untouched: neither side looks at the data"),
@@ -219,22 +219,7 @@ pub fn sample(format: crate::experiment::plan::Format) -> Report {
         warm_up: crate::stats::steady::WarmUp::default(),
         elapsed: Duration::from_millis(2500),
     };
-    let plan = Plan {
-        tests: vec![latency, bandwidth],
-        protocols: vec![copy, hand_off],
-        sizes: vec![0, 4096],
-        payloads: vec![untouched, written],
-        iterations: None,
-        time: Duration::from_secs(2),
-        window: 64,
-        format,
-        pin: true,
-        stats: false,
-        percentiles: false,
-        off_cache: false,
-        overview: true,
-        handicap: None,
-    };
+    let plan = Plan { sizes: vec![0, 4096], format, ..Plan::sample() };
     let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
     Report::new(machine, plan, results)
 }

@@ -8,17 +8,19 @@ use super::options::{Layer, Memory, Options, PayloadChoice};
 use super::{Task, conflict};
 use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
 use crate::{
-    commands::{clones, costs, cpu, dat, jobs, overlap, page, peers, registration, vi},
+    commands::{clones, costs, cpu, jobs, overlap, page, peers, registration, vi},
     experiment::sizes,
 };
 
 impl Options {
     pub(super) fn measurement(self, tests: Vec<Test>, overview: bool) -> Result<Task, clap::Error> {
-        match self.layer {
-            Layer::Mailbox => Ok(Task::Measure(self.plan(tests, overview))),
-            Layer::Vi => self.vi_plan(tests).map(Task::MeasureVi),
-            Layer::Dat => self.dat_plan(tests).map(Task::MeasureDat),
-        }
+        let task = match self.layer {
+            Layer::Mailbox => return Ok(Task::Measure(self.plan(tests, overview))),
+            Layer::Vi => Task::MeasureVi,
+            Layer::Dat => Task::MeasureDat,
+        };
+        self.check_layer()?;
+        Ok(task(self.plan(tests, false)))
     }
 
     pub(super) fn one_way(self, test: Test, memory: Memory) -> Result<Task, clap::Error> {
@@ -63,7 +65,7 @@ impl Options {
         if matches!(kind, jobs::Kind::Incast(_)) && sizes[..] == [0] {
             return Err(conflict("`incast` cannot count empty messages: name other --sizes"));
         }
-        let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: self.window };
+        let pace = self.pace(16);
         Ok(Task::Jobs(jobs::JobsPlan { kind, protocol, sizes, pace, format: self.format, pin: !self.no_pin }))
     }
 
@@ -72,7 +74,7 @@ impl Options {
         if sizes.contains(&0) {
             return Err(conflict("`registration`: there is no memory of 0 bytes to register"));
         }
-        let pace = Pace { iterations: self.iterations, time: self.time_or(16), window: 1 };
+        let pace = Pace { window: 1, ..self.pace(16) };
         Ok(registration::RegistrationPlan { sizes, pace, format: self.format, pin: !self.no_pin })
     }
 
@@ -89,23 +91,9 @@ impl Options {
         Ok(())
     }
 
-    pub(super) fn dat_plan(self, tests: Vec<Test>) -> Result<dat::DatPlan, clap::Error> {
+    pub(super) fn layer_checks(self) -> Result<Checks, clap::Error> {
         self.check_layer()?;
-        let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
-        Ok(dat::DatPlan { tests, sizes, pace: Pace { iterations, time, window }, format, pin })
-    }
-
-    pub(super) fn dat_checks(self) -> Result<dat::DatChecks, clap::Error> {
-        self.check_layer()?;
-        let Checks { sizes, pin, .. } = self.checks();
-        Ok(dat::DatChecks { sizes, pin })
-    }
-
-    pub(super) fn vi_plan(self, tests: Vec<Test>) -> Result<vi::ViPlan, clap::Error> {
-        self.check_layer()?;
-        let Plan { tests, sizes, iterations, time, window, format, pin, .. } = self.plan(tests, false);
-        let counts = if tests.contains(&Test::Latency) { vi::COUNTS.to_vec() } else { Vec::new() };
-        Ok(vi::ViPlan { tests, sizes, counts, pace: Pace { iterations, time, window }, format, pin })
+        Ok(self.checks())
     }
 
     pub(super) fn peers_plan(self, folder: Option<PathBuf>) -> peers::PeersPlan {
@@ -190,8 +178,14 @@ impl Options {
         Ok(page::PagePlan { output: PathBuf::new(), json: None, files, measure })
     }
 
+    /// Time, or so many seconds, and portions of the measurement.
+    fn pace(&self, seconds: u64) -> Pace {
+        Pace { iterations: self.iterations, time: self.time_or(seconds), window: self.window }
+    }
+
     pub(super) fn plan(self, tests: Vec<Test>, overview: bool) -> Plan {
         let offset = isize::from(self.perturb.unwrap_or(0));
+        let has_counts = self.layer == Layer::Vi && tests.contains(&Test::Latency);
         Plan {
             tests,
             protocols: self.protocols_or(if self.stats { &PROTOCOLS } else { &PROTOCOLS[..4] }),
@@ -202,9 +196,8 @@ impl Options {
                 PayloadChoice::Both if self.stats => vec![Payload::Untouched],
                 PayloadChoice::Both => vec![Payload::Untouched, Payload::WrittenRead],
             },
-            iterations: self.iterations,
-            time: self.time_or(if self.stats { 4 } else { 24 }),
-            window: self.window,
+            vi_counts: if has_counts { vi::COUNTS.to_vec() } else { Vec::new() },
+            pace: self.pace(if self.stats { 4 } else { 24 }),
             format: self.format,
             pin: !self.no_pin,
             stats: self.stats,
@@ -230,7 +223,7 @@ impl Options {
     pub(super) fn clones(self, flooding: usize) -> clones::ClonesPlan {
         clones::ClonesPlan {
             counts: clones::COUNTS.to_vec(),
-            pace: Pace { iterations: self.iterations, time: self.time_or(16), window: 1 },
+            pace: Pace { window: 1, ..self.pace(16) },
             flooding,
             each: clones::EACH,
             sizes: self.sizes_or(&clones::SIZES),

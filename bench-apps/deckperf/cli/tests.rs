@@ -3,6 +3,7 @@ use std::time::Duration;
 use udeck::Protocol;
 
 use super::*;
+use crate::commands::vi;
 use crate::experiment::plan::{PROTOCOLS, Payload};
 use crate::experiment::sizes;
 
@@ -34,14 +35,14 @@ fn no_arguments_mean_the_overview() {
     assert_eq!(plan.protocols, [Protocol::Copy, Protocol::Eager, Protocol::RdmaWrite, Protocol::HandOff]);
     assert_eq!(plan.sizes, sizes::DEFAULT_SIZES);
     assert_eq!(plan.payloads, [Payload::Untouched, Payload::WrittenRead]);
-    assert!(plan.pin && plan.overview && plan.window == 64 && plan.format == Format::Table);
+    assert!(plan.pin && plan.overview && plan.pace.window == 64 && plan.format == Format::Table);
 }
 
 #[test]
 fn stats_are_of_every_protocol_and_of_messages_only() {
     let plan = plan("deckperf --stats latency --sizes 1M");
     assert!(plan.stats && !plan.overview && plan.format == Format::Table);
-    assert_eq!((plan.protocols, plan.time), (PROTOCOLS.to_vec(), Duration::from_secs(4)));
+    assert_eq!((plan.protocols, plan.pace.time), (PROTOCOLS.to_vec(), Duration::from_secs(4)));
     assert_eq!(plan.payloads, [Payload::Untouched]);
     assert!(error("deckperf --stats --layer vi").contains("--stats is about messages"));
     assert!(error("deckperf --stats --format csv").contains("cannot be used with"));
@@ -93,11 +94,11 @@ fn the_vi_layer_has_a_plan_of_its_own() {
     };
     let overview = plan("deckperf --layer vi");
     assert_eq!(overview.tests, [Test::Latency, Test::Bandwidth]);
-    assert_eq!((&overview.sizes[..], &overview.counts[..]), (&sizes::DEFAULT_SIZES[..], &vi::COUNTS[..]));
+    assert_eq!((&overview.sizes[..], &overview.vi_counts[..]), (&sizes::DEFAULT_SIZES[..], &vi::COUNTS[..]));
     let bandwidth = plan("deckperf bandwidth --layer vi --sizes 8,1M --window 16 --format json --no-pin");
     assert_eq!(bandwidth.tests, [Test::Bandwidth]);
     assert_eq!((bandwidth.sizes, bandwidth.pace.window), (vec![8, 1 << 20], 16));
-    assert!(bandwidth.counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
+    assert!(bandwidth.vi_counts.is_empty() && bandwidth.format == Format::Json && !bandwidth.pin);
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn experiments_have_lengths_of_their_own() {
 #[test]
 fn both_directions_at_once_have_a_command_of_their_own() {
     let both = plan("deckperf bibandwidth --window 16");
-    assert_eq!((both.tests, both.window, both.overview), (vec![Test::BiBandwidth], 16, false));
+    assert_eq!((both.tests, both.pace.window, both.overview), (vec![Test::BiBandwidth], 16, false));
     assert!(error("deckperf bibandwidth --protocol copy,handshake").contains("wait for ever"));
     assert!(error("deckperf bibandwidth --layer vi").contains("`bibandwidth` is about mailboxes"));
 }

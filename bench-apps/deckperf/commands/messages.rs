@@ -10,7 +10,7 @@ use udeck_cli::machine::Machine;
 /// Plays one rank's part; rank 0's result is the text to print.
 pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
     let pair = stage.pair;
-    let Some(results) = stage.run(plan.pace(), contenders(plan), &mut Messages(pair))? else {
+    let Some(results) = stage.run(plan.pace, contenders(plan), &mut Messages(pair))? else {
         return Ok(String::new());
     };
     let window = pair.world().config().copy_window;

@@ -143,7 +143,7 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
     let (pair, wanted) = (stage.pair, contenders(plan));
     let seen = wanted.posts.iter().map(|series| (series.contender, series.size, Singles::new())).collect();
     let mut observer = Observer { pair, round: None, seen, last: Vec::new() };
-    let Some(results) = stage.run(plan.pace(), wanted, &mut observer)? else { return Ok(String::new()) };
+    let Some(results) = stage.run(plan.pace, wanted, &mut observer)? else { return Ok(String::new()) };
     let machine = Machine { off_cache: plan.off_cache, ..stage.machine("") };
     let report = TableReport {
         method: method(pair, plan, &results),
@@ -158,7 +158,7 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
 }
 
 fn method(pair: &RankPair<'_>, plan: &Plan, results: &Results) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.iterations, results);
+    let mut sentences = scheduling(plan.pace.iterations, results);
     // The further sentences speak of batches; the figures here do not.
     sentences.truncate(2);
     sentences.extend([

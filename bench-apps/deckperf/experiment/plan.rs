@@ -16,7 +16,7 @@ pub const PROTOCOLS: [Protocol; 7] = [
     Protocol::Auto,
 ];
 
-/// Plan of a measurement of messages.
+/// Plan of a measurement of messages, between mailboxes or at a layer below them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// Tests, in the order of the tables.
@@ -27,12 +27,10 @@ pub struct Plan {
     pub sizes: Vec<usize>,
     /// Payload modes, in the order of the tables.
     pub payloads: Vec<Payload>,
-    /// Iterations per batch; `None`: calibrated.
-    pub iterations: Option<u64>,
-    /// Time for the whole run.
-    pub time: Duration,
-    /// Messages under way in the bandwidth test.
-    pub window: u64,
+    /// Numbers of the receiver's VIs in the tables by number, ascending; only for latencies of virtual interfaces.
+    pub vi_counts: Vec<usize>,
+    /// Time and portions of the measurement.
+    pub pace: Pace,
     /// Format of the report.
     pub format: Format,
     /// Whether each rank runs on a core of its own.
@@ -50,16 +48,36 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Time and portions of the measurement.
-    pub fn pace(&self) -> Pace {
-        Pace { iterations: self.iterations, time: self.time, window: self.window }
+    /// Largest message size, in bytes.
+    pub fn largest(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(0)
+    }
+
+    /// A small plan for tests.
+    #[cfg(test)]
+    pub fn sample() -> Self {
+        Plan {
+            tests: vec![Test::Latency, Test::Bandwidth],
+            protocols: vec![Protocol::Copy, Protocol::HandOff],
+            sizes: vec![0, 8],
+            payloads: vec![Payload::Untouched, Payload::WrittenRead],
+            vi_counts: vec![1, 10],
+            pace: Pace { iterations: None, time: Duration::from_secs(2), window: 64 },
+            format: Format::Table,
+            pin: true,
+            stats: false,
+            percentiles: false,
+            off_cache: false,
+            overview: true,
+            handicap: None,
+        }
     }
 }
 
 /// Plan of `deckperf verify`.
 #[derive(Debug, PartialEq)]
 pub struct Checks {
-    /// Protocols; each of them carries every size.
+    /// Protocols of messages; each of them carries every size.
     pub protocols: Vec<Protocol>,
     /// Message sizes with their perturbations, ascending, in bytes.
     pub sizes: Vec<usize>,

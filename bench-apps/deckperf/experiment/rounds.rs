@@ -407,7 +407,7 @@ fn record<C: Contend>(series: &mut Series<C>, shape: Shape, sample: Sample) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::{baseline::CopySample, plan::Format};
+    use crate::experiment::baseline::CopySample;
 
     /// A machine on which a message takes 1 µs.
     #[derive(Default)]
@@ -433,26 +433,12 @@ mod tests {
     }
 
     fn plan() -> Plan {
-        Plan {
-            tests: vec![Test::Latency, Test::Bandwidth],
-            protocols: vec![Protocol::Copy, Protocol::HandOff],
-            sizes: vec![0, 8, 4 << 20],
-            payloads: vec![Payload::Untouched, Payload::WrittenRead],
-            iterations: None,
-            time: Duration::from_nanos(1),
-            window: 64,
-            format: Format::Table,
-            pin: true,
-            stats: false,
-            percentiles: false,
-            off_cache: false,
-            overview: true,
-            handicap: None,
-        }
+        let pace = Pace { time: Duration::from_nanos(1), ..Plan::sample().pace };
+        Plan { sizes: vec![0, 8, 4 << 20], pace, ..Plan::sample() }
     }
 
     fn measured(plan: &Plan, machine: &mut Steady) -> Results {
-        measure(plan.pace(), contenders(plan), machine, |_| ()).expect("measures")
+        measure(plan.pace, contenders(plan), machine, |_| ()).expect("measures")
     }
 
     #[test]
@@ -528,7 +514,8 @@ mod tests {
 
     #[test]
     fn fixed_iterations_are_not_calibrated() {
-        let plan = Plan { iterations: Some(7), overview: false, ..plan() };
+        let pace = Pace { iterations: Some(7), ..plan().pace };
+        let plan = Plan { pace, overview: false, ..plan() };
         let results = measured(&plan, &mut Steady::default());
         assert!(results.posts.iter().all(|series| series.iterations == 7));
         assert_eq!(results.posts.len(), 4 * 3 + 4 * 2, "auto was not asked for");

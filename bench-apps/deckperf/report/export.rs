@@ -56,7 +56,7 @@ pub fn json(report: &Report) -> String {
         })
         .collect();
     let run = run("messages", &report.machine, &report.method(), series(report));
-    document(run, report.plan.window, &report.results, &report.findings, results)
+    document(run, report.plan.pace.window, &report.results, &report.findings, results)
 }
 
 /// The part of a JSON file that all commands write alike.

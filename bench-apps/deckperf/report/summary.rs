@@ -72,10 +72,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::experiment::{
-        plan::Format,
-        rounds::{Contender, RawSeries, Series},
-    };
+    use crate::experiment::rounds::{Contender, RawSeries, Series};
 
     fn series(protocol: Protocol, size: usize, figures: &[f64]) -> Series {
         let contender = Contender { test: Test::Latency, protocol, payload: Payload::Untouched };
@@ -84,22 +81,7 @@ mod tests {
 
     #[test]
     fn ratios_appear_where_both_sides_were_measured() {
-        let plan = Plan {
-            tests: vec![Test::Latency],
-            protocols: vec![Protocol::Copy, Protocol::HandOff],
-            sizes: vec![8, 1 << 20, 4 << 20],
-            payloads: vec![Payload::Untouched],
-            iterations: None,
-            time: Duration::from_secs(1),
-            window: 64,
-            format: Format::Table,
-            pin: true,
-            stats: false,
-            percentiles: false,
-            off_cache: false,
-            overview: true,
-            handicap: None,
-        };
+        let plan = Plan { sizes: vec![8, 1 << 20, 4 << 20], ..Plan::sample() };
         let results = Results {
             posts: vec![
                 series(Protocol::Copy, 1 << 20, &[90.0, 100.0, 110.0]),

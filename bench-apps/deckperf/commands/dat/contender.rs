@@ -2,11 +2,10 @@
 
 use udeck::via::Caps;
 
-use super::DatPlan;
 use crate::{
     commands::vi::Transfer,
     experiment::{
-        plan::{Quantity, Test},
+        plan::{Plan, Quantity, Test},
         rounds::{Contend, Results},
         turn::Pattern,
     },
@@ -84,7 +83,7 @@ pub fn has(api: Api, transfer: Transfer, caps: Caps) -> bool {
 }
 
 /// Empty series for all contenders.
-pub fn contenders(plan: &DatPlan, caps: Caps) -> Results<DatContender> {
+pub fn contenders(plan: &Plan, caps: Caps) -> Results<DatContender> {
     let mut cells = Vec::new();
     for &test in &plan.tests {
         for transfer in TRANSFERS {
@@ -101,14 +100,13 @@ pub fn contenders(plan: &DatPlan, caps: Caps) -> Results<DatContender> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::dat::report::plan;
 
     #[test]
     fn both_levels_have_every_transfer_where_the_nic_has_rdma() {
-        let all = contenders(&plan(), Caps::RDMA_WRITE | Caps::RDMA_READ);
+        let all = contenders(&Plan::sample(), Caps::RDMA_WRITE | Caps::RDMA_READ);
         // Two sizes of latency and one of bandwidth.
         assert_eq!(all.posts.len(), 2 * 3 * (2 + 1));
-        let without = contenders(&plan(), Caps::default());
+        let without = contenders(&Plan::sample(), Caps::default());
         let of = |api| without.posts.iter().filter(|series| series.contender.api == api).count();
         assert_eq!((of(Api::Dat), of(Api::Vi)), (3 * 3, 3));
     }

@@ -3,7 +3,6 @@
 use udeck::via::Deadline;
 
 use super::{
-    DatPlan,
     contender::{Api, DatContender, TRANSFERS, has},
     ends::{DatEnds, work_of},
     lane::{DatPost, Work},
@@ -12,6 +11,7 @@ use crate::{
     commands::vi::{self, Detection, Traffic, Transfer, ViBatch, ViEnds, ViSetup},
     experiment::{
         Experiment, Timing,
+        plan::Plan,
         rank_pair::RankPair,
         rounds::Trial,
         turn::{Part, PostKind, Turn},
@@ -33,7 +33,7 @@ fn setup(transfer: Transfer) -> ViSetup {
 
 impl<'l, 'w> Both<'l, 'w> {
     /// Opens the connections. Both ranks call this with the same plan; blocks until all are connected.
-    pub fn open(pair: &'l RankPair<'w>, plan: &DatPlan) -> Result<Self> {
+    pub fn open(pair: &'l RankPair<'w>, plan: &Plan) -> Result<Self> {
         let caps = pair.world().nic().attributes().caps;
         let dat = DatEnds::open(pair, plan.largest(), plan.pace.window)?;
         let setups: Vec<ViSetup> =

@@ -5,12 +5,11 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    DatPlan,
     contender::{APIS, Api, DatContender, TRANSFERS},
 };
 use crate::{
     commands::vi::Transfer,
-    experiment::{plan::Test, rounds::Results, sizes},
+    experiment::{plan::{Plan, Test}, rounds::Results, sizes},
     report::{
         LATENCY, bandwidth,
         labelled::{Labelled, LabelledReport},
@@ -37,7 +36,7 @@ impl Labelled for DatContender {
 /// Makes the report, and computes its findings.
 pub fn report(
     machine: Machine,
-    plan: &DatPlan,
+    plan: &Plan,
     results: Results<DatContender>,
 ) -> LabelledReport<DatContender> {
     let tests = plan.tests.iter().flat_map(|&test| TRANSFERS.map(|transfer| (test, transfer)));
@@ -53,7 +52,7 @@ pub fn report(
 }
 
 /// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
-fn by_size(plan: &DatPlan, results: &Results<DatContender>, test: Test, transfer: Transfer) -> String {
+fn by_size(plan: &Plan, results: &Results<DatContender>, test: Test, transfer: Transfer) -> String {
     let what = match transfer {
         Transfer::Send => "send/receive",
         Transfer::RdmaWrite => "RDMA write that the target is told of",
@@ -73,7 +72,7 @@ fn by_size(plan: &DatPlan, results: &Results<DatContender>, test: Test, transfer
 }
 
 /// Sentences on how the figures were measured.
-fn method(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Cow<'static, str>> {
+fn method(plan: &Plan, results: &Results<DatContender>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     if plan.tests.contains(&Test::Latency) {
         sentences.push(LATENCY.into());
@@ -107,7 +106,7 @@ fn ratio(results: &Results<DatContender>, test: Test, transfer: Transfer, size: 
 }
 
 /// The ratio of each pair of columns, with its bounds.
-fn findings(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Finding> {
+fn findings(plan: &Plan, results: &Results<DatContender>) -> Vec<Finding> {
     let mut found = Vec::new();
     for &test in &plan.tests {
         for transfer in TRANSFERS {
@@ -122,19 +121,6 @@ fn findings(plan: &DatPlan, results: &Results<DatContender>) -> Vec<Finding> {
     found
 }
 
-/// A small plan for tests.
-#[cfg(test)]
-pub fn plan() -> DatPlan {
-    use crate::experiment::plan::{Format, Pace};
-    DatPlan {
-        tests: vec![Test::Latency, Test::Bandwidth],
-        sizes: vec![0, 8],
-        pace: Pace { iterations: None, time: std::time::Duration::from_secs(2), window: 64 },
-        format: Format::Table,
-        pin: true,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -147,7 +133,7 @@ mod tests {
 
     /// A report whose figures are all different, so that each is recognised in its place. The NIC has no RDMA reads.
     fn sample(format: Format) -> String {
-        let plan = plan();
+        let plan = Plan::sample();
         let mut results = contenders(&plan, Caps::RDMA_WRITE);
         for (number, series) in results.posts.iter_mut().enumerate() {
             series.figures = vec![number as f64 + 1.0; 3];

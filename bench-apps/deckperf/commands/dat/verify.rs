@@ -3,7 +3,6 @@
 use udeck::via::Deadline;
 
 use super::{
-    DatChecks,
     contender::TRANSFERS,
     ends::{DatEnds, work_of},
     lane::{DatPost, Work},
@@ -15,6 +14,7 @@ use crate::{
     },
     experiment::{
         exchange::{Tally, first_difference, mix, write},
+        plan::Checks,
         rank_pair::RankPair,
         turn::Lane,
     },
@@ -23,7 +23,7 @@ use crate::{
 
 /// Plays one rank's part: first rank 0's data go, then rank 1's. The inner result is rank 0's: the closing sentence, or
 /// an error if bytes were wrong.
-pub fn verify(pair: &RankPair<'_>, checks: &DatChecks) -> Result<Result<String>> {
+pub fn verify(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
     let largest = checks.sizes.last().copied().unwrap_or(0);
     let mut ends = DatEnds::open(pair, largest, 64)?;
     let cells = checks.sizes.iter().flat_map(|&size| TRANSFERS.map(|transfer| (size, transfer)));

@@ -2,10 +2,9 @@
 
 use udeck::via::Caps;
 
-use super::ViPlan;
 use crate::experiment::{
     exchange,
-    plan::{Quantity, Test},
+    plan::{Plan, Quantity, Test},
     rounds::{Contend, Results, SMALL},
 };
 
@@ -155,7 +154,7 @@ pub fn detections(test: Test) -> &'static [Detection] {
 }
 
 /// All setups that the plan needs, each once; both ranks compute the same.
-pub fn setups(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
+pub fn setups(plan: &Plan, caps: Caps) -> Vec<ViSetup> {
     let mut setups = Vec::new();
     for transfer in TRANSFERS {
         // Without RDMA (`DECK_TRUST=none`), the columns of RDMA writes stay empty.
@@ -173,13 +172,13 @@ pub fn setups(plan: &ViPlan, caps: Caps) -> Vec<ViSetup> {
 }
 
 /// Setups of several VIs. The row of one VI comes from the first table, so it needs no VIs of its own.
-fn among_many(plan: &ViPlan) -> impl Iterator<Item = (usize, Detection)> {
-    let counts = plan.counts.iter().copied().filter(|&vis| vis > 1);
+fn among_many(plan: &Plan) -> impl Iterator<Item = (usize, Detection)> {
+    let counts = plan.vi_counts.iter().copied().filter(|&vis| vis > 1);
     counts.flat_map(|vis| POLLING.map(|detection| (vis, detection)))
 }
 
 /// Empty series for all contenders.
-pub fn contenders(plan: &ViPlan, setups: &[ViSetup]) -> Results<ViContender> {
+pub fn contenders(plan: &Plan, setups: &[ViSetup]) -> Results<ViContender> {
     let mut cells = Vec::new();
     let mut sizes = plan.sizes.clone();
     for &test in &plan.tests {
@@ -189,11 +188,11 @@ pub fn contenders(plan: &ViPlan, setups: &[ViSetup]) -> Results<ViContender> {
             cells.extend(sizes.map(|&size| (ViContender::alone(test, way.transfer, way.detection), size)));
         }
     }
-    if !plan.counts.is_empty() {
+    if !plan.vi_counts.is_empty() {
         for (traffic, detection) in
             TRAFFICS.into_iter().flat_map(|traffic| POLLING.map(|detection| (traffic, detection)))
         {
-            for &vis in &plan.counts {
+            for &vis in &plan.vi_counts {
                 let cell = (ViContender::among(vis, detection, traffic), SMALL);
                 if !cells.contains(&cell) {
                     cells.push(cell);
@@ -212,14 +211,13 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::commands::vi::report::plan;
 
     #[test]
     fn every_contender_has_its_way_and_every_way_a_contender() {
         for tests in [vec![Test::Latency, Test::Bandwidth], vec![Test::Latency], vec![Test::Bandwidth]] {
-            let mut plan = plan();
+            let mut plan = Plan::sample();
             if !tests.contains(&Test::Latency) {
-                plan.counts.clear();
+                plan.vi_counts.clear();
             }
             plan.tests = tests;
             let setups = setups(&plan, Caps::RDMA_WRITE);
@@ -234,19 +232,19 @@ mod tests {
 
     #[test]
     fn eight_bytes_are_measured_for_the_many_even_if_no_table_has_them() {
-        let plan = ViPlan { tests: vec![Test::Latency], sizes: vec![4096], ..plan() };
+        let plan = Plan { tests: vec![Test::Latency], sizes: vec![4096], ..Plan::sample() };
         let results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
         // Two transfers with four detections, and two for a message on one VI, on the busy one of 10, and on any of 10.
         assert_eq!(results.posts.len(), 2 * 4 + 2 * 3);
         assert_eq!(results.raws.iter().map(|raw| raw.size).collect::<Vec<_>>(), [SMALL, 4096]);
-        let with_small = ViPlan { sizes: vec![SMALL, 4096], ..plan };
+        let with_small = Plan { sizes: vec![SMALL, 4096], ..plan };
         let results = contenders(&with_small, &setups(&with_small, Caps::RDMA_WRITE));
         assert_eq!(results.posts.len(), 2 * 2 * 4 + 2 * 2, "one VI of 8 bytes is the first table's");
     }
 
     #[test]
     fn both_traffics_share_their_connections_and_one_vi_has_one_traffic() {
-        let plan = plan();
+        let plan = Plan::sample();
         let setups = setups(&plan, Caps::RDMA_WRITE);
         let results = contenders(&plan, &setups);
         let traffics = |vis| -> Vec<Traffic> {
@@ -279,13 +277,13 @@ mod tests {
 
     #[test]
     fn without_rdma_nothing_is_written() {
-        let setups = setups(&plan(), Caps::default());
+        let setups = setups(&Plan::sample(), Caps::default());
         assert!(setups.iter().all(|way| way.transfer == Transfer::Send) && !setups.is_empty());
     }
 
     #[test]
     fn nothing_is_streamed_to_a_sleeper_and_no_empty_messages() {
-        let plan = plan();
+        let plan = Plan::sample();
         let results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
         let streamed = results.posts.iter().filter(|series| series.contender.test == Test::Bandwidth);
         assert!(streamed.clone().count() > 0);

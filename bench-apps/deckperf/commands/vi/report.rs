@@ -5,12 +5,11 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    ViPlan,
     contender::{Detection, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, detections},
 };
 use crate::{
     experiment::{
-        plan::Test,
+        plan::{Plan, Test},
         rounds::{Results, SMALL},
         sizes,
     },
@@ -39,7 +38,7 @@ impl Labelled for ViContender {
 }
 
 /// Makes the report, and computes its findings.
-pub fn report(machine: Machine, plan: &ViPlan, results: Results<ViContender>) -> LabelledReport<ViContender> {
+pub fn report(machine: Machine, plan: &Plan, results: Results<ViContender>) -> LabelledReport<ViContender> {
     LabelledReport {
         machine,
         command: "vi",
@@ -51,9 +50,9 @@ pub fn report(machine: Machine, plan: &ViPlan, results: Results<ViContender>) ->
     }
 }
 
-fn tables(plan: &ViPlan, results: &Results<ViContender>) -> String {
+fn tables(plan: &Plan, results: &Results<ViContender>) -> String {
     let tests = plan.tests.iter().flat_map(|&test| TRANSFERS.map(|transfer| (test, transfer)));
-    let traffics = TRAFFICS.into_iter().filter(|_| !plan.counts.is_empty());
+    let traffics = TRAFFICS.into_iter().filter(|_| !plan.vi_counts.is_empty());
     tests
         .map(|(test, transfer)| by_size(plan, results, test, transfer))
         .chain(traffics.map(|traffic| by_count(plan, results, traffic)))
@@ -61,7 +60,7 @@ fn tables(plan: &ViPlan, results: &Results<ViContender>) -> String {
 }
 
 /// Table with a column per detection; the tables of latencies also have a column per raw limit.
-fn by_size(plan: &ViPlan, results: &Results<ViContender>, test: Test, transfer: Transfer) -> String {
+fn by_size(plan: &Plan, results: &Results<ViContender>, test: Test, transfer: Transfer) -> String {
     let what = match transfer {
         Transfer::Send => "send/receive",
         Transfer::RdmaWrite => "RDMA write with immediate data",
@@ -84,7 +83,7 @@ fn by_size(plan: &ViPlan, results: &Results<ViContender>, test: Test, transfer: 
 }
 
 /// Table with a row per number of VIs.
-fn by_count(plan: &ViPlan, results: &Results<ViContender>, traffic: Traffic) -> String {
+fn by_count(plan: &Plan, results: &Results<ViContender>, traffic: Traffic) -> String {
     let which = match traffic {
         Traffic::OneBusy => "one busy VI among idle ones",
         Traffic::Spread => "spread over all VIs",
@@ -95,11 +94,11 @@ fn by_count(plan: &ViPlan, results: &Results<ViContender>, traffic: Traffic) -> 
         POLLING.map(figure).to_vec()
     };
     let title = format!("Latency (us) of {SMALL} bytes, send/receive, {which}");
-    table::by_key(&title, "# VIs", &names, &plan.counts, cells)
+    table::by_key(&title, "# VIs", &names, &plan.vi_counts, cells)
 }
 
 /// Sentences on how the figures were measured.
-fn method(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Cow<'static, str>> {
+fn method(plan: &Plan, results: &Results<ViContender>) -> Vec<Cow<'static, str>> {
     let mut sentences = scheduling(plan.pace.iterations, results);
     if plan.tests.contains(&Test::Latency) {
         sentences.push(LATENCY.into());
@@ -124,7 +123,7 @@ fn method(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Cow<'static, str
                 .into(),
         );
     }
-    if !plan.counts.is_empty() {
+    if !plan.vi_counts.is_empty() {
         sentences.push(
             "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each \
              comes on another VI, as if by chance; both over the same connections. A way with one VI has \
@@ -140,7 +139,7 @@ const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the 
      and the one just taken is posted again after the answer has been sent";
 
 /// Computes every ratio whose two sides were measured.
-fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
+fn findings(plan: &Plan, results: &Results<ViContender>) -> Vec<Finding> {
     let of = |contender, size| results.figures(contender, size);
     let alone = |transfer, detection, size| of(ViContender::alone(Test::Latency, transfer, detection), size);
     let small = |detection| alone(Transfer::Send, detection, SMALL);
@@ -164,7 +163,7 @@ fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
     for detection in [Detection::CompletionQueue, Detection::Wait, Detection::Asleep] {
         add(format!("{} / work-queue, {SMALL} bytes", detection.name()), small(detection), polled);
     }
-    let many = || plan.counts.iter().copied().filter(|&vis| vis > 1);
+    let many = || plan.vi_counts.iter().copied().filter(|&vis| vis > 1);
     for vis in many() {
         let [asked, named] = POLLING.map(|detection| among(vis, detection, Traffic::Spread));
         add(format!("cq / work-queue, {SMALL} bytes, spread over {vis} VIs"), named, asked);
@@ -174,20 +173,6 @@ fn findings(plan: &ViPlan, results: &Results<ViContender>) -> Vec<Finding> {
         add(format!("cq, {} idle VIs / cq, 1 VI, {SMALL} bytes", vis - 1), busy, named);
     }
     found
-}
-
-/// A small plan for tests.
-#[cfg(test)]
-pub fn plan() -> ViPlan {
-    use crate::experiment::plan::{Format, Pace};
-    ViPlan {
-        tests: vec![Test::Latency, Test::Bandwidth],
-        sizes: vec![0, 8],
-        counts: vec![1, 10],
-        pace: Pace { iterations: None, time: std::time::Duration::from_secs(2), window: 64 },
-        format: Format::Table,
-        pin: true,
-    }
 }
 
 #[cfg(test)]
@@ -204,7 +189,7 @@ mod tests {
 
     /// A report whose figures are all different, so that each is recognised in its place.
     fn sample(format: Format) -> String {
-        let plan = plan();
+        let plan = Plan::sample();
         let mut results = contenders(&plan, &setups(&plan, Caps::RDMA_WRITE));
         for (number, series) in results.posts.iter_mut().enumerate() {
             series.figures = vec![number as f64 + 1.0; 3];
