@@ -6,7 +6,9 @@ mod plans;
 
 use std::path::PathBuf;
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+use clap::{
+    ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind,
+};
 use udeck_cli::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
@@ -247,7 +249,7 @@ enum Command {
               value_parser = clap::value_parser!(u64).range(0..=100_000))]
         rate: u64,
         /// Contenders to measure
-        #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::KINDS)]
+        #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::Kind::value_variants().to_vec())]
         contenders: Vec<cpu::Kind>,
     },
     /// A rank of µDECK's that `cpu` conducts, or one end of bare sockets; started alone, both

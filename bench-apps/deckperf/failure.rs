@@ -140,7 +140,7 @@ pub enum PerfError {
     )]
     WrongBlock {
         /// The group's operation.
-        operation: &'static str,
+        operation: String,
         /// Bytes of the block.
         size: usize,
         /// Sum of the words that were written.

@@ -7,6 +7,7 @@ mod cli;
 mod commands;
 mod experiment;
 mod failure;
+mod named;
 mod report;
 mod stats;
 

@@ -82,17 +82,6 @@ pub(super) enum Layer {
     Dat,
 }
 
-impl Layer {
-    /// Name on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Layer::Mailbox => "mailbox",
-            Layer::Vi => "vi",
-            Layer::Dat => "dat",
-        }
-    }
-}
-
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PayloadChoice {
     /// Neither side looks at the data

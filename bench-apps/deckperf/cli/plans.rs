@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use clap::ValueEnum;
 use udeck::Protocol;
 
 use super::options::{Layer, Memory, Options, PayloadChoice};
@@ -10,6 +11,7 @@ use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
 use crate::{
     commands::{clones, costs, cpu, jobs, overlap, page, peers, registration, vi},
     experiment::sizes,
+    named::Named,
 };
 
 impl Options {
@@ -142,7 +144,7 @@ impl Options {
             } else {
                 Payload::WrittenRead
             },
-            kinds: cpu::KINDS.into_iter().filter(is_in).collect(),
+            kinds: cpu::Kind::value_variants().iter().copied().filter(is_in).collect(),
             iterations: self.iterations,
             time: self.time_or(cpu::SECONDS),
             format: self.format,

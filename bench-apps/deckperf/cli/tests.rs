@@ -204,7 +204,7 @@ fn processor_time_has_a_plan_of_its_own() {
     };
     let all = plan("deckperf cpu");
     assert_eq!((&all.sizes[..], &all.depths[..], all.rate), (&cpu::SIZES[..], &[2, 64][..], 1000));
-    assert_eq!((all.kinds, all.payload), (cpu::KINDS.to_vec(), Payload::WrittenRead));
+    assert_eq!((all.kinds, all.payload), (cpu::Kind::value_variants().to_vec(), Payload::WrittenRead));
     let some = plan(
         "deckperf cpu --contenders tcp,udp-sockets --depths 8,8 --rate 0 --sizes 4K,0 --payload untouched --peers some/where",
     );

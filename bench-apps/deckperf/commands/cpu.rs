@@ -85,10 +85,6 @@ pub enum Kind {
     Mpi,
 }
 
-/// All kinds.
-pub const KINDS: [Kind; 7] =
-    [Kind::UdpSockets, Kind::TcpSockets, Kind::Shm, Kind::Tcp, Kind::Udp, Kind::Verbs, Kind::Mpi];
-
 impl Kind {
     /// Transport of µDECK's kinds; `None` for the others.
     pub fn transport(self) -> Option<&'static str> {

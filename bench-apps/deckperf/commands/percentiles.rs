@@ -16,6 +16,7 @@ use crate::{
         rounds::{Contender, Results, Trial, contenders},
     },
     failure::Result,
+    named::Named,
     report::{
         data, export, raw_limits, scheduling,
         table_report::{Cell, Table, TableReport, names},
@@ -202,7 +203,7 @@ fn table(plan: &Plan, payload: Payload, seen: &[(Contender, usize, Singles)], re
 fn series(network: &str, results: &Results) -> Vec<data::Series> {
     export::series_of(results, |Contender { test, protocol, payload }, size| data::Key {
         protocol: Some(protocol.to_string()),
-        payload: Some(payload.name().to_owned()),
+        payload: Some(payload.name()),
         labels: [("timed".to_owned(), "each".to_owned())].into(),
         ..export::key(test, network, size)
     })

@@ -86,13 +86,14 @@ pub struct Checks {
 }
 
 /// Measured quantity of a batch of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     /// One-way time.
     Latency,
     /// Payload per second.
     Bandwidth,
     /// Payload per second of both directions together, with messages under way in both.
+    #[value(name = "bibandwidth")]
     BiBandwidth,
 }
 
@@ -106,11 +107,12 @@ pub enum Quantity {
 }
 
 /// Payload mode: whether the data of a message are written and read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Neither side touches the data: shows the gain of a program that forwards, filters or samples.
     Untouched,
     /// The sender writes every word, the receiver sums them all: shows the gain of any other program.
+    #[value(name = "written+read")]
     WrittenRead,
 }
 
@@ -152,15 +154,6 @@ pub enum Format {
 }
 
 impl Test {
-    /// Name in the CSV and JSON output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Test::Latency => "latency",
-            Test::Bandwidth => "bandwidth",
-            Test::BiBandwidth => "bibandwidth",
-        }
-    }
-
     /// Quantity of the test's figures.
     pub fn quantity(self) -> Quantity {
         match self {
@@ -181,16 +174,6 @@ impl Quantity {
         match self {
             Quantity::Time => "us",
             Quantity::Throughput => "MB/s",
-        }
-    }
-}
-
-impl Payload {
-    /// Name in the tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Payload::Untouched => "untouched",
-            Payload::WrittenRead => "written+read",
         }
     }
 }

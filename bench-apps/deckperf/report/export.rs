@@ -10,6 +10,7 @@ use crate::{
         plan::{Payload, Quantity, Test},
         rounds::{Contend, RawSeries, Results},
     },
+    named::Named,
     report::{
         Figure, Report,
         data::{Better, Key, LIMIT, OURS, RAW, Run, Series, VERSION},
@@ -76,7 +77,7 @@ fn series(report: &Report) -> Vec<Series> {
     let (results, network) = (&report.results, report.machine.network());
     let mut all = series_of(results, |contender, size| Key {
         protocol: Some(contender.protocol.to_string()),
-        payload: Some(contender.payload.name().to_owned()),
+        payload: Some(contender.payload.name()),
         ..key(contender.test, network, size)
     });
     for (one, posts) in all.iter_mut().zip(&results.posts) {
@@ -98,7 +99,7 @@ pub fn series_of<C: Contend>(results: &Results<C>, key: impl Fn(C, usize) -> Key
 /// Key of µDECK's figures; the caller adds the properties in which they differ.
 pub fn key(test: Test, network: &str, size: usize) -> Key {
     Key {
-        test: test.name().to_owned(),
+        test: test.name(),
         library: OURS.to_owned(),
         transport: Some(network.to_owned()),
         size: Some(size as u64),
@@ -129,7 +130,7 @@ fn raw_series<C: Contend>(results: &Results<C>) -> impl Iterator<Item = Series> 
         let size = Some(raw.size as u64);
         measured.map(move |(name, figures)| {
             let key = Key {
-                test: Test::Latency.name().to_owned(),
+                test: Test::Latency.name(),
                 library: LIMIT.to_owned(),
                 protocol: Some(name.to_owned()),
                 size,

@@ -5,9 +5,12 @@ use std::{borrow::Cow, fmt::Write};
 use serde_json::{Value, json};
 
 use super::{data, export, summary::Finding, table};
-use crate::experiment::{
-    plan::{Format, Test},
-    rounds::{Contend, Results, Series},
+use crate::{
+    experiment::{
+        plan::{Format, Test},
+        rounds::{Contend, Results, Series},
+    },
+    named::Named,
 };
 use udeck_cli::machine::Machine;
 

@@ -8,6 +8,7 @@ use crate::{
         rounds::{Results, SMALL},
         sizes,
     },
+    named::Named,
     stats::{Ratio, paired_ratio},
 };
 

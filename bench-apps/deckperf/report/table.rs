@@ -8,6 +8,7 @@ use crate::{
         plan::{Payload, Test},
         rounds::{Contend, Contender, RawSeries, Results},
     },
+    named::Named,
     report::{
         Report,
         aligned::{aligned, wrapped},

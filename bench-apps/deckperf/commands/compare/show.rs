@@ -8,6 +8,7 @@ use crate::{
         plan::{Format, Payload},
         sizes,
     },
+    named::Named,
     report::{
         aligned::{aligned, wrapped},
         table::three_digits,
@@ -182,7 +183,7 @@ fn shown(row: &Row) -> Vec<String> {
         median(row.cell.new_median),
         effect.map_or("-".to_owned(), |effect| format!("{:.3}", effect.ratio)),
         effect.map_or("-".to_owned(), |effect| format!("{:.3} to {:.3}", effect.low, effect.high)),
-        if effect.is_some() { row.verdict.name() } else { "too few" }.to_owned(),
+        effect.map_or("too few".to_owned(), |_| row.verdict.name()),
     ]
 }
 
@@ -212,7 +213,7 @@ fn csv(comparison: &Comparison) -> String {
             number(effect.map(|effect| effect.absolute)),
             number(effect.and_then(|effect| effect.relative)),
             effect.and_then(|effect| effect.limit).unwrap_or_default().to_owned(),
-            row.verdict.name().to_owned(),
+            row.verdict.name(),
         ];
         text += &fields.join(",");
         text.push('\n');

@@ -2,16 +2,19 @@
 //! is controlled over all of them (Benjamini and Hochberg 1995). If nothing has changed, this rate is the probability that any
 //! cell is reported as changed.
 
+use clap::ValueEnum;
+
 use super::effect::Effect;
 
 /// Verdict on a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// Slower by more than the threshold, and not by chance.
     Slower,
     /// Faster by more than the threshold, and not by chance.
     Faster,
     /// The bounds are wider than the threshold.
+    #[value(name = "too noisy to tell")]
     TooNoisy,
     /// Both bounds are within the threshold.
     Same,
@@ -19,18 +22,6 @@ pub enum Verdict {
 
 /// Expected share of chance findings among all cells that are reported as changed.
 pub const FALSE_DISCOVERIES: f64 = 0.05;
-
-impl Verdict {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Slower => "slower",
-            Verdict::Faster => "faster",
-            Verdict::TooNoisy => "too noisy to tell",
-            Verdict::Same => "same",
-        }
-    }
-}
 
 /// A verdict for each effect; `threshold` is the smallest change that counts, 0.05 for 5 %.
 pub fn verdicts(effects: &[Option<Effect>], threshold: f64) -> Vec<Verdict> {

@@ -2,6 +2,8 @@
 
 use std::{env, path::Path, process::Command};
 
+use clap::ValueEnum;
+
 use super::{
     CpuPlan, Kind,
     order::{CpuAnswer, CpuOrder, Waiting, Way},
@@ -18,8 +20,6 @@ use crate::{
     failure::{PerfError, Result},
     report::data::OURS,
 };
-
-const WAITINGS: &[Waiting] = &[Waiting::Polling, Waiting::Blocking];
 
 /// A contender with its abilities.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,7 +79,7 @@ impl Contenders {
                 name: name.to_owned(),
                 library: ("sockets".to_owned(), if way == Way::Udp { "udp" } else { "tcp" }),
                 way,
-                waitings: WAITINGS,
+                waitings: Waiting::value_variants(),
                 bytes,
                 is_needed: true,
             })
@@ -113,7 +113,7 @@ impl Contenders {
         }
         let command = ourselves(&["--transport", transport])?;
         match Job::start(scratch, &format!("ours-{transport}"), 2, command) {
-            Ok(job) => self.add(vec![row(WAITINGS)], Some(job)),
+            Ok(job) => self.add(vec![row(Waiting::value_variants())], Some(job)),
             Err(what) if is_needed => return Err(PerfError::Contender { who: name, what }),
             Err(why) => {
                 // The first line of `why` is the conductor's, the second the rank's.

@@ -2,11 +2,13 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use clap::ValueEnum;
+
 use super::usage::Usage;
-use crate::experiment::plan::Payload;
+use crate::{experiment::plan::Payload, named::Named};
 
 /// Way in which a side waits for a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// The side polls.
     Polling,
@@ -15,7 +17,7 @@ pub enum Waiting {
 }
 
 /// Carrier of the messages, in the contender's own process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// A mailbox, with the protocol that the library chooses.
     Mailbox,
@@ -59,30 +61,6 @@ pub struct CpuAnswer {
     pub lost: u64,
 }
 
-const WAITINGS: [Waiting; 2] = [Waiting::Polling, Waiting::Blocking];
-const WAYS: [Way; 4] = [Way::Mailbox, Way::Tcp, Way::Udp, Way::Send];
-
-impl Waiting {
-    /// Name in orders and in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Waiting::Polling => "polling",
-            Waiting::Blocking => "blocking",
-        }
-    }
-}
-
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Mailbox => "mailbox",
-            Way::Tcp => "tcp",
-            Way::Udp => "udp",
-            Way::Send => "send",
-        }
-    }
-}
-
 impl CpuOrder {
     /// Time after the start of a paced batch at which message `number`, counted from 0, is due.
     pub fn due(&self, number: u64) -> Duration {
@@ -114,23 +92,18 @@ impl FromStr for CpuOrder {
             return Err(bad("not eight words behind `cpu`"));
         };
         let number = |text: &str| text.parse::<u64>().map_err(|_| bad("a bad number"));
-        let payloads = [Payload::Untouched, Payload::WrittenRead];
         let order = CpuOrder {
-            payload: find(payloads, |one| one.name() == payload).ok_or_else(|| bad("no such payload"))?,
+            payload: Payload::of_name(payload).ok_or_else(|| bad("no such payload"))?,
             bytes: bytes.parse().map_err(|_| bad("a bad size"))?,
             warm_up: number(warm_up)?,
             iterations: number(iterations)?,
             depth: number(depth)?,
             rate: number(rate)?,
-            waiting: find(WAITINGS, |one| one.name() == waiting).ok_or_else(|| bad("no such waiting"))?,
-            way: find(WAYS, |one| one.name() == way).ok_or_else(|| bad("no such way"))?,
+            waiting: Waiting::of_name(waiting).ok_or_else(|| bad("no such waiting"))?,
+            way: Way::of_name(way).ok_or_else(|| bad("no such way"))?,
         };
         if order.depth == 0 || order.iterations == 0 { Err(bad("no messages")) } else { Ok(order) }
     }
-}
-
-fn find<T, const N: usize>(all: [T; N], is_it: impl Fn(&T) -> bool) -> Option<T> {
-    all.into_iter().find(is_it)
 }
 
 impl fmt::Display for CpuAnswer {
@@ -178,8 +151,8 @@ mod tests {
 
     #[test]
     fn orders_survive_the_journey() {
-        for way in WAYS {
-            for waiting in WAITINGS {
+        for &way in Way::value_variants() {
+            for &waiting in Waiting::value_variants() {
                 for payload in [Payload::Untouched, Payload::WrittenRead] {
                     let order = CpuOrder { payload, waiting, way, ..ORDER };
                     assert_eq!(order.to_string().parse(), Ok(order));

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
+use clap::ValueEnum;
+
 use super::{
     CpuPlan,
     contenders::Row,
@@ -12,6 +14,7 @@ use super::{
 };
 use crate::{
     experiment::plan::Format,
+    named::Named,
     report::{
         data::{Better, Key, Series},
         table_report::{Cell, Table, TableReport, names},
@@ -94,7 +97,7 @@ impl CpuReport {
         for series in self.outcome.series.iter().filter(|series| !series.samples.is_empty()) {
             let CpuSeries { row, waiting, load: Load { bytes, depth, rate }, .. } = series;
             let (library, transport) = &self.rows[*row].library;
-            let labels = [("waiting", waiting.name().to_owned()), ("buffers", depth.to_string())];
+            let labels = [("waiting", waiting.name()), ("buffers", depth.to_string())];
             let paced = (*rate > 0).then(|| ("per-second", rate.to_string()));
             let labels =
                 labels.into_iter().chain(paced).map(|(name, value)| (name.to_owned(), value)).collect();
@@ -102,7 +105,7 @@ impl CpuReport {
                 test: test.to_owned(),
                 library: library.clone(),
                 transport: Some((*transport).to_owned()),
-                payload: Some(self.plan.payload.name().to_owned()),
+                payload: Some(self.plan.payload.name()),
                 size: Some(*bytes as u64),
                 labels: BTreeMap::clone(&labels),
                 ..Key::default()
@@ -162,7 +165,7 @@ impl CpuReport {
             false => ("stream", format!("{bytes} bytes, {depth} under way")),
         };
         let rows = |figures: &dyn Fn(Option<&Cost>) -> Vec<Cell>| {
-            let row = |(row, waiting, _, cost): (&Row, &'static str, &Load, Option<Cost>)| {
+            let row = |(row, waiting, _, cost): (&Row, String, &Load, Option<Cost>)| {
                 [vec![Cell::text(&row.name), Cell::text(waiting)], figures(cost.as_ref())].concat()
             };
             self.cells(std::slice::from_ref(load)).map(row).collect()
@@ -242,11 +245,10 @@ impl CpuReport {
     fn cells<'r>(
         &'r self,
         loads: &'r [Load],
-    ) -> impl Iterator<Item = (&'r Row, &'static str, &'r Load, Option<Cost>)> + 'r {
-        let waitings = [Waiting::Polling, Waiting::Blocking];
+    ) -> impl Iterator<Item = (&'r Row, String, &'r Load, Option<Cost>)> + 'r {
         loads.iter().flat_map(move |load| {
             self.rows.iter().enumerate().flat_map(move |(number, row)| {
-                waitings.into_iter().map(move |waiting| {
+                Waiting::value_variants().iter().map(move |&waiting| {
                     let wanted = |series: &&CpuSeries| {
                         (series.row, series.waiting, series.load) == (number, waiting, *load)
                     };
@@ -299,7 +301,7 @@ pub fn sample_plan() -> CpuPlan {
         depths: vec![2],
         rate: 1000,
         payload: crate::experiment::plan::Payload::WrittenRead,
-        kinds: super::KINDS.to_vec(),
+        kinds: super::Kind::value_variants().to_vec(),
         iterations: None,
         time: Duration::from_secs(1),
         format: Format::Table,

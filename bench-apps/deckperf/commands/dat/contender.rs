@@ -1,5 +1,6 @@
 //! Contenders of `--layer dat`: transfers of uDAPL, and the same transfers of virtual interfaces.
 
+use clap::ValueEnum;
 use udeck::via::Caps;
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// Layer that moves the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Api {
     /// uDAPL's endpoints.
     Dat,
@@ -34,16 +35,6 @@ pub struct DatContender {
     pub api: Api,
     /// Transfer that moves the data.
     pub transfer: Transfer,
-}
-
-impl Api {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Api::Dat => "dat",
-            Api::Vi => "vi",
-        }
-    }
 }
 
 impl DatContender {

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     commands::vi::Transfer,
     experiment::{plan::{Plan, Test}, rounds::Results, sizes},
+    named::Named,
     report::{
         LATENCY, bandwidth,
         labelled::{Labelled, LabelledReport},
@@ -59,9 +60,9 @@ fn by_size(plan: &Plan, results: &Results<DatContender>, test: Test, transfer: T
         Transfer::RdmaRead => "RDMA read",
     };
     let has_limit = test == Test::Latency;
-    let limit = has_limit.then_some(LIMITS[0]);
+    let limit = has_limit.then(|| LIMITS[0].to_owned());
     let names: Vec<String> =
-        APIS.map(Api::name).into_iter().chain(["dat / vi"]).chain(limit).map(str::to_owned).collect();
+        APIS.map(|api| api.name()).into_iter().chain(["dat / vi".into()]).chain(limit).collect();
     let cells = |size: usize| {
         let figure = |api| results.p50(DatContender { test, api, transfer }, size);
         let ratio = ratio(results, test, transfer, size).map(|ratio| ratio.median);

@@ -19,6 +19,7 @@ use crate::{
         turn::Lane,
     },
     failure::Result,
+    named::Named,
 };
 
 /// Plays one rank's part: first rank 0's data go, then rank 1's. The inner result is rank 0's: the closing sentence, or

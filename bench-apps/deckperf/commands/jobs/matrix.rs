@@ -14,6 +14,7 @@ use crate::{
         sizes,
     },
     failure::{PerfError, Result},
+    named::Named,
     report::{
         LATENCY, bandwidth, data, export, scheduling, table,
         table_report::{Cell, Table, TableReport},
@@ -175,7 +176,7 @@ fn matrix(results: &Results<Link>, ranks: usize, protocol: Protocol, test: Test,
 fn series(network: &str, ranks: usize, results: &Results<Link>) -> Vec<data::Series> {
     export::series_of(results, |Link { from, to, test, protocol }, size| data::Key {
         protocol: Some(protocol.to_string()),
-        payload: Some(payload(test).name().to_owned()),
+        payload: Some(payload(test).name()),
         ranks: Some(ranks as u64),
         labels: [("from", from), ("to", to)].map(|(name, rank)| (name.to_owned(), rank.to_string())).into(),
         ..export::key(test, network, size)

@@ -20,6 +20,7 @@ use crate::{
         sizes,
     },
     failure::{PerfError, Result},
+    named::Named,
     report::{
         data, export, scheduling,
         summary::Finding,
@@ -183,7 +184,7 @@ fn findings(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Vec
 fn series(network: &str, protocol: Protocol, results: &Results<Streams>) -> Vec<data::Series> {
     export::series_of(results, |Streams(pairs), size| data::Key {
         protocol: Some(protocol.to_string()),
-        payload: Some(Payload::WrittenRead.name().to_owned()),
+        payload: Some(Payload::WrittenRead.name()),
         ranks: Some(2 * pairs as u64),
         labels: [("pairs".to_owned(), pairs.to_string())].into(),
         ..export::key(Test::Bandwidth, network, size)

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use clap::ValueEnum;
 use udeck::Protocol;
 
 use crate::{
@@ -18,22 +19,12 @@ use crate::{
 };
 
 /// Role of rank 0, whose time is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimedSide {
     /// Rank 0 posts, computes, and waits for the word that the message has been read.
     Sender,
     /// Rank 0 says that it is ready, computes, and retrieves.
     Receiver,
-}
-
-impl TimedSide {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            TimedSide::Sender => "sender",
-            TimedSide::Receiver => "receiver",
-        }
-    }
 }
 
 /// A fixed amount of computation, in steps that depend on each other and touch no memory.

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     experiment::rounds::MIN_ROUNDS,
+    named::Named,
     report::table_report::{Cell, Table, names},
 };
 use udeck_cli::machine::Machine;

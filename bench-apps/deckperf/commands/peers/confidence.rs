@@ -1,5 +1,7 @@
 //! Confidence of ratios: their 95 % bounds, and the verdicts on targets.
 
+use clap::ValueEnum;
+
 use super::targets::Bound;
 use crate::{
     experiment::exchange,
@@ -14,7 +16,7 @@ pub struct Figures {
 }
 
 /// Verdict on a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Both bounds are on the good side.
     Met,
@@ -101,14 +103,6 @@ impl Verdict {
         }
     }
 
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Verdict::Met => "met",
-            Verdict::Missed => "missed",
-            Verdict::Inconclusive => "inconclusive",
-        }
-    }
 }
 
 /// Pseudo-random numbers, which are the same in every run from the same start, so that bounds can be recomputed.

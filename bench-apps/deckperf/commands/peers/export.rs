@@ -8,6 +8,7 @@ use super::{
     targets::Bound,
 };
 use crate::{
+    named::Named,
     report::export::{self, field},
     stats::Ratio,
 };

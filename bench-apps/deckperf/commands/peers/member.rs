@@ -12,6 +12,7 @@ use super::request::{Method, PeerTest, Request};
 use crate::{
     experiment::{payload, plan::Payload},
     failure::{PerfError, Result},
+    named::Named,
 };
 
 const WORD: usize = size_of::<u64>();

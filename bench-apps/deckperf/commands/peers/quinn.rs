@@ -26,7 +26,7 @@ use std::{
 use endpoint::QuicEnd;
 
 use super::request::{Column, PeerTest, WINDOW};
-use crate::experiment::plan::Payload;
+use crate::{experiment::plan::Payload, named::Named};
 
 /// Name of the peer.
 pub const NAME: &str = "quinn";

@@ -26,6 +26,7 @@ use crate::{
         rank_pair::RankPair,
     },
     failure::{PerfError, Result},
+    named::Named,
 };
 
 /// Follows the conductor until it hangs up.

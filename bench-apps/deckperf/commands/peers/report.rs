@@ -11,6 +11,7 @@ use super::{
     targets::{Against, Row, Setting, Target, Unit},
 };
 use crate::{
+    named::Named,
     report::data::{Better, Key, LIMIT, OURS, Series},
     stats::Ratio,
 };
@@ -107,18 +108,18 @@ fn series(row: &Row, setting: Setting, peers: &[Peer], outcome: &Outcome) -> Vec
     let column = &row.column;
     let series = [ours].into_iter().chain(bare).chain(others).filter_map(|(who, library, way)| {
         let key = Key {
-            test: column.test.name().to_owned(),
+            test: column.test.name(),
             library,
             transport: Some(setting.transport().to_owned()),
             protocol: Some(way.to_string()),
-            payload: Some(column.payload.name().to_owned()),
+            payload: Some(column.payload.name()),
             size: Some(column.bytes as u64),
             ranks: Some(column.ranks as u64),
             labels: [("row".to_owned(), row.title.to_owned())].into(),
         };
         let better = if row.unit == Unit::Micros { Better::Lower } else { Better::Higher };
         let rounds = outcome.of(who, way, column)?.by_round(outcome.rounds, |micros| row.show(micros));
-        Some(Series { key, unit: row.unit.name().to_owned(), better, copied_bytes_per_message: None, rounds })
+        Some(Series { key, unit: row.unit.name(), better, copied_bytes_per_message: None, rounds })
     });
     series.collect()
 }
@@ -193,17 +194,6 @@ impl Row {
             Unit::Micros => micros,
             Unit::Millions => 1.0 / micros,
             Unit::Gigabytes => self.column.bytes as f64 / micros / 1e3,
-        }
-    }
-}
-
-impl Unit {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::Micros => "us",
-            Unit::Millions => "M/s",
-            Unit::Gigabytes => "GB/s",
         }
     }
 }

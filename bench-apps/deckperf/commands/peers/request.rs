@@ -5,9 +5,13 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
+use clap::ValueEnum;
 use udeck::Protocol;
 
-use crate::experiment::plan::{PROTOCOLS, Payload};
+use crate::{
+    experiment::plan::{PROTOCOLS, Payload},
+    named::Named,
+};
 
 /// Name of the environment variable with the path of the socket on which the conductor waits for the ranks of a job.
 pub const CONDUCTOR: &str = "DECKPERF_CONDUCTOR";
@@ -16,7 +20,7 @@ pub const CONDUCTOR: &str = "DECKPERF_CONDUCTOR";
 pub const WINDOW: u64 = 64;
 
 /// Test of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerTest {
     /// Every pair of ranks plays ping-pong.
     Latency,
@@ -31,15 +35,6 @@ pub enum PeerTest {
     /// A block from each rank to each.
     AllToAll,
 }
-
-const TESTS: [PeerTest; 6] = [
-    PeerTest::Latency,
-    PeerTest::Stream,
-    PeerTest::Barrier,
-    PeerTest::AllReduce,
-    PeerTest::Broadcast,
-    PeerTest::AllToAll,
-];
 
 /// Method by which a contender runs a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,32 +153,13 @@ impl FromStr for Request {
         };
         let number = |text: &str| text.parse().map_err(|_| bad("a bad number"));
         Ok(Request {
-            test: find(TESTS, test, PeerTest::name).ok_or_else(|| bad("no such test"))?,
-            payload: find([Payload::Untouched, Payload::WrittenRead], payload, Payload::name)
-                .ok_or_else(|| bad("no such payload"))?,
+            test: PeerTest::of_name(test).ok_or_else(|| bad("no such test"))?,
+            payload: Payload::of_name(payload).ok_or_else(|| bad("no such payload"))?,
             bytes: bytes.parse().map_err(|_| bad("a bad size"))?,
             warm_up: number(warm_up)?,
             iterations: number(iterations)?,
             way: way.parse().map_err(|()| bad("no such way"))?,
         })
-    }
-}
-
-fn find<T: Copy, const N: usize>(all: [T; N], name: &str, of: fn(T) -> &'static str) -> Option<T> {
-    all.into_iter().find(|&one| of(one) == name)
-}
-
-impl PeerTest {
-    /// Name in an order.
-    pub fn name(self) -> &'static str {
-        match self {
-            PeerTest::Latency => "latency",
-            PeerTest::Stream => "stream",
-            PeerTest::Barrier => "barrier",
-            PeerTest::AllReduce => "all-reduce",
-            PeerTest::Broadcast => "broadcast",
-            PeerTest::AllToAll => "all-to-all",
-        }
     }
 }
 
@@ -219,7 +195,7 @@ mod tests {
 
     #[test]
     fn requests_survive_the_journey() {
-        for test in TESTS {
+        for &test in PeerTest::value_variants() {
             for payload in [Payload::Untouched, Payload::WrittenRead] {
                 for way in [
                     Method::Mailbox(Protocol::HandOff),

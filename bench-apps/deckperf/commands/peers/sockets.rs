@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::request::{Column, PeerTest, WINDOW};
+use crate::named::Named;
 
 /// Time of one measurement: as long as a contender's batch.
 const BUDGET: Duration = Duration::from_millis(2);

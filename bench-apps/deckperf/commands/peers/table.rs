@@ -8,6 +8,7 @@ use super::{
     targets::{Bound, Setting},
 };
 use crate::{
+    named::Named,
     report::{
         aligned::{aligned, wrapped},
         table::{REST, head, three_digits},
@@ -67,7 +68,7 @@ fn figures(report: &PeersReport) -> String {
         let others = line.peers.iter().map(|peer| peer.figure);
         let figures = [line.ours, line.limit.figure, line.floor.figure].into_iter().chain(others).map(cell);
         let best = line.best.and_then(|best| line.peers[best].ratio).map_or("-".to_owned(), bracketed);
-        let names = [line.row.title.to_owned(), line.row.unit.name().to_owned()];
+        let names = [line.row.title.to_owned(), line.row.unit.name()];
         lines.push(names.into_iter().chain(figures).chain([best]).collect());
     }
     let last = lines[0].len() - 1;
@@ -83,7 +84,7 @@ fn targets(report: &PeersReport) -> String {
     {
         let title = format!("# {}: ours divided by {}", check.target.goal.name(), check.against);
         let ratio = check.ratio.map_or("-".to_owned(), bracketed);
-        let verdict = check.verdict.name().to_owned();
+        let verdict = check.verdict.name();
         let row = vec![line.row.title.to_owned(), ratio, wanted(check.target.bound), verdict];
         match groups.iter_mut().find(|(known, _)| *known == title) {
             Some((_, rows)) => rows.push(row),

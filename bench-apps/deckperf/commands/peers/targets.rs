@@ -6,6 +6,7 @@
 
 mod collective;
 
+use clap::ValueEnum;
 use udeck::Protocol;
 
 use super::request::{Column, Method, PeerTest};
@@ -81,13 +82,16 @@ pub struct Row {
 }
 
 /// Unit of a row's figures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// µs; less is better.
+    #[value(name = "us")]
     Micros,
     /// 10⁶ messages per second; more is better.
+    #[value(name = "M/s")]
     Millions,
     /// 10⁹ bytes per second; more is better.
+    #[value(name = "GB/s")]
     Gigabytes,
 }
 
@@ -103,7 +107,7 @@ pub struct Target {
 }
 
 /// Benefit of a user where a target is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Faster than the user's alternatives.
     BeatPeers,
@@ -113,18 +117,6 @@ pub enum Goal {
     AnySize,
     /// Giving a buffer away is never slower than a copy.
     NoCopy,
-}
-
-impl Goal {
-    /// Name in the output, and in the book.
-    pub fn name(self) -> &'static str {
-        match self {
-            Goal::BeatPeers => "beat-peers",
-            Goal::NearLimit => "near-limit",
-            Goal::AnySize => "any-size",
-            Goal::NoCopy => "no-copy",
-        }
-    }
 }
 
 /// Denominator of a target's ratio.
@@ -318,6 +310,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::named::Named;
 
     const SETTINGS: [Setting; 4] =
         [Setting::Memory, Setting::Network("tcp"), Setting::Network("udp"), Setting::Groups];

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use udeck::{ExternalBuf, Protocol, via::Region, via::mem::UserMemory};
 
 use crate::{
@@ -15,7 +16,8 @@ use crate::{
 };
 
 /// Timed operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
 pub enum Operation {
     /// `Nic::register` of memory that the NIC has never seen.
     Register,
@@ -33,31 +35,7 @@ pub enum Operation {
     PostBuf,
 }
 
-/// All operations, in the order of the columns.
-pub const OPERATIONS: [Operation; 7] = [
-    Operation::Register,
-    Operation::Deregister,
-    Operation::Miss,
-    Operation::Hit,
-    Operation::PostRegistering,
-    Operation::PostCached,
-    Operation::PostBuf,
-];
-
 impl Operation {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::Register => "register",
-            Operation::Deregister => "deregister",
-            Operation::Miss => "miss",
-            Operation::Hit => "hit",
-            Operation::PostRegistering => "post_registering",
-            Operation::PostCached => "post_cached",
-            Operation::PostBuf => "post_buf",
-        }
-    }
-
     fn is_post(self) -> bool {
         matches!(self, Operation::PostRegistering | Operation::PostCached | Operation::PostBuf)
     }
@@ -75,7 +53,7 @@ impl Contend for Operation {
 
 /// Contenders: every operation at every size.
 pub fn contenders(sizes: &[usize]) -> Results<Operation> {
-    let cells = sizes.iter().flat_map(|&size| OPERATIONS.map(|operation| (operation, size)));
+    let cells = sizes.iter().flat_map(|&size| Operation::value_variants().iter().map(move |&operation| (operation, size)));
     // The machine's limits serve only to judge noise: copies of these sizes would take most of the time.
     Results::empty(sizes, cells)
 }

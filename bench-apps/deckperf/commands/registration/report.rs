@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::{
-    RegistrationPlan,
-    operation::{OPERATIONS, Operation},
-};
+use clap::ValueEnum;
+
+use super::{RegistrationPlan, operation::Operation};
 use crate::{
     experiment::{plan::Test, rounds::Results, sizes},
+    named::Named,
     report::{
         data, export, scheduling,
         summary::Finding,
@@ -43,14 +43,15 @@ pub fn method(plan: &RegistrationPlan, pins: bool, results: &Results<Operation>)
 
 /// Tables of the medians, then of the 99th percentiles.
 pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
+    let operations = Operation::value_variants();
     let table = |title: &str, name: &'static str, of: fn(crate::report::Figure) -> f64| {
         let row = |&size: &usize| {
             let figure = |operation| results.of(operation, size).and_then(|series| series.figure()).map(of);
-            let cells = OPERATIONS.map(|operation| Cell::Figure(figure(operation)));
-            [&[Cell::Count(size as u64)][..], &cells].concat()
+            let cells = operations.iter().map(|&operation| Cell::Figure(figure(operation)));
+            [Cell::Count(size as u64)].into_iter().chain(cells).collect()
         };
         let mut columns = names(&["size"]);
-        columns.extend(OPERATIONS.map(|operation| Cow::from(operation.name())));
+        columns.extend(operations.iter().map(|operation| Cow::from(operation.name())));
         Table { title: title.to_owned(), name: name.into(), columns, rows: sizes.iter().map(row).collect() }
     };
     vec![
@@ -79,7 +80,7 @@ pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
 pub fn series(network: &str, results: &Results<Operation>) -> Vec<data::Series> {
     export::series_of(results, |operation, size| data::Key {
         test: "registration".to_owned(),
-        protocol: Some(operation.name().to_owned()),
+        protocol: Some(operation.name()),
         ..export::key(Test::Latency, network, size)
     })
 }

@@ -1,5 +1,6 @@
 //! Contenders of `--layer vi`: transfers, ways for the receiver to notice messages, and the VIs on which messages arrive.
 
+use clap::ValueEnum;
 use udeck::via::Caps;
 
 use crate::experiment::{
@@ -9,7 +10,7 @@ use crate::experiment::{
 };
 
 /// Transfer that moves the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transfer {
     /// Send into the descriptor that the receiver posted.
     Send,
@@ -20,20 +21,23 @@ pub enum Transfer {
 }
 
 /// Way in which the receiver notices a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
     /// The receiver polls each VI in turn.
     WorkQueue,
     /// The receiver polls the completion queue, and then the VI that it names.
+    #[value(name = "cq")]
     CompletionQueue,
     /// The receiver waits at the completion queue, which spins for as long as a sleep would cost.
+    #[value(name = "cq-wait")]
     Wait,
     /// The receiver waits, and has fallen asleep before the message is posted.
+    #[value(name = "cq-asleep")]
     Asleep,
 }
 
 /// VIs of the receiver on which messages arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     /// Each message on another VI, as if by chance: all VIs are in use.
     Spread,
@@ -43,9 +47,6 @@ pub enum Traffic {
 
 /// Transfers of `--layer vi`, in the order of the tables.
 pub const TRANSFERS: [Transfer; 2] = [Transfer::Send, Transfer::RdmaWrite];
-/// Detections, in the order of the columns.
-pub const DETECTIONS: [Detection; 4] =
-    [Detection::WorkQueue, Detection::CompletionQueue, Detection::Wait, Detection::Asleep];
 /// Traffics, in the order of the tables.
 pub const TRAFFICS: [Traffic; 2] = [Traffic::Spread, Traffic::OneBusy];
 /// Detections with which many VIs are measured, in the order of the columns: the receiver never sleeps.
@@ -98,38 +99,7 @@ impl Contend for ViContender {
     }
 }
 
-impl Transfer {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transfer::Send => "send",
-            Transfer::RdmaWrite => "rdma-write",
-            Transfer::RdmaRead => "rdma-read",
-        }
-    }
-}
-
-impl Detection {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Detection::WorkQueue => "work-queue",
-            Detection::CompletionQueue => "cq",
-            Detection::Wait => "cq-wait",
-            Detection::Asleep => "cq-asleep",
-        }
-    }
-}
-
 impl Traffic {
-    /// Name in the output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Traffic::OneBusy => "one-busy",
-            Traffic::Spread => "spread",
-        }
-    }
-
     /// Index, among `vis` VIs, of the VI for message `number` of its direction, in batch `batch` of the lane; both ranks
     /// compute the same.
     #[inline]
@@ -148,8 +118,8 @@ impl Traffic {
 /// Detections that are the columns of a test; the receiver never falls asleep within a window.
 pub fn detections(test: Test) -> &'static [Detection] {
     match test {
-        Test::Latency => &DETECTIONS,
-        Test::Bandwidth | Test::BiBandwidth => &DETECTIONS[..3],
+        Test::Latency => Detection::value_variants(),
+        Test::Bandwidth | Test::BiBandwidth => &Detection::value_variants()[..3],
     }
 }
 

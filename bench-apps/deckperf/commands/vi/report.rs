@@ -13,6 +13,7 @@ use crate::{
         rounds::{Results, SMALL},
         sizes,
     },
+    named::Named,
     report::{
         LATENCY, bandwidth,
         labelled::{Labelled, LabelledReport},
@@ -68,12 +69,8 @@ fn by_size(plan: &Plan, results: &Results<ViContender>, test: Test, transfer: Tr
     };
     let limits = LIMITS.into_iter().filter(|_| test == Test::Latency);
     let detections = detections(test).iter();
-    let names: Vec<String> = detections
-        .clone()
-        .map(|detection| detection.name())
-        .chain(limits.clone())
-        .map(str::to_owned)
-        .collect();
+    let names: Vec<String> =
+        detections.clone().map(Named::name).chain(limits.clone().map(str::to_owned)).collect();
     let cells = |size: usize| {
         let figure = |&detection| results.p50(ViContender::alone(test, transfer, detection), size);
         let limits = limits.clone().zip(table::limits(results, size)).map(|(_, limit)| limit);
@@ -88,7 +85,7 @@ fn by_count(plan: &Plan, results: &Results<ViContender>, traffic: Traffic) -> St
         Traffic::OneBusy => "one busy VI among idle ones",
         Traffic::Spread => "spread over all VIs",
     };
-    let names = POLLING.map(|detection| detection.name().to_owned());
+    let names = POLLING.map(|detection| detection.name());
     let cells = |vis: usize| {
         let figure = |detection| results.p50(ViContender::among(vis, detection, traffic), SMALL);
         POLLING.map(figure).to_vec()

@@ -3,6 +3,7 @@
 use super::{bracketed, cell, heads, wanted};
 use crate::{
     commands::peers::report::{PeersReport, ReportLine},
+    named::Named,
     report::aligned::aligned,
 };
 
@@ -25,7 +26,7 @@ fn row(line: &ReportLine) -> Vec<String> {
     let figures = [line.ours].into_iter().chain(line.peers.iter().map(|peer| peer.figure)).map(cell);
     let checks = line.checks.iter().flat_map(|check| {
         let ratio = check.ratio.map_or("-".to_owned(), bracketed);
-        [ratio, wanted(check.target.bound), check.verdict.name().to_owned()]
+        [ratio, wanted(check.target.bound), check.verdict.name()]
     });
     [line.row.title.to_owned()].into_iter().chain(figures).chain(checks).collect()
 }
