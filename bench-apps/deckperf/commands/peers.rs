@@ -6,8 +6,8 @@
 //!     ├ Unix socket per job ── ours: deckperf peer-rank, 2, 4 and 8 ranks       rank.rs, member.rs
 //!     │   "batch …" → time  └─ each MPI: a C program built on the spot, as many  peer.c, collectives.h, mpi.rs, job.rs
 //!     ├ two threads ────────── raw cache line, memcpy and a bare ring,            floor.rs, sockets.rs and
-//!     │                        or raw TCP sockets                                 experiment/baseline.rs
-//!     ├ two threads ────────── bare QUIC, where ours is UDP                        quinn.rs
+//!     │                        or raw TCP sockets (bare.rs)                       experiment/baseline.rs
+//!     ├ two threads ────────── bare QUIC, where ours is UDP                        quinn.rs, bare.rs
 //!     └ whole runs ─────────── ucx_perftest, fi_pingpong                         whole.rs
 //! ```
 //!
@@ -19,6 +19,7 @@
 //! conductor has one contender after another run a batch of milliseconds (`schedule.rs`), and compares only figures of
 //! the same round (`confidence.rs`). The comparisons and their targets are data (`targets.rs`).
 
+mod bare;
 mod confidence;
 mod contenders;
 mod export;

@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    bare,
     floor::Floor,
     job::Job,
     library::{ADVICE, Found, Library, Prefix, check_folder},
@@ -200,6 +201,29 @@ impl Contenders {
         all
     }
 
+    /// Measures without any library but quinn, by two threads, of which this is one: µs for a message.
+    fn bare_figure(&mut self, who: ContenderId, column: &Column) -> Result<f64, String> {
+        let cores = self.cores;
+        if let Some((number, ends)) = &mut self.quinn
+            && who == ContenderId::Peer(*number)
+        {
+            return ends.micros(column, cores).map_err(|error| error.to_string());
+        }
+        if who == ContenderId::Floor {
+            let floor = match column.test {
+                PeerTest::Stream => self.floor.stream(WINDOW, cores),
+                _ => self.floor.ping_pong(cores),
+            };
+            return floor.map_err(|error| format!("the floor: {error}"));
+        }
+        if self.setting.is_network() {
+            let micros = sockets::connection().and_then(|ends| bare::micros(column, ends, cores));
+            return micros.map_err(|error| format!("raw sockets: {error}"));
+        }
+        let sample = self.raw.measure(column.bytes).map_err(|error| error.to_string())?;
+        Ok(sample.copies.map_or(sample.line, |copies| copies.out))
+    }
+
     /// Index of the job whose shared window serves bare measurements. The last job is taken: the ranks of MPICH, whose
     /// job comes first, may be in scheduling groups of their own, where yielding yields to nobody.
     fn bare_job(&self, ranks: usize) -> Option<usize> {
@@ -257,29 +281,10 @@ impl PeerRunner for Contenders {
         if let Some((_, program, found)) = self.programs.iter().find(own) {
             return program.measure(found, column, self.cores, self.setting);
         }
-        if let Some((number, ends)) = &mut self.quinn
-            && who == ContenderId::Peer(*number)
-        {
-            return ends.micros(column, self.cores).map_err(|error| error.to_string());
-        }
-        let failed = |_| "the thread that measures it failed";
-        if who == ContenderId::Floor {
-            let (floor, cores) = (&mut self.floor, self.cores);
-            let measure = || match column.test {
-                PeerTest::Stream => floor.stream(WINDOW, cores),
-                _ => floor.ping_pong(cores),
-            };
-            let floor = thread::scope(|scope| scope.spawn(measure).join());
-            return floor.map_err(failed)?.map_err(|error| format!("the floor: {error}"));
-        }
-        if self.setting.is_network() {
-            return sockets::micros(column, self.cores).map_err(|error| format!("raw sockets: {error}"));
-        }
         // The measurement needs a thread of its own, because its near side stays pinned; processes that this thread starts
         // must not be.
-        let measured = thread::scope(|scope| scope.spawn(|| self.raw.measure(column.bytes)).join());
-        let sample = measured.map_err(failed)?.map_err(|error| error.to_string())?;
-        Ok(sample.copies.map_or(sample.line, |copies| copies.out))
+        let measured = thread::scope(|scope| scope.spawn(|| self.bare_figure(who, column)).join());
+        measured.map_err(|_| "the thread that measures it failed")?
     }
 
     fn name(&self, who: ContenderId) -> String {

@@ -19,14 +19,16 @@ mod endpoint;
 use std::{
     io,
     sync::atomic::{AtomicBool, Ordering},
-    thread,
     time::{Duration, Instant},
 };
 
 use endpoint::QuicEnd;
 
-use super::request::{Column, PeerTest, WINDOW};
-use crate::{experiment::plan::Payload, named::Named};
+use super::{
+    bare::{self, BareEnd},
+    request::{Column, PeerTest},
+};
+use crate::experiment::plan::Payload;
 
 /// Name of the peer.
 pub const NAME: &str = "quinn";
@@ -35,23 +37,11 @@ pub const VERSION: &str = "0.11";
 /// Description of the peer, for the report.
 pub const FLAGS: &str =
     "quinn-proto and quinn-udp, two threads that spin; one stream; windows, datagrams and AES of ours";
-/// Time of one measurement: as long as a contender's batch.
-const BUDGET: Duration = Duration::from_millis(2);
-/// Turns before the clock starts; fewer where one takes longer than a batch should.
-const WARM_UP: u64 = 4;
 
 /// Two connected endpoints.
 pub struct Quinn {
     near: QuicEnd,
     far: QuicEnd,
-}
-
-/// Shape of one turn: `messages` of `bytes` there, `answer` bytes back.
-#[derive(Clone, Copy)]
-struct QuicTurn {
-    bytes: usize,
-    messages: u64,
-    answer: usize,
 }
 
 /// Whether quinn can run this column.
@@ -75,78 +65,42 @@ impl Quinn {
         Ok(Quinn { near, far })
     }
 
-    /// Time per message in µs, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count messages. Blocks for some milliseconds.
-    ///
-    /// # Errors
-    /// Errors of the system, or the loss of the connection.
-    ///
-    /// # Panics
-    /// Panics if asked for a collective operation.
+    /// Time per message in µs: [`bare::micros`].
     pub fn micros(&mut self, column: &Column, cores: [usize; 2]) -> io::Result<f64> {
-        let messages = match column.test {
-            PeerTest::Latency => 1,
-            PeerTest::Stream => WINDOW,
-            test => panic!("quinn has no {}", test.name()),
-        };
-        let both_ways = column.test == PeerTest::Latency;
-        let plan =
-            QuicTurn { bytes: column.bytes, messages, answer: if both_ways { column.bytes } else { 1 } };
-        let (Quinn { near, far }, stop) = (self, AtomicBool::new(false));
-        thread::scope(|scope| {
-            let far = scope.spawn(|| -> io::Result<()> {
-                udeck::sys::pin_to_cpu(cores[1])?;
-                plan.follow(far, &stop)
-            });
-            let near = scope.spawn(|| -> io::Result<f64> {
-                let turn = udeck::sys::pin_to_cpu(cores[0]).and_then(|()| plan.lead(near));
-                stop.store(true, Ordering::Release);
-                turn
-            });
-            let failed = |_| io::Error::other("the thread that measures it failed");
-            let turn = near.join().map_err(failed)?;
-            far.join().map_err(failed)??;
-            Ok(turn? / if both_ways { 2.0 } else { messages as f64 })
-        })
+        let is_over = AtomicBool::new(false);
+        let spinning = |end| Spinning { end, deadline: endpoint::deadline(), is_over: &is_over };
+        bare::micros(column, [spinning(&mut self.near), spinning(&mut self.far)], cores)
     }
 }
 
-impl QuicTurn {
-    /// Time of a turn in µs.
-    fn lead(self, end: &mut QuicEnd) -> io::Result<f64> {
-        let (data, mut answer) = (vec![1; self.bytes], vec![0; self.answer]);
-        let mut turn = || -> io::Result<()> {
-            let deadline = endpoint::deadline();
-            for _ in 0..self.messages {
-                end.send(&data, deadline)?;
-            }
-            end.receive(&mut answer, deadline, || false).map(drop)
-        };
-        let started = Instant::now();
-        for at in 0..WARM_UP {
-            if at == 0 || started.elapsed() < BUDGET {
-                turn()?;
-            }
-        }
-        let (started, mut turns) = (Instant::now(), 0u64);
-        while started.elapsed() < BUDGET {
-            turn()?;
-            turns += 1;
-        }
-        Ok(started.elapsed().as_secs_f64() * 1e6 / turns as f64)
+/// An endpoint during one measurement.
+struct Spinning<'q> {
+    end: &'q mut QuicEnd,
+    /// Deadline of the current turn.
+    deadline: Instant,
+    /// Set when one of the two ends is dropped; the near one is, when the last answer has arrived.
+    is_over: &'q AtomicBool,
+}
+
+impl BareEnd for Spinning<'_> {
+    const WARM_UP_LIMIT: Duration = bare::BUDGET;
+
+    fn begin_turn(&mut self) {
+        self.deadline = endpoint::deadline();
     }
 
-    /// Answers until `stop` is set, which happens when the last answer has arrived.
-    fn follow(self, end: &mut QuicEnd, stop: &AtomicBool) -> io::Result<()> {
-        let (mut data, answer) = (vec![0; self.bytes], vec![1; self.answer]);
-        loop {
-            let deadline = endpoint::deadline();
-            for _ in 0..self.messages {
-                if !end.receive(&mut data, deadline, || stop.load(Ordering::Acquire))? {
-                    return Ok(());
-                }
-            }
-            end.send(&answer, deadline)?;
-        }
+    fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        self.end.send(data, self.deadline)
+    }
+
+    fn receive(&mut self, data: &mut [u8]) -> io::Result<bool> {
+        self.end.receive(data, self.deadline, || self.is_over.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Spinning<'_> {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
     }
 }
 

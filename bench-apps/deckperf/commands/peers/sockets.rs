@@ -5,94 +5,28 @@ use std::{
     hint,
     io::{self, ErrorKind, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use super::request::{Column, PeerTest, WINDOW};
-use crate::named::Named;
+use super::bare::BareEnd;
 
-/// Time of one measurement: as long as a contender's batch.
-const BUDGET: Duration = Duration::from_millis(2);
-/// Turns before the clock starts.
-const WARM_UP: u64 = 4;
+impl BareEnd for TcpStream {
+    const WARM_UP_LIMIT: Duration = Duration::MAX;
 
-/// Time per message in µs, as [`PeerTest::Latency`] and [`PeerTest::Stream`] count messages. Blocks for some milliseconds.
+    fn send(&mut self, data: &[u8]) -> io::Result<()> {
+        send(self, data)
+    }
+
+    fn receive(&mut self, data: &mut [u8]) -> io::Result<bool> {
+        receive(self, data)
+    }
+}
+
+/// Both ends of a new connection over the loopback device, which never block.
 ///
 /// # Errors
 /// Errors of the system.
-///
-/// # Panics
-/// Panics if asked for a collective operation.
-pub fn micros(column: &Column, cores: [usize; 2]) -> io::Result<f64> {
-    let (near, far) = connection()?;
-    let (bytes, messages) = match column.test {
-        PeerTest::Latency => (column.bytes, 1),
-        PeerTest::Stream => (column.bytes, WINDOW),
-        test => panic!("sockets know no {}", test.name()),
-    };
-    let both_ways = column.test == PeerTest::Latency;
-    let plan = SocketTurn { bytes, messages, answer: if both_ways { bytes } else { 1 } };
-    thread::scope(|scope| {
-        let far = scope.spawn(move || -> io::Result<()> {
-            udeck::sys::pin_to_cpu(cores[1])?;
-            plan.follow(far)
-        });
-        let near = scope.spawn(move || -> io::Result<f64> {
-            udeck::sys::pin_to_cpu(cores[0])?;
-            plan.lead(near)
-        });
-        let failed = |_| io::Error::other("the thread that measures it failed");
-        let turn = near.join().map_err(failed)?;
-        far.join().map_err(failed)??;
-        Ok(turn? / if both_ways { 2.0 } else { messages as f64 })
-    })
-}
-
-/// Shape of one turn: `messages` of `bytes` there, `answer` bytes back.
-#[derive(Clone, Copy)]
-struct SocketTurn {
-    bytes: usize,
-    messages: u64,
-    answer: usize,
-}
-
-impl SocketTurn {
-    /// Time of a turn in µs. Ends the connection.
-    fn lead(self, mut stream: TcpStream) -> io::Result<f64> {
-        let (data, mut answer) = (vec![1; self.bytes], vec![0; self.answer]);
-        let mut turn = || -> io::Result<()> {
-            for _ in 0..self.messages {
-                send(&mut stream, &data)?;
-            }
-            receive(&mut stream, &mut answer).map(drop)
-        };
-        for _ in 0..WARM_UP {
-            turn()?;
-        }
-        let (started, mut turns) = (Instant::now(), 0u64);
-        while started.elapsed() < BUDGET {
-            turn()?;
-            turns += 1;
-        }
-        Ok(started.elapsed().as_secs_f64() * 1e6 / turns as f64)
-    }
-
-    /// Answers until the connection ends.
-    fn follow(self, mut stream: TcpStream) -> io::Result<()> {
-        let (mut data, answer) = (vec![0; self.bytes], vec![1; self.answer]);
-        loop {
-            for _ in 0..self.messages {
-                if !receive(&mut stream, &mut data)? {
-                    return Ok(());
-                }
-            }
-            send(&mut stream, &answer)?;
-        }
-    }
-}
-
-fn connection() -> io::Result<(TcpStream, TcpStream)> {
+pub fn connection() -> io::Result<[TcpStream; 2]> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let near = TcpStream::connect(listener.local_addr()?)?;
     let (far, _) = listener.accept()?;
@@ -100,7 +34,7 @@ fn connection() -> io::Result<(TcpStream, TcpStream)> {
         end.set_nodelay(true)?;
         end.set_nonblocking(true)?;
     }
-    Ok((near, far))
+    Ok([near, far])
 }
 
 /// Sends all data; spins while the socket is full.
@@ -131,7 +65,13 @@ pub fn receive(stream: &mut TcpStream, mut data: &mut [u8]) -> io::Result<bool> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::plan::Payload;
+    use crate::{
+        commands::peers::{
+            bare::micros,
+            request::{Column, PeerTest},
+        },
+        experiment::plan::Payload,
+    };
 
     #[test]
     fn sockets_take_time() {
@@ -140,7 +80,8 @@ mod tests {
         for test in [PeerTest::Latency, PeerTest::Stream] {
             for bytes in [8, 100_000] {
                 let column = Column { test, ranks: 2, payload: Payload::Untouched, bytes };
-                assert!(micros(&column, cores).expect("sockets") > 0.0);
+                let ends = connection().expect("a connection");
+                assert!(micros(&column, ends, cores).expect("sockets") > 0.0);
             }
         }
     }
