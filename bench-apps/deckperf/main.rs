@@ -5,6 +5,7 @@
 
 mod cli;
 mod commands;
+mod distinct;
 mod experiment;
 mod failure;
 mod named;

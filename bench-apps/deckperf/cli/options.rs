@@ -7,7 +7,7 @@ use udeck::Protocol;
 
 use crate::experiment::binding::BindPlace;
 use crate::experiment::plan::{Format, PROTOCOLS};
-use crate::{commands::peers, experiment::sizes};
+use crate::{commands::peers, distinct::distinct, experiment::sizes};
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct Memory {
@@ -111,15 +111,7 @@ impl Options {
             // Hand-off works only between ranks that share memory.
             self.setting() == peers::Setting::Memory || **protocol != Protocol::HandOff
         });
-        let asked: Vec<&Protocol> =
-            if self.protocol.is_empty() { default.collect() } else { self.protocol.iter().collect() };
-        let mut once = Vec::with_capacity(asked.len());
-        for &protocol in asked {
-            if !once.contains(&protocol) {
-                once.push(protocol);
-            }
-        }
-        once
+        if self.protocol.is_empty() { default.copied().collect() } else { distinct(self.protocol.clone()) }
     }
 
     /// The sizes asked for, ascending, without duplicates.

@@ -10,6 +10,7 @@ use super::{Task, conflict};
 use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
 use crate::{
     commands::{clones, costs, cpu, jobs, overlap, page, peers, registration, vi},
+    distinct::distinct,
     experiment::sizes,
     named::Named,
 };
@@ -129,15 +130,9 @@ impl Options {
             return Err(conflict("`cpu` needs messages that have bytes, such as --sizes 100,4K"));
         }
         let is_in = |kind: &cpu::Kind| kinds.contains(kind);
-        let mut once = Vec::with_capacity(depths.len());
-        depths.into_iter().for_each(|depth| {
-            if !once.contains(&depth) {
-                once.push(depth)
-            }
-        });
         Ok(cpu::CpuPlan {
             sizes,
-            depths: once,
+            depths: distinct(depths),
             rate,
             payload: if self.payload == PayloadChoice::Untouched {
                 Payload::Untouched

@@ -16,7 +16,7 @@ use self::{
     input::Source,
     verdict::Verdict,
 };
-use crate::experiment::plan::Format;
+use crate::{distinct::distinct, experiment::plan::Format};
 
 /// Arguments of `deckperf compare`
 #[derive(clap::Args, Clone, Debug, PartialEq)]
@@ -185,12 +185,7 @@ fn read(args: &CompareArgs) -> Result<(Vec<Sides>, Vec<String>), String> {
         let only = |side: Vec<File>| side.into_iter().flat_map(|file| file.runs).map(|(_, source)| source);
         return Ok((vec![(only(base).collect(), only(new).collect())], Vec::new()));
     }
-    let mut subjects: Vec<&str> = Vec::new();
-    for (subject, _) in files().flat_map(|file| &file.runs) {
-        if !subjects.contains(&subject.as_str()) {
-            subjects.push(subject);
-        }
-    }
+    let subjects = distinct(files().flat_map(|file| &file.runs).map(|(subject, _)| subject.as_str()));
     let (common, others): (Vec<&str>, Vec<&str>) =
         subjects.into_iter().partition(|subject| files().all(|file| file.of(subject).is_some()));
     let left_out = others.into_iter().map(|subject| {

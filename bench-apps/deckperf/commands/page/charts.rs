@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::show;
 use crate::{
+    distinct::grouped,
     experiment::sizes,
     report::data::{Better, Key, LIMIT, OURS, Series},
     stats::{Spread, spread},
@@ -108,16 +109,13 @@ enum Along {
 type Topic = (String, String, Option<String>, Option<String>);
 
 /// Draws all series but those that [`heat`](super::heat) shows.
-pub fn draw(all: &[&Series]) -> Drawn {
-    let mut topics: Vec<(Topic, Vec<&Series>)> = Vec::new();
-    for series in all {
+pub fn draw<'a>(all: &[&'a Series]) -> Drawn {
+    let topic = |&series: &&'a Series| {
         let key = &series.key;
         let topic = (series.unit.clone(), key.test.clone(), key.transport.clone(), key.payload.clone());
-        match topics.iter_mut().find(|(known, _)| *known == topic) {
-            Some((_, members)) => members.push(series),
-            None => topics.push((topic, vec![series])),
-        }
-    }
+        (topic, series)
+    };
+    let mut topics: Vec<(Topic, Vec<&Series>)> = grouped(all.iter().map(topic));
     // Limits of the machine have no transport and no payload mode. They are drawn beside shared memory, whose messages go
     // through memory, too.
     let limits: Vec<(Topic, Vec<&Series>)> = topics
@@ -216,58 +214,45 @@ fn split(lines: Vec<Setting<'_>>) -> Vec<Vec<Setting<'_>>> {
 }
 
 fn chart(topic: &Topic, along: &Along, lines: &[Setting<'_>]) -> Chart {
-    let (unit, ..) = topic;
     let keys: Vec<&Key> = lines.iter().map(|(key, _)| key).collect();
-    let better = lines[0].1[0].better;
+    let first = lines[0].1[0];
     let lines: Vec<Line> = lines
         .iter()
-        .map(|(key, series)| {
-            let mut points: Vec<Point> = series
-                .iter()
-                .filter_map(|s| Some(Point { x: along.of(&s.key)?, spread: spread(&s.figures())? }))
-                .collect();
-            points.sort_by(|a, b| a.x.total_cmp(&b.x));
-            Line { name: name(key, &keys), limit: is_limit(&key.library), points }
-        })
+        .map(|(key, series)| line(name(key, &keys), is_limit(&key.library), along, series))
         .filter(|line| !line.points.is_empty())
         .collect();
     let figures = || lines.iter().flat_map(|line| &line.points).map(|point| point.spread.p10);
-    let y_unit = show::unit(unit);
     let (low, high) = figures().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
+    let by = if *along == Along::Size { String::new() } else { format!(", by {}", along.title()) };
+    chart_of(title(topic) + &by, along, first, lines, low > 0.0 && high > 5.0 * low)
+}
+
+/// Draws lines with these names over message sizes, if any of them has two points.
+pub fn by_size(title: &str, lines: &[(String, Vec<&Series>)]) -> Option<Chart> {
+    let first = *lines.first()?.1.first()?;
+    let lines = lines.iter().map(|(name, series)| line(name.clone(), false, &Along::Size, series));
+    let lines: Vec<Line> = lines.filter(|line| line.points.len() > 1).collect();
+    (!lines.is_empty()).then(|| chart_of(title.to_owned(), &Along::Size, first, lines, true))
+}
+
+fn line(name: String, limit: bool, along: &Along, series: &[&Series]) -> Line {
+    let point = |one: &&Series| Some(Point { x: along.of(&one.key)?, spread: spread(&one.figures())? });
+    let mut points: Vec<Point> = series.iter().filter_map(point).collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    Line { name, limit, points }
+}
+
+/// A chart of these lines; `like` has the unit and the good direction, `log` is of the vertical axis.
+fn chart_of(title: String, along: &Along, like: &Series, lines: Vec<Line>, log: bool) -> Chart {
     let x = Axis {
         title: along.title(),
         unit: String::new(),
         bytes: *along == Along::Size,
         log: along.is_log(&lines),
     };
-    let y = Axis { title: y_unit.clone(), unit: y_unit, bytes: false, log: low > 0.0 && high > 5.0 * low };
-    let by = if *along == Along::Size { String::new() } else { format!(", by {}", along.title()) };
-    let sentence = sentence(&lines, &x, better, unit);
-    Chart { title: title(topic) + &by, sentence, x, y, lines }
-}
-
-/// Draws lines with these names over message sizes, if any of them has two points.
-pub fn by_size(title: &str, lines: &[(String, Vec<&Series>)]) -> Option<Chart> {
-    let first = *lines.first()?.1.first()?;
-    let line = |(name, series): &(String, Vec<&Series>)| {
-        let point = |one: &&Series| Some(Point { x: one.key.size? as f64, spread: spread(&one.figures())? });
-        let mut points: Vec<Point> = series.iter().filter_map(point).collect();
-        points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        Line { name: name.clone(), limit: false, points }
-    };
-    let lines: Vec<Line> = lines.iter().map(line).filter(|line| line.points.len() > 1).collect();
-    if lines.is_empty() {
-        return None;
-    }
-    let unit = show::unit(&first.unit);
-    let x = Axis { title: Along::Size.title(), unit: String::new(), bytes: true, log: true };
-    Some(Chart {
-        title: title.to_owned(),
-        sentence: sentence(&lines, &x, first.better, &first.unit),
-        x,
-        y: Axis { title: unit.clone(), unit, bytes: false, log: true },
-        lines,
-    })
+    let unit = show::unit(&like.unit);
+    let sentence = sentence(&lines, &x, like.better, &like.unit);
+    Chart { title, sentence, x, y: Axis { title: unit.clone(), unit, bytes: false, log }, lines }
 }
 
 fn title((_, test, transport, payload): &Topic) -> String {
@@ -309,7 +294,7 @@ fn name(key: &Key, all: &[&Key]) -> String {
 }
 
 /// Sentence on the best contender at each end of the axis.
-pub fn sentence(lines: &[Line], x: &Axis, better: Better, unit: &str) -> String {
+fn sentence(lines: &[Line], x: &Axis, better: Better, unit: &str) -> String {
     let contenders: Vec<&Line> = lines.iter().filter(|line| !line.limit).collect();
     let xs: Vec<f64> = contenders.iter().flat_map(|line| &line.points).map(|point| point.x).collect();
     let ends = [xs.iter().copied().fold(f64::INFINITY, f64::min), xs.iter().copied().fold(0.0, f64::max)];

@@ -2,6 +2,7 @@
 
 use super::{heat, show, source::Source};
 use crate::{
+    distinct::distinct,
     report::data::{Better, LIMIT, OURS, RAW, Series},
     stats::{Ratio, paired_ratio, spread},
 };
@@ -207,12 +208,8 @@ fn pairs(series: &[&Series]) -> Vec<KeyFigure> {
 
 /// µDECK's figures at the smallest size, for the first tests of the run.
 fn others(series: &[&Series]) -> Vec<KeyFigure> {
-    let mut tests: Vec<&str> = Vec::new();
-    for one in series.iter().filter(|one| one.key.library == OURS) {
-        if !tests.contains(&one.key.test.as_str()) {
-            tests.push(&one.key.test);
-        }
-    }
+    let ours = series.iter().filter(|one| one.key.library == OURS);
+    let tests = distinct(ours.map(|one| one.key.test.as_str()));
     let mut found = Vec::new();
     for test in tests.into_iter().take(3) {
         let of: Vec<&Series> =
@@ -274,7 +271,7 @@ fn best<'a>(series: &[&'a Series], size: u64) -> Option<&'a Series> {
 }
 
 /// Orders series by their medians, so that the better one is the lesser one.
-fn good(a: &Series, b: &Series) -> std::cmp::Ordering {
+pub fn good(a: &Series, b: &Series) -> std::cmp::Ordering {
     let of = |one: &Series| spread(&one.figures()).map_or(f64::INFINITY, |spread| spread.median);
     match a.better {
         Better::Lower => of(a).total_cmp(&of(b)),

@@ -8,7 +8,10 @@ use super::{
     html::{self, Cell, Table},
     show,
 };
-use crate::report::data::{OURS, Series};
+use crate::{
+    distinct::{distinct, grouped},
+    report::data::{OURS, Series},
+};
 
 /// Costs of a contender under one load, in the form that `cpu` writes; `null` where it cannot wait in this way.
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -40,26 +43,14 @@ struct Stream<'a> {
 
 /// Charts for each depth, of polling and of blocking contenders: first the time of a message, then the rate.
 pub fn charts(all: &[&Series]) -> Vec<Chart> {
-    let mut streams: Vec<Stream<'_>> = Vec::new();
-    for stream in all.iter().filter_map(|series| Stream::of(series)) {
-        if !streams.contains(&stream) {
-            streams.push(stream);
-        }
-    }
+    let mut streams = distinct(all.iter().filter_map(|series| Stream::of(series)));
     let place = |waiting: &str| ["polling", "blocking"].iter().position(|known| *known == waiting);
     streams.sort_by_key(|Stream { depth, waiting }| (depth.parse::<u64>().ok(), place(waiting)));
     let tests = [("processor-time", "Processor time, both sides"), ("message-rate", "Messages per second")];
     let of = |(test, title): (&str, &str), stream: &Stream<'_>| {
-        let mut lines: Vec<(String, Vec<&Series>)> = Vec::new();
         let members =
             all.iter().filter(|one| one.key.test == test && Stream::of(one).as_ref() == Some(stream));
-        for series in members {
-            let name = contender(series);
-            match lines.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, points)) => points.push(series),
-                None => lines.push((name, vec![series])),
-            }
-        }
+        let lines = grouped(members.map(|&series| (contender(series), series)));
         by_size(&format!("{title}: {} under way, {}", stream.depth, stream.waiting), &lines)
     };
     tests.into_iter().flat_map(|test| streams.iter().filter_map(move |stream| of(test, stream))).collect()
@@ -81,13 +72,7 @@ fn contender(series: &Series) -> String {
 
 /// Tables of user and system time at both ends, of streams and of paced messages: one for each load.
 pub fn tables(rows: &[CostRow]) -> String {
-    let mut loads: Vec<(u64, u64, u64)> = Vec::new();
-    for row in rows {
-        let load = (row.paced_per_second, row.depth, row.bytes);
-        if !loads.contains(&load) {
-            loads.push(load);
-        }
-    }
+    let loads = distinct(rows.iter().map(|row| (row.paced_per_second, row.depth, row.bytes)));
     loads.into_iter().map(|load| table(load, rows)).collect()
 }
 

@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::{
-    charts::{self, Axis, Chart, Drawn, Line, Point},
+    charts::{self, Chart, Drawn},
     heat,
     html::{self, Cell, Table, escape},
-    key_figures, processor, show,
+    key_figures::{self, good},
+    processor, show,
     source::{Compared, ComparedRow, Source},
 };
 use crate::{
+    distinct::{distinct, grouped},
     report::data::{OURS, Series},
-    stats::{Spread, spread},
 };
 
 /// A heading and its body.
@@ -175,46 +176,15 @@ fn across_transports(sources: &[&Source], charts: &mut Vec<Chart>) -> Option<Sec
 }
 
 fn best_by_transport(series: &[&Series], test: &str, payload: &str) -> Option<Chart> {
-    let first = *series.first()?;
-    let good = |a: &Spread, b: &Spread| match first.better {
-        crate::report::data::Better::Lower => a.median < b.median,
-        crate::report::data::Better::Higher => a.median > b.median,
-    };
-    let mut best: Vec<(&str, BTreeMap<u64, Spread>)> = Vec::new();
-    for one in series {
-        let (Some(transport), Some(size), Some(spread)) =
-            (one.key.transport.as_deref(), one.key.size, spread(&one.figures()))
-        else {
-            continue;
-        };
-        let at = best.iter().position(|(name, _)| *name == transport).unwrap_or_else(|| {
-            best.push((transport, BTreeMap::new()));
-            best.len() - 1
-        });
-        let known = best[at].1.entry(size).or_insert(spread);
-        if good(&spread, known) {
-            *known = spread;
-        }
+    let measured = series.iter().filter(|one| one.key.size.is_some() && !one.figures().is_empty());
+    let over = measured.filter_map(|one| Some((one.key.transport.clone()?, *one)));
+    let mut lines = grouped(over);
+    for (_, members) in &mut lines {
+        let sizes = grouped(members.iter().map(|one| (one.key.size, *one)));
+        *members = sizes.iter().filter_map(|(_, of)| of.iter().copied().min_by(|a, b| good(a, b))).collect();
     }
-    // A single point is no curve.
-    best.retain(|(_, points)| points.len() > 1);
-    if best.len() < 2 {
-        return None;
-    }
-    let unit = show::unit(&first.unit);
-    let line = |(transport, points): (&str, BTreeMap<u64, Spread>)| {
-        let points = points.into_iter().map(|(size, spread)| Point { x: size as f64, spread }).collect();
-        Line { name: transport.to_owned(), limit: false, points }
-    };
-    let lines: Vec<Line> = best.into_iter().map(line).collect();
-    let x = Axis { title: "bytes in a message".into(), unit: String::new(), bytes: true, log: true };
-    Some(Chart {
-        title: format!("{}, {}", show::test(test), show::payload(payload)),
-        sentence: charts::sentence(&lines, &x, first.better, &first.unit),
-        x,
-        y: Axis { title: unit.clone(), unit, bytes: false, log: true },
-        lines,
-    })
+    let title = format!("{}, {}", show::test(test), show::payload(payload));
+    charts::by_size(&title, &lines).filter(|chart| chart.lines.len() > 1)
 }
 
 /// Table of the bytes that were copied for a message, by protocol and size.
@@ -264,12 +234,8 @@ fn copies(series: &[Series]) -> String {
 }
 
 fn compared(compared: &Compared) -> String {
-    let mut libraries: Vec<&str> = Vec::new();
-    for other in compared.rows.iter().flat_map(|row| &row.others).filter(|other| other.figure.is_some()) {
-        if !libraries.contains(&other.name.as_str()) {
-            libraries.push(&other.name);
-        }
-    }
+    let others = compared.rows.iter().flat_map(|row| &row.others).filter(|other| other.figure.is_some());
+    let libraries = distinct(others.map(|other| other.name.as_str()));
     let heads = ["what".to_owned(), "#unit".into(), "#µDECK".into()]
         .into_iter()
         .chain(libraries.iter().map(|name| format!("#{name}")))

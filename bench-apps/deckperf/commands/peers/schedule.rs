@@ -8,6 +8,7 @@ use super::{
     request::{Column, Method, Request},
 };
 use crate::{
+    distinct::distinct,
     experiment::rounds::{fitting_iterations, repeat},
     failure::{PerfError, Result},
 };
@@ -158,12 +159,7 @@ impl Outcome {
         let indices = || 0..self.series.len();
         let wholes: Vec<usize> = indices().filter(|&index| self.series[index].mode == Mode::Whole).collect();
         let whole = wholes.get(self.rounds % wholes.len().max(1));
-        let mut columns: Vec<Column> = Vec::new();
-        for series in &self.series {
-            if !columns.contains(&series.column) {
-                columns.push(series.column);
-            }
-        }
+        let mut columns = distinct(self.series.iter().map(|series| series.column));
         chance.shuffle(&mut columns);
         let mut turns = Vec::new();
         for column in columns {

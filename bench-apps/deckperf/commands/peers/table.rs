@@ -8,6 +8,7 @@ use super::{
     targets::{Bound, Setting},
 };
 use crate::{
+    distinct::grouped,
     named::Named,
     report::{
         aligned::{aligned, wrapped},
@@ -78,19 +79,13 @@ fn figures(report: &PeersReport) -> String {
 /// Table of the targets, by goal and by denominator.
 fn targets(report: &PeersReport) -> String {
     let head = ["# Target", "ratio (95 % bounds)", "wanted", "verdict"];
-    let mut groups: Vec<(String, Vec<Vec<String>>)> = Vec::new();
-    for (line, check) in
-        report.lines.iter().flat_map(|line| line.checks.iter().map(move |check| (line, check)))
-    {
+    let checks = report.lines.iter().flat_map(|line| line.checks.iter().map(move |check| (line, check)));
+    let mut groups = grouped(checks.map(|(line, check)| {
         let title = format!("# {}: ours divided by {}", check.target.goal.name(), check.against);
         let ratio = check.ratio.map_or("-".to_owned(), bracketed);
-        let verdict = check.verdict.name();
-        let row = vec![line.row.title.to_owned(), ratio, wanted(check.target.bound), verdict];
-        match groups.iter_mut().find(|(known, _)| *known == title) {
-            Some((_, rows)) => rows.push(row),
-            None => groups.push((title, vec![row])),
-        }
-    }
+        let wanted = wanted(check.target.bound);
+        (title, vec![line.row.title.to_owned(), ratio, wanted, check.verdict.name()])
+    }));
     groups.sort_by(|(one, _), (other, _)| one.cmp(other));
     let all = groups.iter().flat_map(|(_, rows)| rows).cloned();
     let lines: Vec<Vec<String>> = std::iter::once(head.map(str::to_owned).to_vec()).chain(all).collect();

@@ -3,10 +3,13 @@
 use clap::ValueEnum;
 use udeck::via::Caps;
 
-use crate::experiment::{
-    exchange,
-    plan::{Plan, Quantity, Test},
-    rounds::{Contend, Results, SMALL},
+use crate::{
+    distinct::distinct,
+    experiment::{
+        exchange,
+        plan::{Plan, Quantity, Test},
+        rounds::{Contend, Results, SMALL},
+    },
 };
 
 /// Transfer that moves the data.
@@ -162,18 +165,14 @@ pub fn contenders(plan: &Plan, setups: &[ViSetup]) -> Results<ViContender> {
         for (traffic, detection) in
             TRAFFICS.into_iter().flat_map(|traffic| POLLING.map(|detection| (traffic, detection)))
         {
-            for &vis in &plan.vi_counts {
-                let cell = (ViContender::among(vis, detection, traffic), SMALL);
-                if !cells.contains(&cell) {
-                    cells.push(cell);
-                }
-            }
+            let of = |&vis| (ViContender::among(vis, detection, traffic), SMALL);
+            cells.extend(plan.vi_counts.iter().map(of));
         }
         sizes.push(SMALL);
         sizes.sort_unstable();
         sizes.dedup();
     }
-    Results::empty(&sizes, cells)
+    Results::empty(&sizes, distinct(cells))
 }
 
 #[cfg(test)]
