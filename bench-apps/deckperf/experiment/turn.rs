@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    thread,
+    fmt, thread,
     time::{Duration, Instant},
 };
 
@@ -314,6 +314,42 @@ impl<'l, L: Lane, F: Fn(u64) -> usize> Turn<'l, L, F> {
             .chain(self.last)
             .for_each(give_back);
         Ok(self.rested)
+    }
+}
+
+/// Lanes of each kind, which batches use in turn. The distance of a connection's cache lines from the cores depends on their
+/// addresses: with a single connection, a kind would be fast or slow by luck, in all rounds of a run.
+pub struct Lanes<K, L>(Vec<LanesOfKind<K, L>>);
+
+struct LanesOfKind<K, L> {
+    kind: K,
+    lanes: Vec<L>,
+    batches: u64,
+}
+
+impl<K: Copy + PartialEq + fmt::Debug, L> Lanes<K, L> {
+    /// Opens as many lanes of each kind as `count` says.
+    pub fn open(
+        kinds: &[K],
+        count: impl Fn(K) -> usize,
+        mut open: impl FnMut(K) -> Result<L>,
+    ) -> Result<Self> {
+        let of = |&kind: &K| {
+            let lanes = (0..count(kind)).map(|_| open(kind)).collect::<Result<_>>()?;
+            Ok(LanesOfKind { kind, lanes, batches: 0 })
+        };
+        kinds.iter().map(of).collect::<Result<_>>().map(Self)
+    }
+
+    /// The lane for the next batch of a kind, and the number of this batch among those of its kind.
+    pub fn next(&mut self, kind: K) -> Result<(&mut L, u64)> {
+        let unknown = || PerfError::BadOrder(format!("{kind:?} is not among those of this run"));
+        let LanesOfKind { lanes, batches, .. } =
+            self.0.iter_mut().find(|known| known.kind == kind).ok_or_else(unknown)?;
+        let number = *batches;
+        *batches += 1;
+        let at = number as usize % lanes.len();
+        Ok((&mut lanes[at], number))
     }
 }
 

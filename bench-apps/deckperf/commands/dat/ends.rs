@@ -14,7 +14,10 @@ use super::{
 };
 use crate::{
     commands::vi::Transfer,
-    experiment::{rank_pair::RankPair, turn::Pool},
+    experiment::{
+        rank_pair::RankPair,
+        turn::{Lanes, Pool},
+    },
     failure::{PerfError, Result},
 };
 
@@ -23,20 +26,12 @@ const DOOR: u64 = 0xdec0;
 
 /// Connections and memory of all batches.
 pub struct DatEnds {
-    lanes: Vec<Lanes>,
+    lanes: Lanes<Transfer, DatLane>,
     memory: LmrPool,
     /// Memory that the peer writes and reads.
     pub mine: SharedLmr,
     /// Place of the peer's memory.
     theirs: RemoteMemory,
-}
-
-/// Connections of one transfer, which batches use in turn: the distance of a connection's cache lines from the cores
-/// depends on their addresses.
-struct Lanes {
-    transfer: Transfer,
-    lanes: Vec<DatLane>,
-    batches: usize,
 }
 
 /// Connections per transfer: as many as a virtual interface of one way has.
@@ -56,14 +51,7 @@ impl DatEnds {
         let mine = SharedLmr::new(&pz, largest.max(1), Rights::READ_WRITE)?;
         let theirs = exchange_places(pair, mine.remote())?;
         let mut greeter = Greeter::new(pair, &pz, window)?;
-        let mut lane = || greeter.connect(theirs);
-        let lanes = TRANSFERS
-            .into_iter()
-            .map(|transfer| {
-                let lanes = (0..LANES).map(|_| lane()).collect::<Result<_>>()?;
-                Ok(Lanes { transfer, lanes, batches: 0 })
-            })
-            .collect::<Result<_>>()?;
+        let lanes = Lanes::open(&TRANSFERS, |_| LANES, |_| greeter.connect(theirs))?;
         Ok(Self { lanes, memory: LmrPool { pz, idle: Pool::new() }, mine, theirs })
     }
 
@@ -75,12 +63,7 @@ impl DatEnds {
     /// The connection for the next batch of `transfer`, and the memory.
     pub fn of(&mut self, transfer: Transfer, size: usize) -> Result<(&mut DatLane, &mut LmrPool)> {
         let place = self.theirs.part(0..size)?;
-        let known = self.lanes.iter_mut().find(|lanes| lanes.transfer == transfer);
-        let Lanes { lanes, batches, .. } =
-            known.ok_or_else(|| PerfError::BadOrder(format!("{transfer:?} is none of this run's")))?;
-        let at = *batches % lanes.len();
-        *batches += 1;
-        let lane = &mut lanes[at];
+        let (lane, _) = self.lanes.next(transfer)?;
         lane.place = place;
         Ok((lane, &mut self.memory))
     }

@@ -10,28 +10,23 @@ use super::{
     lane::ViLane,
 };
 use crate::{
-    experiment::{rank_pair::RankPair, turn::Pool},
-    failure::{PerfError, Result},
+    experiment::{
+        rank_pair::RankPair,
+        turn::{Lanes, Pool},
+    },
+    failure::Result,
 };
 
 const DOOR: &[u8] = b"deckperf.vi";
 
 /// Connections and memory of all batches.
 pub struct ViEnds {
-    lanes: Vec<Lanes>,
+    lanes: Lanes<ViSetup, ViLane>,
     memory: RegionPool,
     /// The peer's window; `None` without RDMA.
     theirs: Option<RemoteBuffer>,
     /// This rank's window, which the peer writes and reads; held to keep it open.
     _mine: Option<Window>,
-}
-
-/// Connections of one setup, which batches use in turn. The distance of a connection's cache lines from the cores depends on
-/// their addresses: with a single connection, a setup would be fast or slow by luck, in all rounds of a run.
-struct Lanes {
-    way: ViSetup,
-    lanes: Vec<ViLane>,
-    batches: u64,
 }
 
 /// Lanes of a setup with one VI. With many VIs there are as many places as VIs.
@@ -47,25 +42,18 @@ impl ViEnds {
         let is_reached = rights != Rights::NONE;
         let mine = is_reached.then(|| nic.window_for(largest, memory.ptag, rights)).transpose()?;
         let mut greeter = Greeter::new(pair, mine.as_ref().map(Window::remote))?;
-        let lanes = setups
-            .iter()
-            .map(|&way| {
-                let attributes = |context| ViAttributes {
-                    enable_rdma_write: way.transfer == Transfer::RdmaWrite,
-                    enable_rdma_read: way.transfer == Transfer::RdmaRead,
-                    context,
-                    ..ViAttributes::new(memory.ptag)
-                };
-                let mut lane = || {
-                    let cq = Cq::new(nic)?;
-                    let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
-                    Ok(ViLane::new(way.detection, vis.collect::<Result<_>>()?, cq))
-                };
-                let count = if way.vis == 1 { LANES_OF_ONE } else { 1 };
-                let lanes = (0..count).map(|_| lane()).collect::<Result<_>>()?;
-                Ok(Lanes { way, lanes, batches: 0 })
-            })
-            .collect::<Result<_>>()?;
+        let count = |way: ViSetup| if way.vis == 1 { LANES_OF_ONE } else { 1 };
+        let lanes = Lanes::open(setups, count, |way| {
+            let attributes = |context| ViAttributes {
+                enable_rdma_write: way.transfer == Transfer::RdmaWrite,
+                enable_rdma_read: way.transfer == Transfer::RdmaRead,
+                context,
+                ..ViAttributes::new(memory.ptag)
+            };
+            let cq = Cq::new(nic)?;
+            let vis = (0..way.vis as u64).map(|context| greeter.connect(attributes(context), &cq));
+            Ok(ViLane::new(way.detection, vis.collect::<Result<_>>()?, cq))
+        })?;
         Ok(Self { lanes, memory, theirs: greeter.theirs, _mine: mine })
     }
 
@@ -75,29 +63,16 @@ impl ViEnds {
         &mut self,
         way: ViSetup,
         size: usize,
-    ) -> Result<(BatchTurns<'_>, &mut RegionPool, Option<RemoteBuffer>)> {
+    ) -> Result<(&mut ViLane, u64, &mut RegionPool, Option<RemoteBuffer>)> {
         let place = match way.transfer {
             Transfer::Send => None,
             Transfer::RdmaWrite | Transfer::RdmaRead => {
                 self.theirs.map(|theirs| RemoteBuffer { len: size, ..theirs })
             }
         };
-        let known = self.lanes.iter_mut().find(|lanes| lanes.way == way);
-        let Lanes { lanes, batches, .. } =
-            known.ok_or_else(|| PerfError::BadOrder(format!("{way:?} is not among those of this run")))?;
-        let number = *batches;
-        *batches += 1;
-        let at = number as usize % lanes.len();
-        Ok((BatchTurns { lane: &mut lanes[at], number }, &mut self.memory, place))
+        let (lane, number) = self.lanes.next(way)?;
+        Ok((lane, number, &mut self.memory, place))
     }
-}
-
-/// The VIs that serve a batch.
-pub struct BatchTurns<'e> {
-    /// The VIs of the lane.
-    pub lane: &'e mut ViLane,
-    /// Number of the batch among those of its setup.
-    pub number: u64,
 }
 
 /// Makes the connections, one after the other, on both sides in the same order.

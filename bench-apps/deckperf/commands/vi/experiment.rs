@@ -4,7 +4,7 @@ use udeck::via::{Deadline, Descriptor, Region};
 
 use super::{
     contender::{Detection, Traffic, Transfer, ViContender, ViSetup},
-    ends::{BatchTurns, ViEnds},
+    ends::ViEnds,
 };
 use crate::{
     experiment::{
@@ -60,7 +60,7 @@ pub fn perform(
     ends: &mut ViEnds,
     ViBatch { way, traffic, pattern, size, shape }: ViBatch,
 ) -> Result<Timing> {
-    let (BatchTurns { lane, number }, memory, place) = ends.of(way, size)?;
+    let (lane, number, memory, place) = ends.of(way, size)?;
     let part = Part {
         pattern,
         leads: pair.leads(),
