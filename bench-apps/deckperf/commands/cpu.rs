@@ -21,14 +21,14 @@ mod schedule;
 mod sockets;
 mod usage;
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
 
 use self::{contenders::Contenders, report::CpuReport, usage::Accounting};
 pub use self::{mailboxes::serve, sockets::serve as serve_sockets};
 use crate::{
-    commands::peers::scratch::Scratch,
+    commands::peers::{scratch::Scratch, two_cores},
     experiment::plan::{Format, Payload},
     failure::{PerfError, Result},
 };
@@ -103,15 +103,7 @@ impl Kind {
 /// # Errors
 /// This process cannot conduct, or µDECK or bare sockets failed. An MPI that fails is named in the report.
 pub fn measure(plan: &CpuPlan) -> Result<String> {
-    // deckrun sets this variable in each rank.
-    if env::var_os("DECK_RANK").is_some() {
-        return Err(PerfError::IsRank("cpu"));
-    }
-    let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
-        return Err(PerfError::OneProcessor("cpu"));
-    };
-    udeck::sys::restrict_to_cpus(&[first, second])
-        .map_err(PerfError::system("restricting this process to two processors"))?;
+    let [first, second] = two_cores("cpu")?;
     let accounting =
         Accounting::probe().map_err(PerfError::system("looking how processor time is divided"))?;
 

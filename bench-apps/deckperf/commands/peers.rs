@@ -76,18 +76,7 @@ pub const SECONDS: u64 = 60;
 /// # Errors
 /// This process cannot conduct, or µDECK failed. A peer that fails is named in the report.
 pub fn measure(plan: &PeersPlan) -> Result<String> {
-    // deckrun sets this variable in each rank.
-    if env::var_os("DECK_RANK").is_some() {
-        return Err(PerfError::IsRank(plan.setting.command()));
-    }
-    let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
-        return Err(PerfError::OneProcessor(plan.setting.command()));
-    };
-    let cores = [first, second];
-    // Processes that are started from here on inherit the two cores: more than two would be too many wherever this runs.
-    udeck::sys::restrict_to_cpus(&cores)
-        .map_err(PerfError::system("restricting this process to two processors"))?;
-
+    let cores @ [first, second] = two_cores(plan.setting.command())?;
     let scratch = Scratch::new().map_err(PerfError::system("making a folder for temporary files"))?;
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
     let mut field =
@@ -102,4 +91,22 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
     let machine = Machine::describe(pinning, plan.setting.transport().to_owned());
     let Contenders { peers, missing, .. } = field;
     Ok(PeersReport::new(machine, plan.setting, peers, missing, &outcome).render(plan.format))
+}
+
+/// Restricts this process to two cores, on which it conducts `command`. Processes that are started from here on inherit them:
+/// more than two would be too many wherever this runs.
+///
+/// # Errors
+/// This process is a rank, or may use one core only.
+pub fn two_cores(command: &'static str) -> Result<[usize; 2]> {
+    // deckrun sets this variable in each rank.
+    if env::var_os("DECK_RANK").is_some() {
+        return Err(PerfError::IsRank(command));
+    }
+    let &[first, second, ..] = &udeck::sys::usable_cpus()[..] else {
+        return Err(PerfError::OneProcessor(command));
+    };
+    udeck::sys::restrict_to_cpus(&[first, second])
+        .map_err(PerfError::system("restricting this process to two processors"))?;
+    Ok([first, second])
 }

@@ -156,20 +156,22 @@ fn timed(pair: &RankPair<'_>, batch: &Batch, mut turn: impl FnMut(u64) -> Result
         // The other side may need longer to prepare, so the clock starts when both are ready.
         pair.meet()?;
     }
-    let Some(share) = pair.handicap() else { return turns(batch, turn) };
-    let mut handicap = Handicap::start(share, batch.warm_up + batch.iterations);
-    turns(batch, |number| {
+    let Batch { warm_up, iterations, .. } = *batch;
+    let Some(share) = pair.handicap() else { return turns(warm_up, iterations, turn) };
+    let mut handicap = Handicap::start(share, warm_up + iterations);
+    turns(warm_up, iterations, |number| {
         turn(number)?;
         handicap.turn_is_over();
         Ok(())
     })
 }
 
+/// Time of `iterations` turns, which follow `warm_up` other ones.
 #[inline]
-fn turns(batch: &Batch, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
+pub fn turns(warm_up: u64, iterations: u64, mut turn: impl FnMut(u64) -> Result) -> Result<Duration> {
     let mut started = Instant::now();
-    for number in 0..batch.warm_up + batch.iterations {
-        if number == batch.warm_up {
+    for number in 0..warm_up + iterations {
+        if number == warm_up {
             started = Instant::now();
         }
         turn(number)?;

@@ -28,7 +28,9 @@ pub struct Sample {
 /// A contender, which is timed against others.
 pub trait Contend: Copy + PartialEq {
     /// Quantity of the figures.
-    fn quantity(&self) -> Quantity;
+    fn quantity(&self) -> Quantity {
+        Quantity::Time
+    }
     /// Messages that an iteration counts, of the `messages` of a round trip or of a window.
     fn counted(&self, messages: u64) -> u64 {
         messages

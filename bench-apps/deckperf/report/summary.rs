@@ -21,15 +21,20 @@ pub struct Finding {
     pub ratio: Ratio,
 }
 
+impl Finding {
+    /// The ratio within each round; `None` if one of the two was not measured.
+    pub fn of(what: String, numerators: &[f64], denominators: &[f64]) -> Option<Self> {
+        Some(Self { what, ratio: paired_ratio(numerators, denominators)? })
+    }
+}
+
 /// Computes every ratio whose two sides were measured.
 pub fn findings(plan: &Plan, results: &Results) -> Vec<Finding> {
     let latency = |protocol, payload, size| {
         results.post(Test::Latency, protocol, payload, size).map_or(&[][..], |series| &series.figures)
     };
     let mut found = Vec::new();
-    let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
-        found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
-    };
+    let mut add = |what, numerators, denominators| found.extend(Finding::of(what, numerators, denominators));
 
     let large = telling_size(&plan.sizes);
     let at = sizes::show(large);

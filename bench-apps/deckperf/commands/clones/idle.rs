@@ -4,15 +4,14 @@ use std::{
     io::Read,
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use udeck::{Mailbox, Postbox, World};
 
 use crate::{
     experiment::{
-        Experiment, Timing,
-        plan::Quantity,
+        Experiment, Timing, messages,
         rank_pair::RankPair,
         rounds::{Contend, Results, SMALL, Shape, Trial},
     },
@@ -28,11 +27,7 @@ pub struct IdleContender {
     pub tcp: bool,
 }
 
-impl Contend for IdleContender {
-    fn quantity(&self) -> Quantity {
-        Quantity::Time
-    }
-}
+impl Contend for IdleContender {}
 
 /// Contenders: each number of clones, and one clone beside an idle TCP connection.
 pub fn contenders(counts: &[usize]) -> Results<IdleContender> {
@@ -85,20 +80,15 @@ impl CloneSet {
         let clone = &self.clones[self.batches * STRIDE % self.clones.len()];
         self.batches += 1;
         let post = || -> Result { Ok(clone.post(world.buf_reused(SMALL)?)?) };
-        let mut started = Instant::now();
-        for turn in 0..shape.warm_up + shape.iterations {
-            if turn == shape.warm_up {
-                started = Instant::now();
-            }
+        messages::turns(shape.warm_up, shape.iterations, |_| {
             if world.rank() == 0 {
                 post()?;
                 self.inbox.retrieve()?;
-            } else {
-                self.inbox.retrieve()?;
-                post()?;
+                return Ok(());
             }
-        }
-        Ok(started.elapsed())
+            self.inbox.retrieve()?;
+            post()
+        })
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
         summary::Finding,
         table_report::{Cell, Table, names},
     },
-    stats::{median, paired_ratio, percentile},
+    stats::{median, percentile},
 };
 
 /// Sentences on how the figures were measured.
@@ -82,7 +82,7 @@ pub fn latencies(counts: &[usize], results: &Results<IdleContender>) -> Table {
 pub fn findings(counts: &[usize], results: &Results<IdleContender>) -> Vec<Finding> {
     let one = figures(results, 1, false);
     let more = counts.iter().filter(|&&clones| clones > 1);
-    let ratio = |what: String, of: &[f64]| Some(Finding { what, ratio: paired_ratio(of, one)? });
+    let ratio = |what, of| Finding::of(what, of, one);
     let idle = more.filter_map(|&clones| {
         ratio(format!("{} idle clones / none (goal: 1.05)", clones - 1), figures(results, clones, false))
     });

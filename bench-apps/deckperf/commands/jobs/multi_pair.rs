@@ -26,7 +26,6 @@ use crate::{
         summary::Finding,
         table_report::{Cell, Table, TableReport, names},
     },
-    stats::paired_ratio,
 };
 
 const SIZES: [usize; 4] = [SMALL, 4 << 10, 64 << 10, 1 << 20];
@@ -174,8 +173,8 @@ fn findings(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Vec
     let Some(&fewest) = pairs.iter().min() else { return Vec::new() };
     let figures = |pairs, size| results.figures(Streams(pairs), size);
     let one = |(size, more): (usize, usize)| {
-        let ratio = paired_ratio(figures(more, size), figures(fewest, size))?;
-        Some(Finding { what: format!("rate of {more} pairs / {fewest}, {}", sizes::show(size)), ratio })
+        let what = format!("rate of {more} pairs / {fewest}, {}", sizes::show(size));
+        Finding::of(what, figures(more, size), figures(fewest, size))
     };
     let more = |size: usize| pairs.iter().filter(move |&&more| more > fewest).map(move |&more| (size, more));
     sizes.iter().flat_map(|&size| more(size)).filter_map(one).collect()

@@ -11,7 +11,6 @@ use udeck::Protocol;
 use crate::{
     experiment::{
         Experiment, Timing,
-        plan::Quantity,
         rank_pair::RankPair,
         rounds::{Contend, Trial},
     },
@@ -77,11 +76,7 @@ pub struct Side {
     pub protocol: Protocol,
 }
 
-impl Contend for Side {
-    fn quantity(&self) -> Quantity {
-        Quantity::Time
-    }
-}
+impl Contend for Side {}
 
 /// Messages that are timed each by itself: the time between them does not count.
 pub struct Overlapped<'l, 'w> {

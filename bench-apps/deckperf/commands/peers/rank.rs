@@ -109,20 +109,9 @@ fn run(pair: &RankPair<'_>, request: &Request, warm_up: u64, iterations: u64) ->
             messages::stream_of_words(pair, &batch, WINDOW as usize)
         }
         PeerTest::Stream => messages::stream(pair, &batch, WINDOW),
-        PeerTest::Barrier => barriers(pair.world(), warm_up, iterations),
+        PeerTest::Barrier => messages::turns(warm_up, iterations, |_| Ok(pair.world().barrier()?)),
         PeerTest::AllReduce | PeerTest::Broadcast | PeerTest::AllToAll => {
             Err(PerfError::BadOrder(format!("{} is not for pairs of ranks", test.name())))
         }
     }
-}
-
-fn barriers(world: &World, warm_up: u64, iterations: u64) -> Result<Duration> {
-    for _ in 0..warm_up {
-        world.barrier()?;
-    }
-    let started = Instant::now();
-    for _ in 0..iterations {
-        world.barrier()?;
-    }
-    Ok(started.elapsed())
 }

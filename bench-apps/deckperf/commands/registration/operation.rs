@@ -8,7 +8,6 @@ use udeck::{ExternalBuf, Protocol, via::Region, via::mem::UserMemory};
 use crate::{
     experiment::{
         Experiment, Timing,
-        plan::Quantity,
         rank_pair::RankPair,
         rounds::{Contend, Results, Shape, Trial},
     },
@@ -42,10 +41,6 @@ impl Operation {
 }
 
 impl Contend for Operation {
-    fn quantity(&self) -> Quantity {
-        Quantity::Time
-    }
-
     fn counted(&self, _: u64) -> u64 {
         1
     }

@@ -13,7 +13,6 @@ use crate::{
         summary::Finding,
         table_report::{Cell, Table, names},
     },
-    stats::paired_ratio,
 };
 
 /// Sentences on how the figures were measured.
@@ -64,8 +63,8 @@ pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
 pub fn findings(sizes: &[usize], results: &Results<Operation>) -> Vec<Finding> {
     let one = |&size: &usize| {
         let ratio = |what: &str, of, to| {
-            let ratio = paired_ratio(results.figures(of, size), results.figures(to, size))?;
-            Some(Finding { what: format!("{what}, {}", sizes::show(size)), ratio })
+            let what = format!("{what}, {}", sizes::show(size));
+            Finding::of(what, results.figures(of, size), results.figures(to, size))
         };
         [
             ratio("hit / miss", Operation::Hit, Operation::Miss),

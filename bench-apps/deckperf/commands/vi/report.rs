@@ -21,7 +21,6 @@ use crate::{
         summary::{Finding, telling_size},
         table::{self, LIMITS},
     },
-    stats::paired_ratio,
 };
 use udeck_cli::machine::Machine;
 
@@ -142,9 +141,7 @@ fn findings(plan: &Plan, results: &Results<ViContender>) -> Vec<Finding> {
     let small = |detection| alone(Transfer::Send, detection, SMALL);
     let among = |vis, detection, traffic| of(ViContender::among(vis, detection, traffic), SMALL);
     let mut found = Vec::new();
-    let mut add = |what: String, numerators: &[f64], denominators: &[f64]| {
-        found.extend(paired_ratio(numerators, denominators).map(|ratio| Finding { what, ratio }));
-    };
+    let mut add = |what, numerators, denominators| found.extend(Finding::of(what, numerators, denominators));
 
     let (polled, named) = (small(Detection::WorkQueue), small(Detection::CompletionQueue));
     if let Some(raw) = results.raw(SMALL) {
