@@ -258,5 +258,4 @@ fn parse_threshold(text: &str) -> Result<f64, String> {
 }
 
 #[cfg(test)]
-#[path = "compare/tests.rs"]
 mod tests;

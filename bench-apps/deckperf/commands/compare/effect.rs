@@ -255,5 +255,4 @@ fn trimmed(values: &[f64], estimated: usize) -> Difference {
 }
 
 #[cfg(test)]
-#[path = "effect_tests.rs"]
 mod tests;
