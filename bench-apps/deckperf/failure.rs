@@ -50,7 +50,7 @@ pub enum PerfError {
         /// The error, perhaps in the contender's own words.
         what: String,
     },
-    /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` was started as a rank.
+    /// `deckperf peers`, `deckperf collectives`, `deckperf cpu` or `deckperf report` was started as a rank.
     #[error("{0}: starts its own ranks: run `deckperf {0}` without deckrun")]
     IsRank(&'static str),
     /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` was started on one processor.

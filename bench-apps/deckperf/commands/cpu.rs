@@ -19,7 +19,7 @@ mod order;
 mod report;
 mod schedule;
 mod sockets;
-mod usage;
+pub mod usage;
 
 use std::{path::PathBuf, time::Duration};
 

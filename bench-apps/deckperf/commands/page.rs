@@ -30,6 +30,8 @@ use std::{
 use serde_json::json;
 
 use self::source::Source;
+use crate::failure::PerfError;
+
 pub use self::{source::SEVERAL, stages::end_with_the_report};
 
 /// Plan of `deckperf report`.
@@ -85,12 +87,9 @@ pub enum PageFailure {
     /// Nothing was measured.
     #[error("no stage has measured anything, so there is no page; the lines above say why")]
     NothingMeasured,
-    /// The command was started as a rank.
-    #[error("report: starts its own ranks: run `deckperf report` without deckrun")]
-    IsRank,
-    /// The text could not be printed.
+    /// The command was started as a rank, or the text could not be printed.
     #[error(transparent)]
-    Print(#[from] crate::failure::PerfError),
+    Perf(#[from] PerfError),
 }
 
 impl PageFailure {
@@ -128,7 +127,7 @@ impl PagePlan {
 /// A file cannot be read or written. A stage that fails is no error: it is named on the page.
 pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageFailure> {
     if std::env::var_os("DECK_RANK").is_some() {
-        return Err(PageFailure::IsRank);
+        return Err(PerfError::IsRank("report").into());
     }
     plan.check_places()?;
     // Outputs are opened first, before minutes are spent on figures that cannot be written.

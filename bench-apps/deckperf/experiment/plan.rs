@@ -53,6 +53,11 @@ impl Plan {
         self.sizes.last().copied().unwrap_or(0)
     }
 
+    /// Message sizes of a test: a throughput of empty messages is 0 by definition.
+    pub fn sizes_of(&self, test: Test) -> impl Iterator<Item = usize> {
+        self.sizes.iter().copied().filter(move |&size| size > 0 || test.quantity() == Quantity::Time)
+    }
+
     /// A small plan for tests.
     #[cfg(test)]
     pub fn sample() -> Self {

@@ -187,35 +187,28 @@ fn shown(row: &Row) -> Vec<String> {
     ]
 }
 
-const COLUMNS: &str =
-    "size,figures,test,protocol,payload,unit,a,b,ratio,low_95,high_95,chance,absolute,relative,limit,verdict";
+/// Columns of the CSV behind the row's key: members of the row's JSON.
+const FIGURES: [&str; 11] = [
+    "unit", "a", "b", "ratio", "low_95", "high_95", "chance", "absolute", "relative", "limit", "verdict",
+];
 
 /// CSV of every row, whatever its verdict.
 fn csv(comparison: &Comparison) -> String {
-    let mut text = format!("{COLUMNS}\n");
+    let mut text = format!("size,figures,test,protocol,payload,{}\n", FIGURES.join(","));
     for row in &comparison.rows {
-        let key = &row.cell.key;
-        let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
-        let effect = row.effect.as_ref();
-        let fields = [
+        let (key, json) = (&row.cell.key, row_json(row));
+        let figure = |name: &str| match &json[name] {
+            Value::Number(number) => format!("{:.6}", number.as_f64().unwrap_or_default()),
+            value => value.as_str().unwrap_or_default().to_owned(),
+        };
+        let names = [
             key.size.map_or(String::new(), |size| size.to_string()),
             row.cell.figures.to_string(),
             key.named(),
             key.protocol.clone().unwrap_or_default(),
             key.payload.clone().unwrap_or_default(),
-            row.cell.unit.clone(),
-            number(row.cell.base_median),
-            number(row.cell.new_median),
-            number(effect.map(|effect| effect.ratio)),
-            number(effect.map(|effect| effect.low)),
-            number(effect.map(|effect| effect.high)),
-            number(effect.map(|effect| effect.p_value)),
-            number(effect.map(|effect| effect.absolute)),
-            number(effect.and_then(|effect| effect.relative)),
-            effect.and_then(|effect| effect.limit).unwrap_or_default().to_owned(),
-            row.verdict.name(),
         ];
-        text += &fields.join(",");
+        text += &[&names[..], &FIGURES.map(figure)].concat().join(",");
         text.push('\n');
     }
     text

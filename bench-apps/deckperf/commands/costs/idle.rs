@@ -1,11 +1,11 @@
 //! Idle costs: memory of connections without messages, and processor time of a rank that waits.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use udeck::Error;
 
 use crate::{
+    commands::cpu::usage::Usage,
     experiment::{
         memory,
         rank_pair::{RankPair, report},
@@ -93,20 +93,15 @@ pub fn blocked(pair: &RankPair<'_>, limit: Duration) -> Result<Blocked> {
 pub fn block(pair: &RankPair<'_>, limit: Duration) -> Result {
     let silent = pair.world().mailbox::<u8>("costs.silent")?;
     pair.receive_words()?;
-    let (before, started) = (processor_time(), Instant::now());
+    let now = || Usage::now().map_err(PerfError::system("reading this process's processor time"));
+    let before = now()?;
     match silent.retrieve_timeout(limit) {
         Err(Error::Deadline { .. }) => {}
         Err(error) => return Err(error.into()),
         Ok(_) => return Err(PerfError::Internal("a message came to a mailbox that nobody posts to".into())),
     }
-    let (lasted, processor) = (started.elapsed(), processor_time() - before);
-    pair.send_words(&[processor.as_nanos() as u64, lasted.as_nanos() as u64])
-}
-
-/// Processor time of this process: all threads, user and system.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    let Usage { processor, wall, .. } = now()? - before;
+    pair.send_words(&[processor, wall].map(|time| time.as_nanos() as u64))
 }
 
 #[cfg(test)]
@@ -126,13 +121,5 @@ mod tests {
     fn a_core_is_a_hundred_percent() {
         let half = Blocked { processor: Duration::from_millis(50), lasted: Duration::from_millis(100) };
         assert_eq!(half.percent(), 50.0);
-    }
-
-    #[test]
-    fn processor_time_is_what_threads_took() {
-        let before = processor_time();
-        let busy = move || while processor_time() < before + Duration::from_millis(2) {};
-        std::thread::spawn(busy).join().expect("ends");
-        assert!(processor_time() > before);
     }
 }

@@ -79,9 +79,7 @@ pub fn contenders(plan: &Plan, caps: Caps) -> Results<DatContender> {
     for &test in &plan.tests {
         for transfer in TRANSFERS {
             for api in APIS.into_iter().filter(|&api| has(api, transfer, caps)) {
-                // A bandwidth of empty messages is 0 by definition.
-                let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
-                cells.extend(sizes.map(|&size| (DatContender { test, api, transfer }, size)));
+                cells.extend(plan.sizes_of(test).map(|size| (DatContender { test, api, transfer }, size)));
             }
         }
     }

@@ -153,7 +153,7 @@ pub fn bars(bars: &Bars) -> String {
             Cell::text(name),
             Cell::html(bar).class("barcell").hint(&hint(spread, &bars.unit)),
             Cell::spread(spread, &bars.unit),
-            Cell::text(&format!("{} to {}", show::figure(spread.low), show::figure(spread.high))),
+            Cell::text(&show::bounds(spread)),
         ]
     });
     let heads = ["what", "", &format!("#{}", bars.unit), "#95 % bounds"].map(str::to_owned).to_vec();

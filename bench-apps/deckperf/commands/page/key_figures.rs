@@ -146,9 +146,7 @@ fn compared(source: &Source) -> Vec<KeyFigure> {
             Some(KeyFigure {
                 what: format!("{} over {network}, beside other libraries", row.title),
                 figure: format!("{} {unit}", show::figure(row.ours?)),
-                bounds: bounds.map_or(String::new(), |bounds| {
-                    format!("{} to {}", show::figure(bounds.low), show::figure(bounds.high))
-                }),
+                bounds: bounds.as_ref().map_or(String::new(), show::bounds),
                 beside: format!(
                     "{} × the best peer, {peer}{both} (95 %: {} to {})",
                     show::figure(ratio.value),
@@ -232,9 +230,7 @@ fn figure(what: &str, series: &Series, beside: String) -> KeyFigure {
     KeyFigure {
         what: by.map_or(what.to_owned(), |by| format!("{what} (by {by})")),
         figure: spread.map_or("–".into(), |spread| format!("{} {unit}", show::figure(spread.median))),
-        bounds: spread.map_or(String::new(), |spread| {
-            format!("{} to {}", show::figure(spread.low), show::figure(spread.high))
-        }),
+        bounds: spread.as_ref().map_or(String::new(), show::bounds),
         beside,
     }
 }

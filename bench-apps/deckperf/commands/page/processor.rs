@@ -80,16 +80,13 @@ fn table((rate, depth, bytes): (u64, u64, u64), rows: &[CostRow]) -> String {
     let members = rows.iter().filter(|row| {
         (row.paced_per_second, row.depth, row.bytes) == (rate, depth, bytes) && row.both_us.is_some()
     });
-    let figure = |figure: Option<f64>| Cell::text(&figure.map_or("–".into(), show::figure));
-    let sum = |user: Option<f64>, system: Option<f64>| {
-        let [user, system] = [user, system].map(|part| part.map_or("–".into(), show::figure));
-        Cell::text(&format!("{user} + {system}"))
-    };
+    let figure = |figure: Option<f64>| Cell::text(&show::maybe(figure));
+    let sum = |user, system| Cell::text(&format!("{} + {}", show::maybe(user), show::maybe(system)));
     let cells = members.map(|row| {
         let mut cells = vec![
             Cell::text(&row.contender),
             Cell::text(&row.waiting),
-            Cell::text(&row.messages_per_second.map_or("–".into(), |rate| show::figure(rate.round()))),
+            figure(row.messages_per_second.map(f64::round)),
             sum(row.sender_user_us, row.sender_system_us),
             sum(row.receiver_user_us, row.receiver_system_us),
             figure(row.both_us),

@@ -246,13 +246,13 @@ fn compared(compared: &Compared) -> String {
             let other = row.others.iter().find(|other| other.name == *name);
             let figure = other.and_then(|other| other.figure);
             let best = row.best_peer.as_deref() == Some(*name);
-            let cell = Cell::text(&figure.map_or("–".into(), show::figure));
+            let cell = Cell::text(&show::maybe(figure));
             if best { cell.class("best").hint("the best peer in this row") } else { cell }
         });
         [
             Cell::text(&row.title),
             Cell::text(&unit),
-            Cell::text(&row.ours.map_or("–".into(), show::figure)).class("ours"),
+            Cell::text(&show::maybe(row.ours)).class("ours"),
         ]
         .into_iter()
         .chain(figures)

@@ -3,6 +3,7 @@
 use crate::{
     experiment::sizes,
     report::data::{Better, Key, LIMIT, OURS, RAW},
+    stats::Spread,
 };
 
 /// Formats a figure with three significant digits, or with all of its whole digits where these are more.
@@ -23,6 +24,16 @@ pub fn figure(value: f64) -> String {
         grouped.push(digit);
     }
     if rest.is_empty() { grouped } else { format!("{grouped}.{rest}") }
+}
+
+/// Formats a figure, or `–` for none.
+pub fn maybe(value: Option<f64>) -> String {
+    value.map_or("–".into(), figure)
+}
+
+/// Formats the bounds of a median.
+pub fn bounds(spread: &Spread) -> String {
+    format!("{} to {}", figure(spread.low), figure(spread.high))
 }
 
 /// Formats a count, or a figure that is no whole number.

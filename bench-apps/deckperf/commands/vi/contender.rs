@@ -156,9 +156,8 @@ pub fn contenders(plan: &Plan, setups: &[ViSetup]) -> Results<ViContender> {
     let mut sizes = plan.sizes.clone();
     for &test in &plan.tests {
         for way in setups.iter().filter(|way| way.vis == 1 && detections(test).contains(&way.detection)) {
-            // A bandwidth of empty messages is 0 by definition.
-            let sizes = plan.sizes.iter().filter(|&&size| test == Test::Latency || size > 0);
-            cells.extend(sizes.map(|&size| (ViContender::alone(test, way.transfer, way.detection), size)));
+            let contender = ViContender::alone(test, way.transfer, way.detection);
+            cells.extend(plan.sizes_of(test).map(|size| (contender, size)));
         }
     }
     if !plan.vi_counts.is_empty() {
