@@ -9,8 +9,6 @@ pub mod summary;
 pub mod table;
 pub mod table_report;
 
-use std::borrow::Cow;
-
 use crate::{
     experiment::{
         plan::{Payload, Plan, Quantity, Test},
@@ -30,7 +28,7 @@ pub struct Report {
     /// Figures of the run.
     pub results: Results,
     /// Sentence on the memory in which messages lay, if it was not the usual one.
-    pub memory: Option<Cow<'static, str>>,
+    pub memory: Option<String>,
     /// Ratios that follow from the figures.
     pub findings: Vec<Finding>,
 }
@@ -56,36 +54,47 @@ impl Report {
         Self { machine, plan, results, memory: None, findings }
     }
 
-    /// Sentences on how the figures were measured.
-    pub fn method(&self) -> Vec<Cow<'static, str>> {
-        let mut sentences = scheduling(self.plan.pace.iterations, &self.results);
-        if self.plan.tests.contains(&Test::Latency) {
-            sentences.push(LATENCY.into());
+    /// Sentences on how the figures were measured, one on a line.
+    pub fn method(&self) -> String {
+        let window = self.plan.pace.window;
+        let mut text = scheduling(self.plan.pace.iterations, &self.results);
+        for test in &self.plan.tests {
+            text += &match test {
+                Test::Latency => LATENCY.to_owned(),
+                Test::Bandwidth => bandwidth(window),
+                Test::BiBandwidth => format!(
+                    "bidirectional bandwidth: both ranks post a window of {window} messages (fewer where those of both exceed 64 MiB) \
+                     and retrieve the other's meanwhile; the bytes of both directions count, a MB is 10^6 bytes\n"
+                ),
+            };
         }
-        if self.plan.tests.contains(&Test::Bandwidth) {
-            sentences.push(bandwidth(self.plan.pace.window));
+        for payload in &self.plan.payloads {
+            text += match payload {
+                Payload::Untouched => "untouched: neither side looks at the data\n",
+                Payload::WrittenRead => {
+                    "written+read: the sender writes every word, the receiver sums and checks them all\n"
+                }
+            };
         }
-        if self.plan.tests.contains(&Test::BiBandwidth) {
-            sentences.push(bibandwidth(self.plan.pace.window));
+        text += &self.memory.as_ref().map_or(String::new(), |memory| format!("{memory}\n"));
+        text += raw_limits(&self.results);
+        if let Some(percent) = self.plan.handicap {
+            text += &format!(
+                "handicap: rank 0 stands still for {percent} % of the time of every turn (--handicap)\n"
+            );
         }
-        sentences.extend(self.plan.payloads.iter().map(|payload| match payload {
-            Payload::Untouched => Cow::from("untouched: neither side looks at the data"),
-            Payload::WrittenRead => {
-                Cow::from("written+read: the sender writes every word, the receiver sums and checks them all")
-            }
-        }));
-        sentences.extend(self.memory.clone());
-        sentences.push(raw_limits(&self.results));
-        sentences.extend(self.plan.handicap.map(|percent| {
-            format!("handicap: rank 0 stands still for {percent} % of the time of every turn (--handicap)")
-                .into()
-        }));
-        sentences
+        text
     }
 }
 
 /// Sentences on how the rounds were run.
-pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> Vec<Cow<'static, str>> {
+pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> String {
+    rounds_in_words(iterations, results)
+        + "a figure is the median over the batches; 99 % of the batches are at least as good as p99\n"
+}
+
+/// Sentences on the rounds and their warm-up.
+pub fn rounds_in_words<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> String {
     let length = match iterations {
         Some(fixed) => format!("{fixed} iterations"),
         None => {
@@ -93,48 +102,34 @@ pub fn scheduling<C: Contend>(iterations: Option<u64>, results: &Results<C>) -> 
             format!("about {} ms", batch.as_secs_f64() * 1e3)
         }
     };
-    vec![
-        Cow::from(format!(
-            "interleaved: in each of {} rounds ({:.1} s in all) every contender of a size runs one batch of \
-             {length}, in rotating order",
-            results.rounds + results.warm_up.dropped,
-            results.elapsed.as_secs_f64(),
-        )),
-        results.warm_up.sentence(),
-        Cow::from("a figure is the median over the batches; 99 % of the batches are at least as good as p99"),
-    ]
+    format!(
+        "interleaved: in each of {} rounds ({:.1} s in all) every contender of a size runs one batch of {length}, in \
+         rotating order\n{}\n",
+        results.rounds + results.warm_up.dropped,
+        results.elapsed.as_secs_f64(),
+        results.warm_up.sentence()
+    )
 }
 
 /// Definition of latency, for the report's method.
-pub const LATENCY: &str = "latency is half the round trip of a ping-pong";
+pub const LATENCY: &str = "latency is half the round trip of a ping-pong\n";
 
 /// Definition of bandwidth, for the report's method.
-pub fn bandwidth(window: u64) -> Cow<'static, str> {
-    let sentence = format!(
-        "bandwidth is a window of {window} messages (fewer where they exceed 64 MiB), then one empty message \
-         back; a MB is 10^6 bytes"
-    );
-    sentence.into()
-}
-
-/// Definition of bidirectional bandwidth, for the report's method.
-fn bibandwidth(window: u64) -> Cow<'static, str> {
-    let sentence = format!(
-        "bidirectional bandwidth: both ranks post a window of {window} messages (fewer where those of both exceed 64 MiB) and \
-         retrieve the other's meanwhile; the bytes of both directions count, a MB is 10^6 bytes"
-    );
-    sentence.into()
+pub fn bandwidth(window: u64) -> String {
+    format!(
+        "bandwidth is a window of {window} messages (fewer where they exceed 64 MiB), then one empty message back; a MB is \
+         10^6 bytes\n"
+    )
 }
 
 /// Description of the raw limits that stand beside the figures.
-pub fn raw_limits<C: Contend>(results: &Results<C>) -> Cow<'static, str> {
+pub fn raw_limits<C: Contend>(results: &Results<C>) -> &'static str {
     if results.raws.iter().all(|raw| raw.line.is_empty()) {
-        return "raw limits: not measured, they need two cores".into();
+        return "raw limits: not measured, they need two cores\n";
     }
-    "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: hand-over = a \
-     counter to and fro through 64 pairs of cache lines; memcpy = one copy out of the other core's dirty cache \
-     lines; 2 memcpys = that and a copy into lines that the other core read last"
-        .into()
+    "raw limits, by two threads on the same cores in the same rounds while rank 1 sleeps: hand-over = a counter to and \
+     fro through 64 pairs of cache lines; memcpy = one copy out of the other core's dirty cache lines; 2 memcpys = that \
+     and a copy into lines that the other core read last\n"
 }
 
 impl<C: Contend> Series<C> {

@@ -3,7 +3,7 @@
 //! A batch's mean hides slow round trips, and a percentile over batches is one of means. The price is one read of the clock in
 //! each round trip; it is measured and reported.
 
-use std::{borrow::Cow, time::Instant};
+use std::time::Instant;
 
 use hdrhistogram::Histogram;
 
@@ -18,7 +18,7 @@ use crate::{
     failure::Result,
     named::Named,
     report::{
-        data, export, raw_limits, scheduling,
+        data, export, raw_limits, rounds_in_words,
         table_report::{Cell, Table, TableReport, names},
     },
     stats::steady,
@@ -99,12 +99,11 @@ pub fn clock_cost() -> u64 {
 }
 
 /// Sentence for the report's method: the cost of reading the clock.
-pub fn clock_sentence() -> Cow<'static, str> {
+pub fn clock_sentence() -> String {
     let cost = clock_cost();
     format!(
-        "the clock is read once in each of them, which costs {cost} ns here (the median of 10000 reads) and is in the figures"
+        "the clock is read once in each of them, which costs {cost} ns here (the median of 10000 reads) and is in the figures\n"
     )
-    .into()
 }
 
 /// The experiment of `deckperf latency`; rank 0 also keeps the time of each round trip.
@@ -158,20 +157,16 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
     Ok(report.render(plan.format))
 }
 
-fn method(pair: &RankPair<'_>, plan: &Plan, results: &Results) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    // The further sentences speak of batches; the figures here do not.
-    sentences.truncate(2);
-    sentences.extend([
-        "a figure is of single messages: half of a round trip that was timed by itself, in ns; the percentiles are of all \
-         round trips of all rounds that count (hdrhistogram, three digits)"
-            .into(),
-        clock_sentence(),
-        "batch = the median over the rounds of a batch's mean, which is what `deckperf latency` shows".into(),
-        raw_limits(results),
-    ]);
-    sentences.extend(pair.rotation().map(|rotation| rotation.sentence(&plan.sizes)));
-    sentences
+fn method(pair: &RankPair<'_>, plan: &Plan, results: &Results) -> String {
+    let rotation = pair.rotation().map(|rotation| rotation.sentence(&plan.sizes) + "\n");
+    // The third sentence of other reports speaks of batches; the figures here do not.
+    rounds_in_words(plan.pace.iterations, results)
+        + "a figure is of single messages: half of a round trip that was timed by itself, in ns; the percentiles are of all \
+           round trips of all rounds that count (hdrhistogram, three digits)\n"
+        + &clock_sentence()
+        + "batch = the median over the rounds of a batch's mean, which is what `deckperf latency` shows\n"
+        + raw_limits(results)
+        + &rotation.unwrap_or_default()
 }
 
 fn table(plan: &Plan, payload: Payload, seen: &[(Contender, usize, Singles)], results: &Results) -> Table {
@@ -184,7 +179,7 @@ fn table(plan: &Plan, payload: Payload, seen: &[(Contender, usize, Singles)], re
         [&head[..], &cells(&histogram, 2), &[batch]].concat()
     };
     let mut columns = names(&["size", "protocol", "messages"]);
-    columns.extend(self::columns().map(Cow::from));
+    columns.extend(self::columns().map(str::to_owned));
     columns.push("batch".into());
     let mut rows: Vec<Vec<Cell>> = of_payload.map(row).collect();
     let protocol = |row: &[Cell]| plan.protocols.iter().position(|known| row[1] == Cell::text(known));

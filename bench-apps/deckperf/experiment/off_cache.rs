@@ -4,7 +4,7 @@
 //! message. Where the library copies, the receiver keeps as many messages before it drops them. So the memory into which
 //! the next message is copied is old, too.
 
-use std::{borrow::Cow, cell::RefCell, collections::VecDeque, fs, path::Path};
+use std::{cell::RefCell, collections::VecDeque, fs, path::Path};
 
 use udeck::{Buf, Protocol, Received, World};
 
@@ -71,7 +71,7 @@ impl Extent {
     }
 
     /// Sentence for the report's method: the pools for messages of these sizes, ascending.
-    pub fn sentence(self, sizes: &[usize]) -> Cow<'static, str> {
+    pub fn sentence(self, sizes: &[usize]) -> String {
         let (known, cache) = (self.cache.is_some(), self.cache.unwrap_or(ASSUMED_CACHE));
         let sizes = || sizes.iter().copied().filter(|&size| size > 0);
         let pools: Vec<String> =
@@ -92,7 +92,7 @@ impl Extent {
         if !cached.is_empty() {
             text += &format!("; too small for that, so still in the caches: {}", cached.join(", "));
         }
-        text.into()
+        text
     }
 }
 
@@ -103,7 +103,7 @@ impl Rotation {
     }
 
     /// The same as [`Extent::sentence`].
-    pub fn sentence(&self, sizes: &[usize]) -> Cow<'static, str> {
+    pub fn sentence(&self, sizes: &[usize]) -> String {
         self.extent.sentence(sizes)
     }
 

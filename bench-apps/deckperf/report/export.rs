@@ -1,6 +1,6 @@
 //! The report for other programs: CSV and JSON.
 
-use std::{borrow::Cow, fmt::Write};
+use std::fmt::Write;
 
 use serde_json::{Value, json};
 use udeck::Protocol;
@@ -61,14 +61,14 @@ pub fn json(report: &Report) -> String {
 }
 
 /// The part of a JSON file that all commands write alike.
-pub fn run(command: &str, machine: &Machine, method: &[Cow<'static, str>], series: Vec<Series>) -> Run {
+pub fn run(command: &str, machine: &Machine, method: &str, series: Vec<Series>) -> Run {
     Run {
         deckperf: VERSION,
         command: command.to_owned(),
         udeck: machine.version.to_owned(),
         date: machine.date.clone(),
         machine: serde_json::from_value(machine_json(machine)).unwrap_or_default(),
-        method: method.iter().map(ToString::to_string).collect(),
+        method: method.lines().map(str::to_owned).collect(),
         series,
     }
 }

@@ -1,6 +1,6 @@
 //! Reports of runs whose contenders differ in a test and in labels: as tables, as CSV, and as JSON.
 
-use std::{borrow::Cow, fmt::Write};
+use std::fmt::Write;
 
 use serde_json::{Value, json};
 
@@ -33,8 +33,8 @@ pub struct LabelledReport<C> {
     pub command: &'static str,
     /// Messages under way in the bandwidth test.
     pub window: u64,
-    /// Sentences on how the figures were measured.
-    pub method: Vec<Cow<'static, str>>,
+    /// Sentences on how the figures were measured, one on a line.
+    pub method: String,
     /// Tables for readers.
     pub tables: String,
     /// Figures of the run.

@@ -1,7 +1,7 @@
 //! The report as aligned text, in the manner of the OSU benchmarks: comments start with `#`, and each size has a
 //! row.
 
-use std::{borrow::Cow, fmt::Write};
+use std::fmt::Write;
 
 use crate::{
     experiment::{
@@ -36,15 +36,14 @@ pub fn render(report: &Report) -> String {
 /// Report of `--stats`: only the copied bytes.
 fn stats(report: &Report) -> String {
     let method =
-        "both ranks' libraries count the bytes of payload that they copy; these are divided by the messages"
-            .into();
-    let mut text = head(&report.machine, &[method], None);
+        "both ranks' libraries count the bytes of payload that they copy; these are divided by the messages";
+    let mut text = head(&report.machine, method, None);
     report.plan.tests.iter().for_each(|&test| text += &copied(report, test));
     text
 }
 
 /// Machine, method and noise of the run.
-pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Noise>) -> String {
+pub fn head(machine: &Machine, method: &str, noise: Option<&Noise>) -> String {
     let Machine { version, date, cpu, cores, kernel, build, ranks, pinning, transport, load, .. } = machine;
     let mut text = format!("# µDECK {version} deckperf, {date}\n");
     let mut line = |title: &str, sentence: &str| text += &wrapped(&format!("# {title:<9}"), REST, sentence);
@@ -54,7 +53,7 @@ pub fn head(machine: &Machine, method: &[Cow<'static, str>], noise: Option<&Nois
     line("Machine:", &format!("{cpu}, {cores} cores, {kernel}"));
     line("Build:", build);
     line("Ranks:", &format!("{ranks}, {pinning}; transport: {transport}"));
-    method.iter().for_each(|sentence| line("Method:", sentence));
+    method.lines().for_each(|sentence| line("Method:", sentence));
     if let Some(noise) = noise {
         line("Noise:", &noise.sentence());
     }

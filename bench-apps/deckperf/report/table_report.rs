@@ -1,7 +1,5 @@
 //! Reports of a few plain tables: the same columns as aligned text, CSV and JSON.
 
-use std::borrow::Cow;
-
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -21,8 +19,8 @@ use udeck_cli::machine::Machine;
 pub struct TableReport {
     /// Machine of the run.
     pub machine: Machine,
-    /// Sentences on how the figures were measured.
-    pub method: Vec<Cow<'static, str>>,
+    /// Sentences on how the figures were measured, one on a line.
+    pub method: String,
     /// Noise of the machine, if it was measured.
     pub noise: Option<Noise>,
     /// Name of the command, for programs that read figures.
@@ -40,9 +38,9 @@ pub struct Table {
     /// Title for readers, with the unit where all columns share one.
     pub title: String,
     /// Name for programs.
-    pub name: Cow<'static, str>,
+    pub name: String,
     /// Names of the columns, the same in every format.
-    pub columns: Vec<Cow<'static, str>>,
+    pub columns: Vec<String>,
     /// Rows, each as long as `columns`.
     pub rows: Vec<Vec<Cell>>,
 }
@@ -89,8 +87,8 @@ impl Cell {
 }
 
 /// Names of columns that are known at compile time.
-pub fn names(columns: &[&'static str]) -> Vec<Cow<'static, str>> {
-    columns.iter().copied().map(Cow::from).collect()
+pub fn names(columns: &[&str]) -> Vec<String> {
+    columns.iter().map(ToString::to_string).collect()
 }
 
 impl TableReport {
@@ -107,7 +105,7 @@ impl TableReport {
             Format::Csv => self.tables.iter().map(Table::csv).collect::<Vec<_>>().join("\n"),
             Format::Json => {
                 let tables: Map<_, _> =
-                    self.tables.iter().map(|table| (table.name.to_string(), table.json())).collect();
+                    self.tables.iter().map(|table| (table.name.clone(), table.json())).collect();
                 let ratios: Vec<_> = self.findings.iter().map(export::ratio_json).collect();
                 let more = json!({
                     "noise": self.noise.as_ref().map(Noise::json),
@@ -125,7 +123,7 @@ impl Table {
     /// Aligns the first column to the left, the others to the right. Every block begins with the columns that name a row:
     /// the first, and the others up to the last column of words before the figures.
     fn table(&self) -> String {
-        let name = |(at, name): (usize, &Cow<'static, str>)| {
+        let name = |(at, name): (usize, &String)| {
             if at == 0 { format!("# {name}") } else { name.to_string() }
         };
         let head = self.columns.iter().enumerate().map(name).collect();
@@ -156,7 +154,7 @@ impl Table {
     pub fn json(&self) -> Value {
         let row = |row: &Vec<Cell>| -> Value {
             let cells = self.columns.iter().zip(row);
-            Value::Object(cells.map(|(name, cell)| (name.to_string(), cell.json())).collect())
+            Value::Object(cells.map(|(name, cell)| (name.clone(), cell.json())).collect())
         };
         self.rows.iter().map(row).collect()
     }
@@ -179,7 +177,7 @@ mod tests {
         };
         TableReport {
             machine,
-            method: vec!["by eye".into()],
+            method: "by eye\n".to_owned(),
             noise: None,
             command: "colours",
             series: Vec::new(),

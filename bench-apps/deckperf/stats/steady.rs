@@ -3,8 +3,6 @@
 //! Batches warm up by themselves (see [`Shape`](crate::experiment::rounds::Shape)), so few runs have such rounds: a processor that still
 //! raises its clock, memory that the kernel still maps, an interpreter of the host that still learns.
 
-use std::borrow::Cow;
-
 use crate::stats::{median, percentile};
 
 /// Most rounds that are dropped: in the middle of a measurement nobody can say what is steady.
@@ -40,7 +38,7 @@ impl WarmUp {
     }
 
     /// Sentence for the report's method.
-    pub fn sentence(self) -> Cow<'static, str> {
+    pub fn sentence(self) -> String {
         let WarmUp { dropped, unsettled } = self;
         let rule = format!(
             "until the median of {RUN} rounds lies between the {}th and the {}th percentile of those after them",
@@ -54,7 +52,6 @@ impl WarmUp {
             (0, false) => format!("warm-up: no round is dropped ({rule})"),
             (_, false) => format!("warm-up: the first {dropped} rounds are dropped ({rule})"),
         }
-        .into()
     }
 }
 

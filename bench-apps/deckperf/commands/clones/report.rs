@@ -1,7 +1,5 @@
 //! Report of `deckperf clones`.
 
-use std::borrow::Cow;
-
 use super::{ClonesPlan, flood::Flood, idle::IdleContender};
 use crate::{
     experiment::{
@@ -17,29 +15,22 @@ use crate::{
 };
 
 /// Sentences on how the figures were measured.
-pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    sentences.extend([
-        Cow::from(LATENCY),
-        "idle: a mailbox per row at either rank, with so many clones of the other's; all messages of a batch go over one \
-         clone, the others are connected, have been used once, and are idle"
-            .into(),
-        "tcp: beside the one clone, either process holds an idle TCP connection to the other, for which a thread of its \
-         own sleeps. A mailbox's wait has no descriptor in it: sockets are the reactor's, a thread too"
-            .into(),
-        format!(
-            "flood: rank 1 posts over {} clones in turn, as much as it is let, up to 16 messages at a time; rank 0 takes {} messages for each, of whichever they come, \
-             and counts",
+pub fn method(plan: &ClonesPlan, results: &Results<IdleContender>) -> String {
+    scheduling(plan.pace.iterations, results)
+        + LATENCY
+        + &format!(
+            "idle: a mailbox per row at either rank, with so many clones of the other's; all messages of a batch go over one \
+             clone, the others are connected, have been used once, and are idle\n\
+             tcp: beside the one clone, either process holds an idle TCP connection to the other, for which a thread of its own \
+             sleeps. A mailbox's wait has no descriptor in it: sockets are the reactor's, a thread too\n\
+             flood: rank 1 posts over {} clones in turn, as much as it is let, up to 16 messages at a time; rank 0 takes {} \
+             messages for each, of whichever they come, and counts\n\
+             memory: PSS (/proc/self/smaps_rollup) of both ranks, so what they share counts once; blocks: messages in the \
+             posting rank's arena at most, and their bound: for each clone what its connection holds and one that waits. The \
+             arena keeps what it once took\n",
             plan.flooding, plan.each
         )
-        .into(),
-        "memory: PSS (/proc/self/smaps_rollup) of both ranks, so what they share counts once; blocks: messages in the \
-         posting rank's arena at most, and their bound: for each clone what its connection holds and one that waits. The arena \
-         keeps what it once took"
-            .into(),
-        raw_limits(results),
-    ]);
-    sentences
+        + raw_limits(results)
 }
 
 fn figures(results: &Results<IdleContender>, clones: usize, tcp: bool) -> &[f64] {

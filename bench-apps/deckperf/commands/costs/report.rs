@@ -1,7 +1,5 @@
 //! Report of `deckperf costs`.
 
-use std::borrow::Cow;
-
 use super::{
     CostsPlan,
     creation::Creation,
@@ -15,28 +13,20 @@ use crate::{
 use udeck_cli::machine::Machine;
 
 /// Sentences on how the figures were measured.
-pub fn method(plan: &CostsPlan) -> Vec<Cow<'static, str>> {
-    let mut sentences = vec![
-        "making: a mailbox by rank 0, a clone by rank 0 of a mailbox of rank 1, and a byte to a sleeping thread and back \
-         through a Unix socket take turns; each call is timed by itself"
-            .into(),
-        "idle connection: PSS (/proc/self/smaps_rollup) of both ranks with so many clones more, shared out; what the \
-         kernel keeps of its own (inode and page tables of a segment) is not in it"
-            .into(),
-        format!(
-            "blocked: processor time of all threads of rank 1 while it waits for {} s in `retrieve` for what does not come",
-            plan.blocked.as_secs_f64()
-        )
-        .into(),
-    ];
+pub fn method(plan: &CostsPlan) -> String {
+    let mut text = format!(
+        "making: a mailbox by rank 0, a clone by rank 0 of a mailbox of rank 1, and a byte to a sleeping thread and back through \
+         a Unix socket take turns; each call is timed by itself\n\
+         idle connection: PSS (/proc/self/smaps_rollup) of both ranks with so many clones more, shared out; what the kernel \
+         keeps of its own (inode and page tables of a segment) is not in it\n\
+         blocked: processor time of all threads of rank 1 while it waits for {} s in `retrieve` for what does not come\n",
+        plan.blocked.as_secs_f64()
+    );
     if plan.ranks > 0 {
-        sentences.push(
-            "start: from the start of a launcher of its own (deckrun's library) until rank 0 has passed a barrier of all \
-             ranks; one more barrier; and until all have ended. Ranks are not pinned"
-                .into(),
-        );
+        text += "start: from the start of a launcher of its own (deckrun's library) until rank 0 has passed a barrier of all \
+                 ranks; one more barrier; and until all have ended. Ranks are not pinned\n";
     }
-    sentences
+    text
 }
 
 /// The tables; `start_time` is `None` if no ranks were started.

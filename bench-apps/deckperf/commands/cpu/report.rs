@@ -1,6 +1,6 @@
 //! Report of `deckperf cpu`: a table for each size and depth, or one flat table for programs.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 
@@ -13,7 +13,7 @@ use super::{
     usage::Accounting,
 };
 use crate::{
-    experiment::plan::Format,
+    experiment::plan::{Format, Payload},
     named::Named,
     report::{
         data::{Better, Key, Series},
@@ -57,38 +57,31 @@ impl CpuReport {
         report.render(self.plan.format)
     }
 
-    fn method(&self) -> Vec<Cow<'static, str>> {
+    fn method(&self) -> String {
         let CpuOutcome { rounds, elapsed, .. } = self.outcome;
-        let mut method: Vec<Cow<'static, str>> = vec![
-            format!(
-                "interleaved: all processes live all the time, and all but two of them block; in each of {rounds} rounds \
-                 ({:.0} s in all) each contender runs one batch of some {} ms, those of a size one behind the other, in \
-                 rotating order",
-                elapsed.as_secs_f64(),
-                BATCH.as_millis()
-            )
-            .into(),
-            "processor time is that of the whole process, library threads included, over its batch; a figure is the median \
-             over rounds, with 95 % bounds; both: sender and receiver together"
-                .into(),
-            self.accounting.sentence().into(),
-            WINDOWS.into(),
-            format!("{}: {}", self.plan.payload.name(), match self.plan.payload {
-                crate::experiment::plan::Payload::Untouched => "neither side looks at the data",
-                crate::experiment::plan::Payload::WrittenRead => {
-                    "the sender writes every word, the receiver sums and checks them all, which is part of the figures"
-                }
-            })
-            .into(),
-            WAITING.into(),
-            LOOPBACK.into(),
-        ];
-        if self.plan.rate > 0 {
-            method.push(PACED.into());
+        let payload = match self.plan.payload {
+            Payload::Untouched => "neither side looks at the data",
+            Payload::WrittenRead => {
+                "the sender writes every word, the receiver sums and checks them all, which is part of the figures"
+            }
+        };
+        let mut text = format!(
+            "interleaved: all processes live all the time, and all but two of them block; in each of {rounds} rounds \
+             ({:.0} s in all) each contender runs one batch of some {} ms, those of a size one behind the other, in \
+             rotating order\n\
+             processor time is that of the whole process, library threads included, over its batch; a figure is the median \
+             over rounds, with 95 % bounds; both: sender and receiver together\n\
+             {}\n{WINDOWS}{}: {payload}\n{WAITING}{LOOPBACK}{}",
+            elapsed.as_secs_f64(),
+            BATCH.as_millis(),
+            self.accounting.sentence(),
+            self.plan.payload.name(),
+            if self.plan.rate > 0 { PACED } else { "" },
+        );
+        for note in self.notes.iter().chain(&self.outcome.losses) {
+            text += &(note.replace('\n', " ") + "\n");
         }
-        method
-            .extend(self.notes.iter().chain(&self.outcome.losses).map(|note| note.replace('\n', " ").into()));
-        method
+        text
     }
 
     /// Series of each contender under each load: processor time of both sides for a message, and messages per second of a stream.
@@ -282,14 +275,14 @@ fn both(cost: Option<&Cost>) -> [Cell; 3] {
 
 const WINDOWS: &str = "messages go from rank 0 in windows of so many (under way), each acknowledged by an empty message or a \
                        byte; every message's length is checked, and all arrive, or are counted as lost (UDP sockets: their \
-                       acknowledgement says how many have come; what is lost is not sent again)";
+                       acknowledgement says how many have come; what is lost is not sent again)\n";
 const WAITING: &str = "polling: ours loops over `try_retrieve`, sockets are non-blocking, an MPI looks by itself; blocking: ours \
                        calls `retrieve`, which spins for 50 us at most, yields, and sleeps, sockets block in the kernel, and no \
-                       MPI has it (-)";
+                       MPI has it (-)\n";
 const LOOPBACK: &str = "sockets, tcp and udp go over the loopback device, where the kernel's receiving half runs in the sender's \
-                        system call; ours over udp is encrypted";
+                        system call; ours over udp is encrypted\n";
 const PACED: &str = "paced: the sender sleeps until each message is due, however the receiver waits; s_ and r_core% are the \
-                     shares of a core that sender and receiver take";
+                     shares of a core that sender and receiver take\n";
 
 /// A plan for tests.
 #[cfg(test)]
@@ -300,7 +293,7 @@ pub fn sample_plan() -> CpuPlan {
         sizes: vec![100],
         depths: vec![2],
         rate: 1000,
-        payload: crate::experiment::plan::Payload::WrittenRead,
+        payload: Payload::WrittenRead,
         kinds: super::Kind::value_variants().to_vec(),
         iterations: None,
         time: Duration::from_secs(1),

@@ -1,7 +1,5 @@
 //! Report of a measurement of uDAPL, in every format.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use super::{
@@ -73,31 +71,22 @@ fn by_size(plan: &Plan, results: &Results<DatContender>, test: Test, transfer: T
 }
 
 /// Sentences on how the figures were measured.
-fn method(plan: &Plan, results: &Results<DatContender>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
+fn method(plan: &Plan, results: &Results<DatContender>) -> String {
+    let mut text = scheduling(plan.pace.iterations, results);
     if plan.tests.contains(&Test::Latency) {
-        sentences.push(LATENCY.into());
-        sentences.push(
-            "that of an RDMA read is the whole time of one: from its post until its completion was taken"
-                .into(),
-        );
+        text += LATENCY;
+        text += "that of an RDMA read is the whole time of one: from its post until its completion was taken\n";
     }
     if plan.tests.contains(&Test::Bandwidth) {
-        sentences.push(bandwidth(plan.pace.window));
-        sentences.push("of RDMA reads: such a window, until all of it is complete".into());
+        text += &bandwidth(plan.pace.window);
+        text += "of RDMA reads: such a window, until all of it is complete\n";
     }
-    sentences.extend(
-        [
-            "dat: udeck-dat's end points on one adapter; the receiver polls by Evd::dequeue",
-            "vi: virtual interfaces, reliable delivery; the receiver polls a completion queue, and asks the VI that it names",
-            "an RDMA write goes always to the same place; the target is told of it: by an empty message behind it (dat), by its \
+    text += "dat: udeck-dat's end points on one adapter; the receiver polls by Evd::dequeue\n\
+             vi: virtual interfaces, reliable delivery; the receiver polls a completion queue, and asks the VI that it names\n\
+             an RDMA write goes always to the same place; the target is told of it: by an empty message behind it (dat), by its \
              immediate data (vi); while a rank reads, the other one polls for a message; neither side looks at the data \
-             (`deckperf verify --layer dat` does)",
-        ]
-        .map(Cow::from),
-    );
-    sentences.push(raw_limits(results));
-    sentences
+             (`deckperf verify --layer dat` does)\n";
+    text + raw_limits(results)
 }
 
 /// Ratio of uDAPL's figures to those of the level below.

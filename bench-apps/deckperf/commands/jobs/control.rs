@@ -1,6 +1,6 @@
 //! Orders and answers between rank 0 and the other ranks, and the cores on which all of them run.
 
-use std::{borrow::Cow, collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs};
 
 use udeck::{Mailbox, Postbox, Protocol, Received, World};
 
@@ -164,20 +164,17 @@ impl Placement {
     }
 
     /// Sentences on the raw limits, and the reason if there is no verdict on the noise.
-    pub fn raw_sentences<C: Contend>(&self, results: &Results<C>) -> Vec<Cow<'static, str>> {
-        let mut sentences = vec![raw_limits(results)];
-        if !self.can_judge_noise() {
-            let (_, cores) = self.local_ranks_and_cores();
-            let word = if cores == 1 { "core" } else { "cores" };
-            sentences.push(
-                format!(
-                    "noise: no verdict, since rank 0's host has more ranks than the {cores} {word} that they may use: ranks that \
-                     spin share them with the raw line, and move it"
-                )
-                .into(),
-            );
+    pub fn raw_sentences<C: Contend>(&self, results: &Results<C>) -> String {
+        let raw = raw_limits(results).to_owned();
+        if self.can_judge_noise() {
+            return raw;
         }
-        sentences
+        let (_, cores) = self.local_ranks_and_cores();
+        let word = if cores == 1 { "core" } else { "cores" };
+        raw + &format!(
+            "noise: no verdict, since rank 0's host has more ranks than the {cores} {word} that they may use: ranks that spin \
+             share them with the raw line, and move it\n"
+        )
     }
 
     /// Placement in words, for the head of the report.
@@ -228,21 +225,18 @@ mod tests {
         let crowded = of(vec![place("a", None); 3]);
         assert_eq!(crowded.noise(&results), None);
         let said = crowded.raw_sentences(&results);
-        assert!(
-            said[1].starts_with("noise: no verdict")
-                && said[1].contains("than the 2 cores that they may use"),
-            "{said:?}"
-        );
+        let words = "\nnoise: no verdict, since rank 0's host has more ranks than the 2 cores that they may use";
+        assert!(said.contains(words), "{said:?}");
         // The launcher has bound each rank, so this one may use no core but its own.
         let bound = Placement { places: vec![place("a", Some(0)), place("a", Some(1))], usable: vec![0] };
         assert!(bound.noise(&results).is_some(), "a core for each");
         let shared = of(vec![place("a", Some(1)), place("a", Some(1))]);
         assert_eq!(shared.noise(&results), None);
-        assert!(shared.raw_sentences(&results)[1].contains("more ranks than the 1 core that they may use"));
+        assert!(shared.raw_sentences(&results).contains("more ranks than the 1 core that they may use"));
         for roomy in [vec![place("a", None); 2], vec![place("a", None), place("b", None), place("b", None)]] {
             let roomy = of(roomy);
             assert!(roomy.noise(&results).is_some());
-            assert_eq!(roomy.raw_sentences(&results).len(), 1);
+            assert_eq!(roomy.raw_sentences(&results).lines().count(), 1);
         }
     }
 

@@ -1,10 +1,7 @@
 //! `deckperf incast`: many ranks send to one. Measures the rate at the receiver, the fairness between senders, and the time of a
 //! short message of one of them among the floods of the others.
 
-use std::{
-    borrow::Cow,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use udeck::{Mailbox, Postbox, Received};
 
@@ -276,26 +273,20 @@ pub fn play(stage: &JobStage<'_, '_>, jobs: &[usize]) -> Result<Option<TableRepo
     }))
 }
 
-fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    sentences.extend([
-        "flood: all ranks but rank 0 post to one mailbox of rank 0's as fast as they are let (its queue is 0 bytes); rank 0 \
-         retrieves and counts; nobody writes or reads the data, so over shared memory, where messages are handed over, MB/s only \
-         says how many come"
-            .into(),
-        "Jain's index is 1 if all senders are served alike, and 1/n if one of n has everything; least and most are shares of what \
-         each would have if all were served alike; all over the whole run"
-            .into(),
-        format!(
-            "short message: rank 1 posts {SMALL} bytes to the same mailbox, rank 0 answers when it retrieves them, while all other \
-             ranks flood it with messages of the size; the figures are whole round trips in ns (hdrhistogram, three digits). \
-             With 2 ranks nobody floods"
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Incast>) -> String {
+    scheduling(plan.pace.iterations, results)
+        + &format!(
+            "flood: all ranks but rank 0 post to one mailbox of rank 0's as fast as they are let (its queue is 0 bytes); rank 0 \
+             retrieves and counts; nobody writes or reads the data, so over shared memory, where messages are handed over, MB/s \
+             only says how many come\n\
+             Jain's index is 1 if all senders are served alike, and 1/n if one of n has everything; least and most are shares \
+             of what each would have if all were served alike; all over the whole run\n\
+             short message: rank 1 posts {SMALL} bytes to the same mailbox, rank 0 answers when it retrieves them, while all \
+             other ranks flood it with messages of the size; the figures are whole round trips in ns (hdrhistogram, three \
+             digits). With 2 ranks nobody floods\n"
         )
-        .into(),
-        percentiles::clock_sentence(),
-    ]);
-    sentences.extend(placement.raw_sentences(results));
-    sentences
+        + &percentiles::clock_sentence()
+        + &placement.raw_sentences(results)
 }
 
 /// Fairness index (Jain, Chiu, Hawe 1984): 1 if all shares are equal, 1/n if one sender has everything.
@@ -347,7 +338,7 @@ fn probes(seen: &[Seen], results: &Results<Incast>) -> Table {
         Some([&head[..], &percentiles::cells(&histogram, 1)].concat())
     };
     let mut columns = names(&["size", "flooding", "messages"]);
-    columns.extend(percentiles::columns().map(Cow::from));
+    columns.extend(percentiles::columns().map(str::to_owned));
     Table {
         title: format!("Round trip of {SMALL} bytes among floods of the size (ns)"),
         name: "short_message".into(),

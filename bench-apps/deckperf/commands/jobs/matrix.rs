@@ -1,6 +1,6 @@
 //! `deckperf matrix`: measures every pair of the job's ranks, one at a time, and shows which are near and which are far.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use udeck::Protocol;
 
@@ -135,22 +135,17 @@ pub fn play(stage: &JobStage<'_, '_>) -> Result<Option<TableReport>> {
     }))
 }
 
-fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Link>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    sentences.extend([
-        "a row is the rank that sends, a column the one that receives; one pair at a time, all others sleep"
-            .into(),
-        Cow::from(LATENCY),
-        bandwidth(plan.pace.window),
-        format!(
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Link>) -> String {
+    scheduling(plan.pace.iterations, results)
+        + "a row is the rank that sends, a column the one that receives; one pair at a time, all others sleep\n"
+        + LATENCY
+        + &bandwidth(plan.pace.window)
+        + &format!(
             "messages travel by {}; of latency nobody looks at the data, of bandwidth the sender writes every word and the \
-             receiver sums them",
+             receiver sums them\n",
             plan.protocol
         )
-        .into(),
-    ]);
-    sentences.extend(placement.raw_sentences(results));
-    sentences
+        + &placement.raw_sentences(results)
 }
 
 /// Table of the medians.
@@ -164,10 +159,10 @@ fn matrix(results: &Results<Link>, ranks: usize, protocol: Protocol, test: Test,
         let figures = (0..ranks).map(|to| cell(from, to));
         [Cell::Count(from as u64)].into_iter().chain(figures).collect()
     };
-    let columns = [Cow::from("from")].into_iter().chain((0..ranks).map(|to| Cow::from(to.to_string())));
+    let columns = ["from".to_owned()].into_iter().chain((0..ranks).map(|to| to.to_string()));
     Table {
         title: format!("{}, {} bytes", table::title(test), sizes::show(size)),
-        name: format!("{}_{size}", test.name()).into(),
+        name: format!("{}_{size}", test.name()),
         columns: columns.collect(),
         rows: (0..ranks).map(row).collect(),
     }

@@ -2,7 +2,6 @@
 //! that the pairs of a job on two hosts lie across them.
 
 use std::{
-    borrow::Cow,
     collections::BTreeMap,
     time::{Duration, Instant},
 };
@@ -129,19 +128,16 @@ pub fn play(stage: &JobStage<'_, '_>, pairs: &[usize]) -> Result<Option<TableRep
     }))
 }
 
-fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Streams>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    sentences.extend([
-        "rank n sends to rank n + half the job; a figure is of all pairs together, from one barrier of their ranks to another".into(),
-        format!(
-            "each pair sends windows of {} messages (fewer where those of all exceed 64 MiB), each window answered by an empty \
-             message; messages travel by {}, the sender writes every word and the receiver sums them; a MB is 10^6 bytes",
+fn method(plan: &JobsPlan, placement: &Placement, results: &Results<Streams>) -> String {
+    scheduling(plan.pace.iterations, results)
+        + &format!(
+            "rank n sends to rank n + half the job; a figure is of all pairs together, from one barrier of their ranks to \
+             another\n\
+             each pair sends windows of {} messages (fewer where those of all exceed 64 MiB), each window answered by an empty \
+             message; messages travel by {}, the sender writes every word and the receiver sums them; a MB is 10^6 bytes\n",
             plan.pace.window, plan.protocol
         )
-        .into(),
-    ]);
-    sentences.extend(placement.raw_sentences(results));
-    sentences
+        + &placement.raw_sentences(results)
 }
 
 fn table(sizes: &[usize], pairs: &[usize], results: &Results<Streams>) -> Table {

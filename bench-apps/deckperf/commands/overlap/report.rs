@@ -1,6 +1,6 @@
 //! Report of `deckperf overlap`.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use super::{
     OverlapPlan, TimedSide, WORK_PER_TRANSFER,
@@ -26,40 +26,25 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// Sentences on how the figures were measured.
-pub fn method(
-    machine: &Machine,
-    plan: &OverlapPlan,
-    rounds: usize,
-    elapsed: Duration,
-) -> Vec<Cow<'static, str>> {
+pub fn method(machine: &Machine, plan: &OverlapPlan, rounds: usize, elapsed: Duration) -> String {
     let work = match plan.compute {
         Some(time) => format!("{} us", time.as_secs_f64() * 1e6),
         None => format!("{WORK_PER_TRANSFER} times its transfer"),
     };
-    vec![
-        format!(
-            "in each of {rounds} rounds ({:.1} s in all, at least {MIN_ROUNDS}) every row runs three batches \
-             next to each other, in rotating order: the transfer alone, the computation alone, and both (post, compute, \
-             wait)",
-            elapsed.as_secs_f64()
-        )
-        .into(),
-        "hidden = 1 - (both - compute) / transfer, availability = compute / both, of each round; then the median, and \
-         the 1st and 99th percentile"
-            .into(),
-        "sender: rank 0 posts, computes, and waits for the word of rank 1, which does nothing but retrieve, that it has the \
-         message; \
-         receiver: rank 0 says that it is ready, computes, and retrieves what rank 1 posts at that word; the payload is \
-         untouched"
-            .into(),
-        format!("each message goes with computation of {work}, which touches no memory").into(),
-        format!(
-            "{} cores for two ranks that both spin: announced messages (copy, rdma-write) move behind a computation only \
-             when the thread deck-progress gets a core, which looks every millisecond whether the rank does",
-            machine.cores
-        )
-        .into(),
-    ]
+    format!(
+        "in each of {rounds} rounds ({:.1} s in all, at least {MIN_ROUNDS}) every row runs three batches next to each other, \
+         in rotating order: the transfer alone, the computation alone, and both (post, compute, wait)\n\
+         hidden = 1 - (both - compute) / transfer, availability = compute / both, of each round; then the median, and the \
+         1st and 99th percentile\n\
+         sender: rank 0 posts, computes, and waits for the word of rank 1, which does nothing but retrieve, that it has the \
+         message; receiver: rank 0 says that it is ready, computes, and retrieves what rank 1 posts at that word; the payload \
+         is untouched\n\
+         each message goes with computation of {work}, which touches no memory\n\
+         {} cores for two ranks that both spin: announced messages (copy, rdma-write) move behind a computation only when the \
+         thread deck-progress gets a core, which looks every millisecond whether the rank does\n",
+        elapsed.as_secs_f64(),
+        machine.cores
+    )
 }
 
 /// A table per side.
@@ -68,7 +53,7 @@ pub fn tables(series: &[OverlapSeries]) -> Vec<Table> {
         .into_iter()
         .map(|side| Table {
             title: format!("Overlap of transfer and computation at the {}", side.name()),
-            name: side.name().into(),
+            name: side.name(),
             columns: names(&COLUMNS),
             rows: series.iter().filter(|series| series.side.timed == side).map(row).collect(),
         })

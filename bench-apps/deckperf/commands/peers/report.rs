@@ -1,7 +1,5 @@
 //! Report of a comparison: µDECK beside the limit and the peers, and the targets.
 
-use std::borrow::Cow;
-
 use super::{
     confidence::{Figures, MIN_FIGURES, Verdict, inverted, ratio},
     contenders::Peer,
@@ -29,8 +27,8 @@ pub struct PeersReport {
     pub missing: Vec<String>,
     /// Sentences on peers that failed during the run, and why.
     pub losses: Vec<String>,
-    /// Sentences on how the figures were measured.
-    pub method: Vec<Cow<'static, str>>,
+    /// Sentences on how the figures were measured, one on a line.
+    pub method: String,
     /// Lines, in the order of the table.
     pub lines: Vec<ReportLine>,
     /// All figures of all rounds.
@@ -198,33 +196,33 @@ impl Row {
     }
 }
 
-fn method(outcome: &Outcome, setting: Setting) -> Vec<Cow<'static, str>> {
+fn method(outcome: &Outcome, setting: Setting) -> String {
     let rounds = format!(
         "interleaved: all jobs live all the time, and all but one of them block; in each of {} rounds ({:.0} s in \
          all) each contender runs one batch of 2 ms (10 ms with 4 or 8 ranks), column by column in random order; \
-         no rank leaves its library before all are through; programs that run whole take turns, one in a round",
+         no rank leaves its library before all are through; programs that run whole take turns, one in a round\n\
+         a figure is the median over rounds; a ratio is the median of the rounds' ratios, in brackets its 95 % bounds \
+         (bootstrap over rounds); a target is met or missed if both bounds say so and there are {MIN_FIGURES} rounds\n",
         outcome.rounds,
         outcome.elapsed.as_secs_f64(),
     );
-    let bounds = format!(
-        "a figure is the median over rounds; a ratio is the median of the rounds' ratios, in brackets its 95 % bounds \
-         (bootstrap over rounds); a target is met or missed if both bounds say so and there are {MIN_FIGURES} rounds"
-    );
-    if setting == Setting::Groups {
-        return vec![rounds.into(), bounds.into(), GROUPS.into()];
-    }
-    let rest = "one-way latency is half a round trip, with 4 and 8 ranks of all pairs at once; rate and stream are \
-                windows of 64, each acknowledged; w+r: the sender writes every word, the receiver sums and checks them \
-                all, otherwise nobody looks; MPI window: data and a flag in memory of MPI_Win_allocate_shared";
-    let sockets = "all over the loopback device; limit: two threads that spin on the two ends of a TCP connection, with the \
-                   same sizes and windows";
-    let limits = "limit: latency a cache line's hand-over or, from 4 KiB, a memcpy out of the other core's dirty lines; \
-                  rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks); floor: \
-                  the same turns by a ring that checks length, tag and state, gives credit every 16th message, and fences \
-                  and looks whether to wake the receiver, without a library around it";
-    let limits = if setting == Setting::Memory { limits } else { sockets };
-    vec![rounds.into(), bounds.into(), rest.into(), limits.into()]
+    rounds
+        + &match setting {
+            Setting::Groups => GROUPS.to_owned(),
+            Setting::Memory => format!("{MESSAGES}{LIMITS}"),
+            Setting::Network(_) => format!("{MESSAGES}{SOCKETS}"),
+        }
 }
+
+const MESSAGES: &str = "one-way latency is half a round trip, with 4 and 8 ranks of all pairs at once; rate and stream are windows \
+                        of 64, each acknowledged; w+r: the sender writes every word, the receiver sums and checks them all, \
+                        otherwise nobody looks; MPI window: data and a flag in memory of MPI_Win_allocate_shared\n";
+const SOCKETS: &str = "all over the loopback device; limit: two threads that spin on the two ends of a TCP connection, with the \
+                       same sizes and windows\n";
+const LIMITS: &str = "limit: latency a cache line's hand-over or, from 4 KiB, a memcpy out of the other core's dirty lines; \
+                      rate a bare ring in the same windows; barrier a yielding counter (both between an MPI's ranks); floor: \
+                      the same turns by a ring that checks length, tag and state, gives credit every 16th message, and fences \
+                      and looks whether to wake the receiver, without a library around it\n";
 
 const GROUPS: &str = "the time of one operation, of a batch of them between two barriers; each rank is the root of a broadcast in its \
                       turn, so that no root runs ahead, and nothing else lies between two operations; all-reduce sums \
@@ -232,7 +230,7 @@ const GROUPS: &str = "the time of one operation, of a batch of them between two 
                       included; w+r: whoever gives a block writes all of it, whoever gets it sums and checks it all, otherwise \
                       the first and the last word (and of the first operation of each batch, which is not timed, all of it); \
                       hand-off: ours gives buffers away (broadcast_buf, all_to_all_buf), which are beside the same MPI_Bcast \
-                      and MPI_Alltoall";
+                      and MPI_Alltoall\n";
 
 /// A small run for the tests of the formats: µDECK takes 1 µs, the limit 0.8, the peers 4 and 3 µs.
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Report of `deckperf registration`.
 
-use std::borrow::Cow;
-
 use clap::ValueEnum;
 
 use super::{RegistrationPlan, operation::Operation};
@@ -16,28 +14,24 @@ use crate::{
 };
 
 /// Sentences on how the figures were measured.
-pub fn method(plan: &RegistrationPlan, pins: bool, results: &Results<Operation>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    sentences.extend([
-        Cow::from(
-            "register, deregister: Nic::register of a Vec, and Region::into_buffer; miss, hit: Nic::register_memory of memory that \
-             the cache of registrations does not know, and does; each call is timed by itself, with a read of the clock",
-        ),
-        "post_*: a message of the size from rank 0, and an empty one back when it is retrieved; post_registering: an ExternalBuf \
-         made for this message and taken apart after it; post_cached: one ExternalBuf that is posted again and again; \
-         post_buf: a buffer of the library's (World::buf_reused); nobody looks at the data"
-            .into(),
-        match pins {
-            true => "this NIC pins memory: a registration is a call of the kernel, which grows with the pages".into(),
-            false => {
-                "this NIC pins no memory: a registration is an entry in the library's books, whatever the size, and a post \
-                 from the program's memory copies once"
-            }
-            .into(),
-        },
-        "memory is written before it is registered: no figure pays for fresh pages".into(),
-    ]);
-    sentences
+pub fn method(plan: &RegistrationPlan, pins: bool, results: &Results<Operation>) -> String {
+    let nic = match pins {
+        true => "this NIC pins memory: a registration is a call of the kernel, which grows with the pages",
+        false => {
+            "this NIC pins no memory: a registration is an entry in the library's books, whatever the size, and a post from \
+             the program's memory copies once"
+        }
+    };
+    scheduling(plan.pace.iterations, results)
+        + &format!(
+            "register, deregister: Nic::register of a Vec, and Region::into_buffer; miss, hit: Nic::register_memory of memory \
+             that the cache of registrations does not know, and does; each call is timed by itself, with a read of the clock\n\
+             post_*: a message of the size from rank 0, and an empty one back when it is retrieved; post_registering: an \
+             ExternalBuf made for this message and taken apart after it; post_cached: one ExternalBuf that is posted again and \
+             again; post_buf: a buffer of the library's (World::buf_reused); nobody looks at the data\n\
+             {nic}\n\
+             memory is written before it is registered: no figure pays for fresh pages\n"
+        )
 }
 
 /// Tables of the medians, then of the 99th percentiles.
@@ -50,7 +44,7 @@ pub fn tables(sizes: &[usize], results: &Results<Operation>) -> Vec<Table> {
             [Cell::Count(size as u64)].into_iter().chain(cells).collect()
         };
         let mut columns = names(&["size"]);
-        columns.extend(operations.iter().map(|operation| Cow::from(operation.name())));
+        columns.extend(operations.iter().map(Named::name));
         Table { title: title.to_owned(), name: name.into(), columns, rows: sizes.iter().map(row).collect() }
     };
     vec![

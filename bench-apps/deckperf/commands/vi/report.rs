@@ -1,7 +1,5 @@
 //! Report of a measurement of virtual interfaces, in every format.
 
-use std::borrow::Cow;
-
 use serde_json::Value;
 
 use super::{
@@ -94,45 +92,31 @@ fn by_count(plan: &Plan, results: &Results<ViContender>, traffic: Traffic) -> St
 }
 
 /// Sentences on how the figures were measured.
-fn method(plan: &Plan, results: &Results<ViContender>) -> Vec<Cow<'static, str>> {
-    let mut sentences = scheduling(plan.pace.iterations, results);
-    if plan.tests.contains(&Test::Latency) {
-        sentences.push(LATENCY.into());
-        sentences.push(RECEIVES_AHEAD.into());
+fn method(plan: &Plan, results: &Results<ViContender>) -> String {
+    let has_latency = plan.tests.contains(&Test::Latency);
+    let mut text = scheduling(plan.pace.iterations, results);
+    if has_latency {
+        text += LATENCY;
+        text += "in a ping-pong two receives are posted ahead: the next message has its descriptor, and the one just taken is \
+                 posted again after the answer has been sent\n";
     }
     if plan.tests.contains(&Test::Bandwidth) {
-        sentences.push(bandwidth(plan.pace.window));
+        text += &bandwidth(plan.pace.window);
     }
-    sentences.extend(
-        [
-            "send/receive goes into posted descriptors, an RDMA write always to the same place of the \
-             peer's window, and its immediate data take a descriptor; neither side looks at the data",
-            "work-queue: the receiver asks each of its VIs in turn; cq: it polls one completion queue for \
-             all of them, then asks the VI that this names; cq-wait: it waits there, which spins first",
-        ]
-        .map(Cow::from),
-    );
-    if plan.tests.contains(&Test::Latency) {
-        sentences.push(
-            "cq-asleep: the message is posted when the receiver has fallen asleep; the time until then is \
-             not counted"
-                .into(),
-        );
+    text += "send/receive goes into posted descriptors, an RDMA write always to the same place of the peer's window, and its \
+             immediate data take a descriptor; neither side looks at the data\n\
+             work-queue: the receiver asks each of its VIs in turn; cq: it polls one completion queue for all of them, then \
+             asks the VI that this names; cq-wait: it waits there, which spins first\n";
+    if has_latency {
+        text += "cq-asleep: the message is posted when the receiver has fallen asleep; the time until then is not counted\n";
     }
     if !plan.vi_counts.is_empty() {
-        sentences.push(
-            "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each \
-             comes on another VI, as if by chance; both over the same connections. A way with one VI has \
-             eight connections, which take turns"
-                .into(),
-        );
+        text += "one busy VI: all messages of a batch come on one VI, of the next batch on another; spread: each comes on \
+                 another VI, as if by chance; both over the same connections. A way with one VI has eight connections, which \
+                 take turns\n";
     }
-    sentences.push(raw_limits(results));
-    sentences
+    text + raw_limits(results)
 }
-
-const RECEIVES_AHEAD: &str = "in a ping-pong two receives are posted ahead: the next message has its descriptor, \
-     and the one just taken is posted again after the answer has been sent";
 
 /// Computes every ratio whose two sides were measured.
 fn findings(plan: &Plan, results: &Results<ViContender>) -> Vec<Finding> {
