@@ -1,21 +1,23 @@
-//! A run, ready to be written in any format.
+//! Reports: what all commands show alike, in any format, around a body of their own.
 
 pub mod aligned;
 pub mod data;
 pub mod export;
 pub mod labelled;
-pub mod render;
 pub mod summary;
 pub mod table;
-pub mod table_report;
+pub mod table_body;
+
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::{
     experiment::{
-        plan::{Payload, Plan, Quantity, Test},
+        plan::{Format, Quantity},
         rounds::{BATCH, Contend, Results, Series},
     },
-    report::summary::{Finding, findings},
-    stats::{median, percentile},
+    report::summary::Finding,
+    stats::{median, noise::Noise, percentile},
 };
 use udeck_cli::machine::Machine;
 
@@ -23,18 +25,34 @@ use udeck_cli::machine::Machine;
 pub struct Report {
     /// Machine of the run.
     pub machine: Machine,
-    /// Plan of the run.
-    pub plan: Plan,
-    /// Figures of the run.
-    pub results: Results,
-    /// Sentence on the memory in which messages lay, if it was not the usual one.
-    pub memory: Option<String>,
+    /// Name of the command, for programs that read figures.
+    pub command: &'static str,
+    /// Sentences on how the figures were measured, one on a line.
+    pub method: String,
+    /// Noise of the machine, if it was measured.
+    pub noise: Option<Noise>,
+    /// Every figure of every round; empty where there are no rounds.
+    pub series: Vec<data::Series>,
     /// Ratios that follow from the figures.
     pub findings: Vec<Finding>,
+    /// Figures in the command's own form.
+    pub body: Body,
+}
+
+/// Figures in each format.
+pub struct Body {
+    /// Tables for readers.
+    pub text: String,
+    /// Header lines and rows.
+    pub csv: String,
+    /// Members of the JSON object.
+    pub json: Value,
+    /// Hand-over of a cache line in µs, which closes the ratios for readers.
+    pub line: Option<f64>,
 }
 
 /// Statistics of one cell, over all batches of a series.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Serialize, Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     /// Median of the batches.
     pub p50: f64,
@@ -44,46 +62,26 @@ pub struct Figure {
     /// Number of batches, one per round.
     pub batches: usize,
     /// Iterations in each batch: round trips, or windows.
+    #[serde(rename = "iterations_per_batch")]
     pub iterations: u64,
 }
 
 impl Report {
-    /// Makes a report, and computes its findings.
-    pub fn new(machine: Machine, plan: Plan, results: Results) -> Self {
-        let findings = findings(&plan, &results);
-        Self { machine, plan, results, memory: None, findings }
-    }
-
-    /// Sentences on how the figures were measured, one on a line.
-    pub fn method(&self) -> String {
-        let window = self.plan.pace.window;
-        let mut text = scheduling(self.plan.pace.iterations, &self.results);
-        for test in &self.plan.tests {
-            text += &match test {
-                Test::Latency => LATENCY.to_owned(),
-                Test::Bandwidth => bandwidth(window),
-                Test::BiBandwidth => format!(
-                    "bidirectional bandwidth: both ranks post a window of {window} messages (fewer where those of both exceed 64 MiB) \
-                     and retrieve the other's meanwhile; the bytes of both directions count, a MB is 10^6 bytes\n"
-                ),
-            };
+    /// Text in the format that was asked for, with a line break at the end.
+    pub fn render(&self, format: Format) -> String {
+        let Self { machine, command, method, noise, series, findings, body } = self;
+        match format {
+            Format::Table => {
+                table::head(machine, method, noise.as_ref()) + &body.text + &table::shows(findings, body.line)
+            }
+            Format::Csv => body.csv.clone(),
+            Format::Json => {
+                let mut more = body.json.clone();
+                more["noise"] = json!(noise.as_ref().map(Noise::json));
+                more["ratios"] = findings.iter().map(export::ratio_json).collect();
+                export::written(&export::run(command, machine, method, series.clone()), more)
+            }
         }
-        for payload in &self.plan.payloads {
-            text += match payload {
-                Payload::Untouched => "untouched: neither side looks at the data\n",
-                Payload::WrittenRead => {
-                    "written+read: the sender writes every word, the receiver sums and checks them all\n"
-                }
-            };
-        }
-        text += &self.memory.as_ref().map_or(String::new(), |memory| format!("{memory}\n"));
-        text += raw_limits(&self.results);
-        if let Some(percent) = self.plan.handicap {
-            text += &format!(
-                "handicap: rank 0 stands still for {percent} % of the time of every turn (--handicap)\n"
-            );
-        }
-        text
     }
 }
 
@@ -153,68 +151,4 @@ impl<C: Contend> Results<C> {
     pub fn p50(&self, contender: C, size: usize) -> Option<f64> {
         Some(self.of(contender, size)?.figure()?.p50)
     }
-}
-
-impl Results {
-    /// Bytes that both libraries copied for one message, over all payload modes; `None` if no message
-    /// was sent.
-    pub fn copied_per_message(&self, test: Test, protocol: udeck::Protocol, size: usize) -> Option<f64> {
-        let series = [Payload::Untouched, Payload::WrittenRead]
-            .into_iter()
-            .filter_map(|payload| self.post(test, protocol, payload, size));
-        let (copied, messages) = series
-            .fold((0, 0), |(copied, messages), series| (copied + series.copied, messages + series.messages));
-        (messages > 0).then(|| copied as f64 / messages as f64)
-    }
-}
-
-/// A small run for the tests of the formats.
-#[cfg(test)]
-pub fn sample(format: crate::experiment::plan::Format) -> Report {
-    use std::time::Duration;
-
-    use udeck::Protocol;
-
-    use crate::experiment::rounds::{Contender, RawSeries};
-
-    let series = |test, protocol, payload, size, figures: [f64; 3], copied| Series {
-        contender: Contender { test, protocol, payload },
-        size,
-        iterations: 500,
-        figures: figures.to_vec(),
-        copied,
-        messages: 10,
-    };
-    let (latency, bandwidth) = (Test::Latency, Test::Bandwidth);
-    let (untouched, written) = (Payload::Untouched, Payload::WrittenRead);
-    let (copy, hand_off) = (Protocol::Copy, Protocol::HandOff);
-    let results = Results {
-        posts: vec![
-            series(latency, copy, untouched, 0, [0.5, 0.7, 0.6], 0),
-            series(latency, copy, written, 0, [0.5, 0.7, 0.6], 0),
-            series(latency, hand_off, untouched, 0, [0.25, 0.25, 0.25], 0),
-            series(latency, hand_off, written, 0, [0.25, 0.25, 0.25], 0),
-            series(latency, copy, untouched, 4096, [2.0, 1.0, 3.0], 81_920),
-            series(latency, copy, written, 4096, [4.0, 4.0, 4.0], 81_920),
-            series(latency, hand_off, untouched, 4096, [0.5, 0.25, 0.75], 0),
-            series(latency, hand_off, written, 4096, [1.0, 2.0, 1.0], 5),
-            series(bandwidth, copy, untouched, 4096, [4000.0, 5000.0, 3000.0], 81_920),
-            series(bandwidth, hand_off, untouched, 4096, [40_000.0, 40_000.0, 40_000.0], 0),
-        ],
-        raws: vec![
-            RawSeries { size: 0, line: vec![0.125; 3], ..RawSeries::default() },
-            RawSeries {
-                size: 4096,
-                line: vec![0.125; 3],
-                copy: vec![0.5, 0.5, 1.0],
-                two_copies: vec![1.0, 0.5, 1.5],
-            },
-        ],
-        rounds: 3,
-        warm_up: crate::stats::steady::WarmUp::default(),
-        elapsed: Duration::from_millis(2500),
-    };
-    let plan = Plan { sizes: vec![0, 4096], format, ..Plan::sample() };
-    let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
-    Report::new(machine, plan, results)
 }

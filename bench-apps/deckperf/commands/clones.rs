@@ -14,7 +14,7 @@ use crate::{
         rounds::SMALL,
     },
     failure::Result,
-    report::table_report::TableReport,
+    report::{Body, Report},
 };
 
 use idle::{CloneSets, IdleExperiment, contenders};
@@ -59,12 +59,12 @@ pub fn play(stage: &Stage<'_, '_>, plan: &ClonesPlan) -> Result<String> {
     let flood = |&size: &usize| flood::take(pair, plan.flooding, plan.each, size);
     let floods = plan.sizes.iter().map(flood).collect::<Result<Vec<_>>>()?;
     let machine = stage.machine("");
-    let report = TableReport {
+    let report = Report {
         method: report::method(plan, &results),
         noise: results.noise(),
         command: "clones",
         series: report::series(machine.network(), &results),
-        tables: vec![report::latencies(&plan.counts, &results), report::floods(&floods)],
+        body: Body::of_tables(&[report::latencies(&plan.counts, &results), report::floods(&floods)]),
         findings: report::findings(&plan.counts, &results),
         machine,
     };

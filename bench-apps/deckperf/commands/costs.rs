@@ -12,7 +12,7 @@ use udeck_cli::progress;
 use crate::{
     experiment::{places::Stage, plan::Format},
     failure::Result,
-    report::table_report::TableReport,
+    report::{Body, Report},
 };
 
 /// Mailboxes, and clones, that one round makes.
@@ -56,9 +56,9 @@ pub fn play(stage: &Stage<'_, '_>, plan: &CostsPlan) -> Result<String> {
     bar.finish_and_clear();
     pair.send_words(&[])?;
     let machine = stage.machine("");
-    let report = TableReport {
+    let report = Report {
         method: report::method(plan),
-        tables: report::tables(&machine, &creation, &memory, &blocked, start_time.as_ref()),
+        body: Body::of_tables(&report::tables(&machine, &creation, &memory, &blocked, start_time.as_ref())),
         machine,
         noise: None,
         command: "costs",

@@ -28,5 +28,5 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
         return Ok(String::new());
     };
     let machine = stage.machine("; uDAPL's end points, beside virtual interfaces");
-    Ok(report::report(machine, &plan, results).render(plan.format))
+    Ok(report::report(machine, &plan, &results).render(plan.format))
 }

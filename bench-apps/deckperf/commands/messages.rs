@@ -1,11 +1,15 @@
 //! `deckperf`, `deckperf latency` and `deckperf bandwidth`: messages between the mailboxes of two ranks.
 
+mod report;
+
 use crate::{
     experiment::{messages::Messages, places::Stage, plan::Plan, rounds::contenders},
     failure::Result,
-    report::Report,
 };
 use udeck_cli::machine::Machine;
+
+#[cfg(test)]
+pub use report::sample;
 
 /// Plays one rank's part; rank 0's result is the text to print.
 pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
@@ -15,7 +19,7 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
     };
     let window = pair.world().config().copy_window;
     let machine = stage.machine(&format!("; copy has {window} fragments of at most 64 KiB under way"));
-    let mut report = Report::new(Machine { off_cache: plan.off_cache, ..machine }, plan.clone(), results);
-    report.memory = pair.rotation().map(|rotation| rotation.sentence(&plan.sizes));
-    Ok(report.render())
+    let machine = Machine { off_cache: plan.off_cache, ..machine };
+    let memory = pair.rotation().map(|rotation| rotation.sentence(&plan.sizes));
+    Ok(report::report(machine, plan, &results, memory.as_deref()).render(plan.format))
 }

@@ -22,7 +22,7 @@ use crate::{
         stop,
     },
     failure::{PerfError, Result},
-    report::table_report::TableReport,
+    report::{Body, Report},
 };
 
 use batch::{Overlapped, Side, TimedSide, Work, timed_work};
@@ -75,13 +75,13 @@ pub fn play(stage: &Stage<'_, '_>, plan: &OverlapPlan) -> Result<String> {
     stop(pair)?;
     let machine =
         stage.machine(&format!("; copy has {} fragments under way", pair.world().config().copy_window));
-    let report = TableReport {
+    let report = Report {
         method: report::method(&machine, plan, rounds, elapsed),
         machine,
         noise: None,
         command: "overlap",
         series: Vec::new(),
-        tables: report::tables(&rows),
+        body: Body::of_tables(&report::tables(&rows)),
         findings: Vec::new(),
     };
     Ok(report.render(plan.format))

@@ -257,10 +257,7 @@ impl Drop for Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        experiment::plan::Format,
-        report::{export, sample},
-    };
+    use crate::{commands::messages::sample, experiment::plan::Format};
 
     fn folder(name: &str) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("deckperf-page-{}-{name}", std::process::id()));
@@ -277,7 +274,7 @@ mod tests {
     fn a_page_of_a_file_has_everything_inside() {
         let folder = folder("inside");
         let (run, page) = (folder.join("run.json"), folder.join("page.html"));
-        fs::write(&run, export::json(&sample(Format::Json))).expect("a file");
+        fs::write(&run, sample().render(Format::Json)).expect("a file");
         let said = make(&plan(page.clone(), vec![run]), |_| false).expect("a page");
         assert!(said.ends_with("page.html: open it in a browser\n"), "{said}");
         let html = fs::read_to_string(&page).expect("the page");
@@ -298,26 +295,26 @@ mod tests {
     /// The banner is in the text, on the page, and beside what is compared with it.
     #[test]
     fn figures_of_a_busy_machine_have_a_banner() {
-        let mut report = sample(Format::Table);
+        let mut report = sample();
         report.machine.load = Some(udeck_cli::load::Load { others: 1.4, stolen: 0.0, cores: 2 });
         let banner = "other programs used 1.4 of this host's 2 processors";
-        let text = crate::report::table::render(&report);
+        let text = report.render(Format::Table);
         let second = text.lines().nth(1).expect("a head");
         assert!(second.starts_with(&format!("# BUSY:    {banner}")), "{text}");
-        let raw = serde_json::from_str(&export::json(&report)).expect("JSON");
+        let raw = serde_json::from_str(&report.render(Format::Json)).expect("JSON");
         let html = render(&[Source::parse("run.json".into(), raw).expect("a run")], &[]);
         let (head, figures) = html.split_once("<section").expect("sections");
         assert!(head.contains("The machine was busy.") && head.contains("other programs used 1.4"), "{head}");
         assert!(!figures.contains("The machine was busy."));
         report.machine.load = Some(udeck_cli::load::Load { others: 0.1, stolen: 0.0, cores: 2 });
-        assert!(crate::report::table::render(&report).contains("\n# Load:    other programs used 0.1"));
+        assert!(report.render(Format::Table).contains("\n# Load:    other programs used 0.1"));
     }
 
     #[test]
     fn a_link_stays_and_leads_to_the_page() {
         let folder = folder("link");
         let (run, page, link) = (folder.join("run.json"), folder.join("page.html"), folder.join("link.html"));
-        fs::write(&run, export::json(&sample(Format::Json))).expect("a file");
+        fs::write(&run, sample().render(Format::Json)).expect("a file");
         fs::write(&page, "").expect("a file");
         std::os::unix::fs::symlink(&page, &link).expect("a link");
         make(&plan(link.clone(), vec![run]), |_| false).expect("a page");
@@ -346,7 +343,7 @@ mod tests {
             "{unwritten}"
         );
         let run = folder.join("run.json");
-        fs::write(&run, export::json(&sample(Format::Json))).expect("a file");
+        fs::write(&run, sample().render(Format::Json)).expect("a file");
         let over = why(plan(run.clone(), vec![run.clone()]));
         assert!(over.contains("run.json: it is read") && over.contains("another place"), "{over}");
         let page = folder.join("both.html");

@@ -18,8 +18,8 @@ use crate::{
     failure::Result,
     named::Named,
     report::{
-        data, export, raw_limits, rounds_in_words,
-        table_report::{Cell, Table, TableReport, names},
+        Body, Report, data, export, raw_limits, rounds_in_words,
+        table_body::{Cell, Table, names},
     },
     stats::steady,
 };
@@ -145,12 +145,13 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
     let mut observer = Observer { pair, round: None, seen, last: Vec::new() };
     let Some(results) = stage.run(plan.pace, wanted, &mut observer)? else { return Ok(String::new()) };
     let machine = Machine { off_cache: plan.off_cache, ..stage.machine("") };
-    let report = TableReport {
+    let tables = plan.payloads.iter().map(|&payload| table(plan, payload, &observer.seen, &results));
+    let report = Report {
         method: method(pair, plan, &results),
         noise: results.noise(),
         command: "percentiles",
         series: series(machine.network(), &results),
-        tables: plan.payloads.iter().map(|&payload| table(plan, payload, &observer.seen, &results)).collect(),
+        body: Body::of_tables(&tables.collect::<Vec<_>>()),
         findings: Vec::new(),
         machine,
     };

@@ -10,7 +10,7 @@ use crate::{
         plan::{Format, Pace},
     },
     failure::Result,
-    report::table_report::TableReport,
+    report::{Body, Report},
 };
 
 use operation::{Registrar, contenders};
@@ -39,12 +39,12 @@ pub fn play(stage: &Stage<'_, '_>, plan: &RegistrationPlan) -> Result<String> {
     };
     let machine = stage.machine("");
     let pins = stage.pair.world().nic().attributes().pins_memory;
-    let report = TableReport {
+    let report = Report {
         method: report::method(plan, pins, &results),
         noise: results.noise(),
         command: "registration",
         series: report::series(machine.network(), &results),
-        tables: report::tables(&plan.sizes, &results),
+        body: Body::of_tables(&report::tables(&plan.sizes, &results)),
         findings: report::findings(&plan.sizes, &results),
         machine,
     };

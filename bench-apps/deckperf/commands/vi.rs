@@ -35,5 +35,5 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
         return Ok(String::new());
     };
     let machine = stage.machine("; virtual interfaces, reliable delivery");
-    Ok(report::report(machine, &plan, results).render(plan.format))
+    Ok(report::report(machine, &plan, &results).render(plan.format))
 }

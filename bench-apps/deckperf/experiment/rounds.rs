@@ -170,8 +170,12 @@ impl<C: Contend> Results<C> {
 
     /// Noise of the machine; `None` where its limits were not measured.
     pub fn noise(&self) -> Option<Noise> {
-        let lines: Vec<f64> = self.raws.iter().flat_map(|raw| raw.line.iter().copied()).collect();
-        Noise::of(&lines)
+        Noise::of(&self.lines())
+    }
+
+    /// Hand-over of a cache line in all rounds, at all sizes, in µs.
+    pub fn lines(&self) -> Vec<f64> {
+        self.raws.iter().flat_map(|raw| raw.line.iter().copied()).collect()
     }
 
     /// Slowness of each round, over all series: the time as a multiple of the series' median.

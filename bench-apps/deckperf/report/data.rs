@@ -150,36 +150,6 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        experiment::plan::Format,
-        report::{export, sample},
-    };
-
-    #[test]
-    fn a_written_run_is_read_again() {
-        let text = export::json(&sample(Format::Json));
-        let run = Run::parse(&text).expect("what was written");
-        assert_eq!((run.command.as_str(), run.udeck.as_str()), ("messages", "1.2.3"));
-        assert_eq!(run.machine["cpu"], "Some CPU");
-        let of = |library: &str, protocol: &str, payload: Option<&str>| {
-            let wanted = |series: &&Series| {
-                let key = &series.key;
-                (key.library.as_str(), key.protocol.as_deref(), key.payload.as_deref(), key.size)
-                    == (library, Some(protocol), payload, Some(4096))
-                    && key.test == "latency"
-            };
-            run.series.iter().find(wanted).unwrap_or_else(|| panic!("{library} {protocol} in {text}"))
-        };
-        let hand_off = of(OURS, "hand-off", Some("untouched"));
-        assert_eq!(hand_off.rounds, [Some(0.5), Some(0.25), Some(0.75)]);
-        assert_eq!((hand_off.unit.as_str(), hand_off.better), ("us", Better::Lower));
-        assert_eq!(hand_off.copied_bytes_per_message, Some(0.0));
-        assert_eq!(hand_off.key.transport.as_deref(), Some("shm"));
-        assert_eq!(of(LIMIT, "memcpy", None).figures(), [0.5, 0.5, 1.0]);
-        assert_eq!(run.series.iter().filter(|series| series.better == Better::Higher).count(), 2);
-        let keys: std::collections::BTreeSet<_> = run.series.iter().map(|series| &series.key).collect();
-        assert_eq!(keys.len(), run.series.len());
-    }
 
     #[test]
     fn what_is_no_run_is_refused_in_words() {

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{data, export, summary::Finding, table};
+use super::{Body, Report, data, export, summary::Finding};
 use crate::{
     experiment::{
-        plan::{Format, Test},
+        plan::Test,
         rounds::{Contend, Results, Series},
     },
     named::Named,
@@ -26,39 +26,23 @@ pub trait Labelled: Contend {
 }
 
 /// Report of a layer whose contenders have labels.
-pub struct LabelledReport<C> {
-    /// Machine of the run.
-    pub machine: Machine,
-    /// Name of the command, for programs that read figures.
-    pub command: &'static str,
-    /// Messages under way in the bandwidth test.
-    pub window: u64,
-    /// Sentences on how the figures were measured, one on a line.
-    pub method: String,
-    /// Tables for readers.
-    pub tables: String,
-    /// Figures of the run.
-    pub results: Results<C>,
-    /// Ratios that follow from the figures.
-    pub findings: Vec<Finding>,
-}
-
-impl<C: Labelled> LabelledReport<C> {
-    /// Text in the format that was asked for, with a line break at the end.
-    pub fn render(&self, format: Format) -> String {
-        let Self { machine, command, window, method, tables, results, findings } = self;
-        match format {
-            Format::Table => {
-                table::head(machine, method, results.noise().as_ref())
-                    + tables
-                    + &table::shows(findings, &results.raws)
-            }
-            Format::Csv => csv(results),
-            Format::Json => {
-                let run = export::run(command, machine, method, series(results, machine.network()));
-                export::document(run, *window, results, findings, cells(results))
-            }
-        }
+pub fn report<C: Labelled>(
+    machine: Machine,
+    command: &'static str,
+    window: u64,
+    results: &Results<C>,
+    method: String,
+    tables: String,
+    findings: Vec<Finding>,
+) -> Report {
+    Report {
+        command,
+        method,
+        noise: results.noise(),
+        series: series(results, machine.network()),
+        findings,
+        body: Body::of_rounds(results, window, tables, csv(results), cells(results)),
+        machine,
     }
 }
 
@@ -90,7 +74,7 @@ fn cells<C: Labelled>(results: &Results<C>) -> Vec<Value> {
             "test": test.name(),
             "size": series.size,
             "unit": test.unit(),
-            "figure": series.figure().map(export::figure_json),
+            "figure": series.figure(),
         });
         for (name, value) in C::LABELS.iter().zip(series.contender.values()) {
             cell[*name] = value;

@@ -9,7 +9,7 @@ use crate::{
     report::{
         LATENCY, data, export, raw_limits, scheduling,
         summary::Finding,
-        table_report::{Cell, Table, names},
+        table_body::{Cell, Table, names},
     },
     stats::{median, percentile},
 };

@@ -7,7 +7,7 @@ use super::{
     start_time::StartTime,
 };
 use crate::{
-    report::table_report::{Cell, Table, names},
+    report::table_body::{Cell, Table, names},
     stats::{median, percentile},
 };
 use udeck_cli::machine::Machine;
@@ -106,7 +106,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{experiment::plan::Format, report::sample};
 
     #[test]
     fn every_row_fits_its_columns() {
@@ -115,7 +114,7 @@ mod tests {
         let blocked = Blocked { processor: Duration::from_millis(5), lasted: Duration::from_secs(1) };
         let second = Duration::from_secs(1);
         let start_time = StartTime { ranks: 500, passed: second, barrier: second / 4, ended: 2 * second };
-        let machine = sample(Format::Table).machine;
+        let machine = Machine::sample("pinned", "shm0");
         let tables = tables(&machine, &creation, &memory, &blocked, Some(&start_time));
         assert_eq!(tables.len(), 4);
         for table in &tables {

@@ -16,8 +16,9 @@ use crate::{
     experiment::plan::{Format, Payload},
     named::Named,
     report::{
+        Body, Report,
         data::{Better, Key, Series},
-        table_report::{Cell, Table, TableReport, names},
+        table_body::{Cell, Table, names},
     },
 };
 use udeck_cli::machine::Machine;
@@ -41,17 +42,17 @@ pub struct CpuReport {
 impl CpuReport {
     /// Text with a line break at the end. JSON is a [`Run`](crate::report::data::Run), and `tables` with the medians.
     pub fn render(&self) -> String {
-        let report = TableReport {
+        let report = Report {
             machine: self.machine.clone(),
             method: self.method(),
             // No raw limit is measured in these rounds.
             noise: None,
             command: "cpu",
             series: self.series(),
-            tables: match self.plan.format {
+            body: Body::of_tables(&match self.plan.format {
                 Format::Table => self.for_readers(),
                 Format::Csv | Format::Json => vec![self.for_programs()],
-            },
+            }),
             findings: Vec::new(),
         };
         report.render(self.plan.format)

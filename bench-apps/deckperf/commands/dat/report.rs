@@ -10,8 +10,8 @@ use crate::{
     experiment::{plan::{Plan, Test}, rounds::Results, sizes},
     named::Named,
     report::{
-        LATENCY, bandwidth,
-        labelled::{Labelled, LabelledReport},
+        LATENCY, Report, bandwidth,
+        labelled::{self, Labelled},
         raw_limits, scheduling,
         summary::Finding,
         table::{self, LIMITS},
@@ -33,21 +33,11 @@ impl Labelled for DatContender {
 }
 
 /// Makes the report, and computes its findings.
-pub fn report(
-    machine: Machine,
-    plan: &Plan,
-    results: Results<DatContender>,
-) -> LabelledReport<DatContender> {
+pub fn report(machine: Machine, plan: &Plan, results: &Results<DatContender>) -> Report {
     let tests = plan.tests.iter().flat_map(|&test| TRANSFERS.map(|transfer| (test, transfer)));
-    LabelledReport {
-        machine,
-        command: "dat",
-        window: plan.pace.window,
-        method: method(plan, &results),
-        tables: tests.map(|(test, transfer)| by_size(plan, &results, test, transfer)).collect(),
-        findings: findings(plan, &results),
-        results,
-    }
+    let tables = tests.map(|(test, transfer)| by_size(plan, results, test, transfer)).collect();
+    let (method, findings) = (method(plan, results), findings(plan, results));
+    labelled::report(machine, "dat", plan.pace.window, results, method, tables, findings)
 }
 
 /// Table with a column per level and their ratio; the tables of latencies also have the raw limit of a copy.
@@ -65,7 +55,7 @@ fn by_size(plan: &Plan, results: &Results<DatContender>, test: Test, transfer: T
         let figure = |api| results.p50(DatContender { test, api, transfer }, size);
         let ratio = ratio(results, test, transfer, size).map(|ratio| ratio.median);
         let limit = has_limit.then(|| table::limits(results, size)[0]);
-        APIS.map(figure).into_iter().chain([ratio]).chain(limit).collect()
+        APIS.map(figure).into_iter().chain([ratio]).chain(limit).map(table::cell).collect()
     };
     table::by_key(&format!("{}, {what}", table::title(test)), "# Size", &names, &plan.sizes, cells)
 }
@@ -130,7 +120,7 @@ mod tests {
         }
         (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
         let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
-        report(machine, &plan, results).render(format)
+        report(machine, &plan, &results).render(format)
     }
 
     #[test]

@@ -15,8 +15,8 @@ use crate::{
     },
     failure::{PerfError, Result},
     report::{
-        data, export, scheduling,
-        table_report::{Cell, Table, TableReport, names},
+        Body, Report, data, export, scheduling,
+        table_body::{Cell, Table, names},
     },
 };
 
@@ -239,7 +239,7 @@ impl Sender<'_, '_> {
 }
 
 /// Plays one rank's part.
-pub fn play(stage: &JobStage<'_, '_>, jobs: &[usize]) -> Result<Option<TableReport>> {
+pub fn play(stage: &JobStage<'_, '_>, jobs: &[usize]) -> Result<Option<Report>> {
     let (control, world, plan) = (stage.control, stage.world(), stage.plan);
     let sizes: Vec<usize> = sizes_or(plan, &SIZES).into_iter().filter(|&size| size > 0).collect();
     let jobs: Vec<usize> = jobs.iter().copied().filter(|&ranks| ranks <= world.size()).collect();
@@ -262,12 +262,12 @@ pub fn play(stage: &JobStage<'_, '_>, jobs: &[usize]) -> Result<Option<TableRepo
     let mut receiver = Receiver { control, inbox, answers, round: None, seen };
     let Some(measured) = stage.run(wanted, &mut receiver)? else { return Ok(None) };
     let Measured { placement, results, machine } = measured;
-    Ok(Some(TableReport {
+    Ok(Some(Report {
         method: method(plan, placement, &results),
         noise: placement.noise(&results),
         command: "incast",
         series: series(machine.network(), &results),
-        tables: vec![floods(&receiver.seen, &results), probes(&receiver.seen, &results)],
+        body: Body::of_tables(&[floods(&receiver.seen, &results), probes(&receiver.seen, &results)]),
         findings: Vec::new(),
         machine,
     }))

@@ -16,8 +16,8 @@ use crate::{
     failure::{PerfError, Result},
     named::Named,
     report::{
-        LATENCY, bandwidth, data, export, scheduling, table,
-        table_report::{Cell, Table, TableReport},
+        Body, LATENCY, Report, bandwidth, data, export, scheduling, table,
+        table_body::{Cell, Table},
     },
 };
 
@@ -114,7 +114,7 @@ impl Experiment for Pairs<'_, '_> {
 }
 
 /// Plays one rank's part.
-pub fn play(stage: &JobStage<'_, '_>) -> Result<Option<TableReport>> {
+pub fn play(stage: &JobStage<'_, '_>) -> Result<Option<Report>> {
     let (plan, ranks) = (stage.plan, stage.world().size());
     let latency = sizes_or(plan, &[SMALL]);
     let bandwidths: Vec<usize> = sizes_or(plan, &[LARGE]).into_iter().filter(|&size| size > 0).collect();
@@ -124,12 +124,14 @@ pub fn play(stage: &JobStage<'_, '_>) -> Result<Option<TableReport>> {
     let Measured { placement, results, machine } = measured;
     let table = |test, size| matrix(&results, ranks, plan.protocol, test, size);
     let latencies = latency.iter().map(|&size| table(Test::Latency, size));
-    Ok(Some(TableReport {
+    let tables: Vec<Table> =
+        latencies.chain(bandwidths.iter().map(|&size| table(Test::Bandwidth, size))).collect();
+    Ok(Some(Report {
         method: method(plan, placement, &results),
         noise: placement.noise(&results),
         command: "matrix",
         series: series(machine.network(), ranks, &results),
-        tables: latencies.chain(bandwidths.iter().map(|&size| table(Test::Bandwidth, size))).collect(),
+        body: Body::of_tables(&tables),
         findings: Vec::new(),
         machine,
     }))

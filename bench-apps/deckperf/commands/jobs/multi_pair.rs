@@ -21,9 +21,9 @@ use crate::{
     failure::{PerfError, Result},
     named::Named,
     report::{
-        data, export, scheduling,
+        Body, Report, data, export, scheduling,
         summary::Finding,
-        table_report::{Cell, Table, TableReport, names},
+        table_body::{Cell, Table, names},
     },
 };
 
@@ -106,7 +106,7 @@ impl Experiment for Streamer<'_> {
 }
 
 /// Plays one rank's part.
-pub fn play(stage: &JobStage<'_, '_>, pairs: &[usize]) -> Result<Option<TableReport>> {
+pub fn play(stage: &JobStage<'_, '_>, pairs: &[usize]) -> Result<Option<Report>> {
     let (plan, world) = (stage.plan, stage.world());
     let sizes: Vec<usize> = sizes_or(plan, &SIZES).into_iter().filter(|&size| size > 0).collect();
     let half = world.size() / 2;
@@ -117,12 +117,12 @@ pub fn play(stage: &JobStage<'_, '_>, pairs: &[usize]) -> Result<Option<TableRep
         return Ok(None);
     };
     let Measured { placement, results, machine } = measured;
-    Ok(Some(TableReport {
+    Ok(Some(Report {
         method: method(plan, placement, &results),
         noise: placement.noise(&results),
         command: "multi-pair",
         series: series(machine.network(), plan.protocol, &results),
-        tables: vec![table(&sizes, &pairs, &results)],
+        body: Body::of_tables(&[table(&sizes, &pairs, &results)]),
         findings: findings(&sizes, &pairs, &results),
         machine,
     }))

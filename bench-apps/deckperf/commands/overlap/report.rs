@@ -9,7 +9,7 @@ use super::{
 use crate::{
     experiment::rounds::MIN_ROUNDS,
     named::Named,
-    report::table_report::{Cell, Table, names},
+    report::table_body::{Cell, Table, names},
 };
 use udeck_cli::machine::Machine;
 

@@ -280,14 +280,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        experiment::plan::Format,
-        report::{export, sample},
-    };
+    use crate::{commands::messages::sample, experiment::plan::Format};
 
     #[test]
     fn a_run_of_messages_has_its_first_figures_and_what_they_are_beside() {
-        let raw = serde_json::from_str(&export::json(&sample(Format::Json))).expect("JSON");
+        let raw = serde_json::from_str(&sample().render(Format::Json)).expect("JSON");
         let found = of(&[Source::parse("run".into(), raw).expect("a run")]);
         let of = |what: &str| {
             found.iter().find(|key| key.what == what).unwrap_or_else(|| panic!("{what}: {found:?}"))

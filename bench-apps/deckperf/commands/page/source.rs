@@ -170,14 +170,11 @@ fn six_digits(figure: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        experiment::plan::Format,
-        report::{export, sample},
-    };
+    use crate::{commands::messages::sample, experiment::plan::Format};
 
     #[test]
     fn what_a_page_keeps_is_a_run_again() {
-        let text = export::json(&sample(Format::Json));
+        let text = sample().render(Format::Json);
         let raw: Value = serde_json::from_str(&text).expect("JSON");
         let source = Source::parse("run.json".into(), raw).expect("a run");
         let again = Source::parse("again".into(), source.kept()).expect("a run");

@@ -9,7 +9,7 @@ use crate::{
     report::{
         data, export, scheduling,
         summary::Finding,
-        table_report::{Cell, Table, names},
+        table_body::{Cell, Table, names},
     },
 };
 

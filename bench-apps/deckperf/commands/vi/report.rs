@@ -13,8 +13,8 @@ use crate::{
     },
     named::Named,
     report::{
-        LATENCY, bandwidth,
-        labelled::{Labelled, LabelledReport},
+        LATENCY, Report, bandwidth,
+        labelled::{self, Labelled},
         raw_limits, scheduling,
         summary::{Finding, telling_size},
         table::{self, LIMITS},
@@ -36,16 +36,9 @@ impl Labelled for ViContender {
 }
 
 /// Makes the report, and computes its findings.
-pub fn report(machine: Machine, plan: &Plan, results: Results<ViContender>) -> LabelledReport<ViContender> {
-    LabelledReport {
-        machine,
-        command: "vi",
-        window: plan.pace.window,
-        method: method(plan, &results),
-        tables: tables(plan, &results),
-        findings: findings(plan, &results),
-        results,
-    }
+pub fn report(machine: Machine, plan: &Plan, results: &Results<ViContender>) -> Report {
+    let (method, tables) = (method(plan, results), tables(plan, results));
+    labelled::report(machine, "vi", plan.pace.window, results, method, tables, findings(plan, results))
 }
 
 fn tables(plan: &Plan, results: &Results<ViContender>) -> String {
@@ -71,7 +64,7 @@ fn by_size(plan: &Plan, results: &Results<ViContender>, test: Test, transfer: Tr
     let cells = |size: usize| {
         let figure = |&detection| results.p50(ViContender::alone(test, transfer, detection), size);
         let limits = limits.clone().zip(table::limits(results, size)).map(|(_, limit)| limit);
-        detections.clone().map(figure).chain(limits).collect()
+        detections.clone().map(figure).chain(limits).map(table::cell).collect()
     };
     table::by_key(&format!("{}, {what}", table::title(test)), "# Size", &names, &plan.sizes, cells)
 }
@@ -85,7 +78,7 @@ fn by_count(plan: &Plan, results: &Results<ViContender>, traffic: Traffic) -> St
     let names = POLLING.map(|detection| detection.name());
     let cells = |vis: usize| {
         let figure = |detection| results.p50(ViContender::among(vis, detection, traffic), SMALL);
-        POLLING.map(figure).to_vec()
+        POLLING.map(figure).map(table::cell).to_vec()
     };
     let title = format!("Latency (us) of {SMALL} bytes, send/receive, {which}");
     table::by_key(&title, "# VIs", &names, &plan.vi_counts, cells)
@@ -177,7 +170,7 @@ mod tests {
         }
         (results.rounds, results.elapsed) = (3, Duration::from_millis(2500));
         let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
-        report(machine, &plan, results).render(format)
+        report(machine, &plan, &results).render(format)
     }
 
     #[test]

@@ -1,37 +1,12 @@
-//! Reports of a few plain tables: the same columns as aligned text, CSV and JSON.
+//! Plain tables in a report: the same columns as aligned text, CSV and JSON.
 
 use serde_json::{Map, Value, json};
 
-use crate::{
-    experiment::plan::Format,
-    report::{
-        aligned::{aligned, wrapped},
-        data::Series,
-        export,
-        summary::Finding,
-        table,
-    },
-    stats::noise::Noise,
+use super::{
+    Body,
+    aligned::{aligned, wrapped},
+    table,
 };
-use udeck_cli::machine::Machine;
-
-/// A report of tables.
-pub struct TableReport {
-    /// Machine of the run.
-    pub machine: Machine,
-    /// Sentences on how the figures were measured, one on a line.
-    pub method: String,
-    /// Noise of the machine, if it was measured.
-    pub noise: Option<Noise>,
-    /// Name of the command, for programs that read figures.
-    pub command: &'static str,
-    /// Every figure of every round; empty where there are no rounds.
-    pub series: Vec<Series>,
-    /// Tables, in the order of printing.
-    pub tables: Vec<Table>,
-    /// Ratios of latencies.
-    pub findings: Vec<Finding>,
-}
 
 /// One table.
 pub struct Table {
@@ -91,30 +66,15 @@ pub fn names(columns: &[&str]) -> Vec<String> {
     columns.iter().map(ToString::to_string).collect()
 }
 
-impl TableReport {
-    /// Text in the format that was asked for, with a line break at the end. CSV has a header line and rows for each table, and an
-    /// empty line between tables.
-    pub fn render(&self, format: Format) -> String {
-        match format {
-            Format::Table => {
-                let tables: String = self.tables.iter().map(Table::table).collect();
-                table::head(&self.machine, &self.method, self.noise.as_ref())
-                    + &tables
-                    + &table::shows(&self.findings, &[])
-            }
-            Format::Csv => self.tables.iter().map(Table::csv).collect::<Vec<_>>().join("\n"),
-            Format::Json => {
-                let tables: Map<_, _> =
-                    self.tables.iter().map(|table| (table.name.clone(), table.json())).collect();
-                let ratios: Vec<_> = self.findings.iter().map(export::ratio_json).collect();
-                let more = json!({
-                    "noise": self.noise.as_ref().map(Noise::json),
-                    "tables": tables,
-                    "ratios": ratios,
-                });
-                let run = export::run(self.command, &self.machine, &self.method, self.series.clone());
-                export::written(&run, more)
-            }
+impl Body {
+    /// Body of plain tables. CSV has a header line and rows for each table, and an empty line between tables.
+    pub fn of_tables(tables: &[Table]) -> Self {
+        let json: Map<_, _> = tables.iter().map(|table| (table.name.clone(), table.json())).collect();
+        Body {
+            text: tables.iter().map(Table::table).collect(),
+            csv: tables.iter().map(Table::csv).collect::<Vec<_>>().join("\n"),
+            json: json!({ "tables": json }),
+            line: None,
         }
     }
 }
@@ -163,9 +123,11 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{experiment::plan::Format, report::Report};
+    use udeck_cli::machine::Machine;
 
-    fn report() -> TableReport {
-        let machine = crate::report::sample(Format::Table).machine;
+    fn report() -> Report {
+        let machine = Machine::sample("pinned to cores 0 and 1", "shm0");
         let table = |name: &'static str| Table {
             title: "Colours (1)".to_owned(),
             name: name.into(),
@@ -175,13 +137,13 @@ mod tests {
                 vec![Cell::text("ultramarine"), Cell::Count(0), Cell::Figure(None)],
             ],
         };
-        TableReport {
+        Report {
             machine,
             method: "by eye\n".to_owned(),
             noise: None,
             command: "colours",
             series: Vec::new(),
-            tables: vec![table("one"), table("two")],
+            body: Body::of_tables(&[table("one"), table("two")]),
             findings: vec![],
         }
     }
