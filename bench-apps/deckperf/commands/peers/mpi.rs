@@ -160,12 +160,16 @@ impl Mpi {
         }
     }
 
-    /// Settings and flags as a user would type them, for the report.
+    /// Settings and flags of the launcher as a user would type them.
     fn words(&self, oversubscribed: bool) -> String {
-        let settings = self.settings(oversubscribed).iter().map(|(name, value)| format!("{name}={value}"));
-        let flags = self.flags(oversubscribed).iter().map(|flag| (*flag).to_owned());
-        settings.chain(flags).collect::<Vec<_>>().join(" ")
+        typed(self.settings(oversubscribed), &[self.flags(oversubscribed)])
     }
+}
+
+/// Settings and flags as a user would type them, for the report.
+fn typed(settings: &[(&str, &str)], flags: &[&[&str]]) -> String {
+    let settings = settings.iter().map(|(name, value)| format!("{name}={value}"));
+    settings.chain(flags.concat().iter().map(ToString::to_string)).collect::<Vec<_>>().join(" ")
 }
 
 impl Installed {
@@ -197,9 +201,7 @@ impl Installed {
     pub fn flags(&self, setting: Setting) -> String {
         if setting.is_network() {
             let (flags, settings) = self.mpi.network();
-            let settings = settings.iter().map(|(name, value)| format!("{name}={value}"));
-            let flags = self.mpi.flags(false).iter().chain(flags).map(|flag| (*flag).to_owned());
-            return settings.chain(flags).collect::<Vec<_>>().join(" ");
+            return typed(settings, &[self.mpi.flags(false), flags]);
         }
         let alone = Some(self.mpi.words(false)).filter(|words| !words.is_empty());
         let (alone, crowded) = (alone.unwrap_or("no flags".to_owned()), self.mpi.words(true));

@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use udeck::{ExternalBuf, Protocol, via::Region, via::mem::UserMemory};
+use udeck::{
+    ExternalBuf, Protocol,
+    via::{Nic, Ptag, Region, mem::UserMemory},
+};
 
 use crate::{
     experiment::{
@@ -79,39 +82,42 @@ impl<'l, 'w> Registrar<'l, 'w> {
         self.memory = memory;
     }
 
-    fn register(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
+    /// Times a batch with memory of this size, which `turn` registers and gets back.
+    fn with_memory(
+        &mut self,
+        trial: &Trial<Operation>,
+        mut turn: impl FnMut(&Nic, Ptag, &mut Vec<u8>) -> Result<Duration>,
+    ) -> Result<Timing> {
         let nic = self.pair.world().nic();
         let ptag = nic.ptag();
         let mut memory = self.take(trial.size);
-        let timed = timed(trial.shape, || {
-            let started = Instant::now();
-            let region = nic.register(std::mem::take(&mut memory), ptag).map_err(|(error, _)| error)?;
-            let registered = started.elapsed();
-            let started = Instant::now();
-            memory = region.into_buffer().map_err(not_ours)?;
-            Ok(if trial.contender == Operation::Register { registered } else { started.elapsed() })
-        })?;
+        let timed = timed(trial.shape, || turn(nic, ptag, &mut memory))?;
         nic.destroy_ptag(ptag)?;
         self.give(memory);
         Ok(timed)
     }
 
+    fn register(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
+        self.with_memory(trial, |nic, ptag, memory| {
+            let started = Instant::now();
+            let region = nic.register(std::mem::take(memory), ptag).map_err(|(error, _)| error)?;
+            let registered = started.elapsed();
+            let started = Instant::now();
+            *memory = region.into_buffer().map_err(not_ours)?;
+            Ok(if trial.contender == Operation::Register { registered } else { started.elapsed() })
+        })
+    }
+
     fn miss(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
-        let nic = self.pair.world().nic();
-        let ptag = nic.ptag();
-        let mut memory = self.take(trial.size);
-        let timed = timed(trial.shape, || {
+        self.with_memory(trial, |nic, ptag, memory| {
             // A new `UserMemory` has a new identity, which the cache does not know.
-            let unknown = UserMemory::new(std::mem::take(&mut memory));
+            let unknown = UserMemory::new(std::mem::take(memory));
             let started = Instant::now();
             let region = nic.register_memory(unknown, ptag).map_err(|(error, _)| error)?;
             let elapsed = started.elapsed();
-            memory = region.into_buffer().map_err(not_ours)?;
+            *memory = region.into_buffer().map_err(not_ours)?;
             Ok(elapsed)
-        })?;
-        nic.destroy_ptag(ptag)?;
-        self.give(memory);
-        Ok(timed)
+        })
     }
 
     fn hit(&mut self, trial: &Trial<Operation>) -> Result<Timing> {
