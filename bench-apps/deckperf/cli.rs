@@ -6,9 +6,7 @@ mod plans;
 
 use std::path::PathBuf;
 
-use clap::{
-    ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind,
-};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use udeck_cli::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};

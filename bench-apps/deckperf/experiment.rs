@@ -7,6 +7,7 @@
 pub mod baseline;
 pub mod binding;
 pub mod exchange;
+pub mod field;
 pub mod handicap;
 pub mod memory;
 pub mod messages;

@@ -109,10 +109,7 @@ pub fn measure(plan: &CpuPlan) -> Result<String> {
 
     let scratch = Scratch::new().map_err(PerfError::system("making a folder for temporary files"))?;
     let mut field = Contenders::start_all(scratch.path(), plan)?;
-    let bar = udeck_cli::progress::bar(plan.time.as_millis() as u64, "measuring");
-    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let outcome = schedule::measure(plan, &mut field, passed)?;
-    bar.finish_and_clear();
+    let outcome = schedule::measure(plan, &mut field)?;
 
     let pinning = format!("sender on core {first}, receiver on core {second}");
     let machine = Machine::describe(pinning, "each contender's own".to_owned());

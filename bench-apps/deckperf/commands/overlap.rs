@@ -8,17 +8,18 @@ mod batch;
 mod overlap_ratio;
 mod report;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use udeck::Protocol;
-use udeck_cli::progress;
 
 use crate::{
     experiment::{
-        conduct, follow,
+        conduct,
+        field::{self, Field},
+        follow,
         places::Stage,
         plan::Format,
-        rounds::{Results, Shape, Trial, repeat, rotation},
+        rounds::{Results, Shape, Trial, rotation},
         stop,
     },
     failure::{PerfError, Result},
@@ -69,9 +70,9 @@ pub fn play(stage: &Stage<'_, '_>, plan: &OverlapPlan) -> Result<String> {
         follow(pair, &cells, &mut overlapped)?;
         return Ok(String::new());
     }
-    let mut rows: Vec<OverlapSeries> =
-        cells.posts.iter().map(|cell| OverlapSeries::new(cell.contender, cell.size)).collect();
-    let (rounds, elapsed) = measure(plan, &mut overlapped, &mut rows)?;
+    let rows = cells.posts.iter().map(|cell| OverlapSeries::new(cell.contender, cell.size)).collect();
+    let mut field = OverlapField { plan, per_1000: Work::calibrate(), overlapped, rows };
+    let (rounds, elapsed) = field::measure(&mut field, plan.time, "measuring")?;
     stop(pair)?;
     let machine =
         stage.machine(&format!("; copy has {} fragments under way", pair.world().config().copy_window));
@@ -81,36 +82,10 @@ pub fn play(stage: &Stage<'_, '_>, plan: &OverlapPlan) -> Result<String> {
         noise: None,
         command: "overlap",
         series: Vec::new(),
-        body: Body::of_tables(&report::tables(&rows)),
+        body: Body::of_tables(&report::tables(&field.rows)),
         findings: Vec::new(),
     };
     Ok(report.render(plan.format))
-}
-
-/// Runs rounds until the time is used up; returns their number and their time.
-fn measure(
-    plan: &OverlapPlan,
-    overlapped: &mut Overlapped<'_, '_>,
-    rows: &mut [OverlapSeries],
-) -> Result<(usize, Duration)> {
-    let started = Instant::now();
-    let bar = progress::bar(plan.time.as_millis() as u64, "measuring");
-    let passed = || bar.set_position(started.elapsed().as_millis() as u64);
-    let per_1000 = Work::calibrate();
-    for (cell, row) in rows.iter_mut().enumerate() {
-        calibrate(plan, per_1000, overlapped, cell, row)?;
-        passed();
-    }
-    let found = repeat(started, plan.time, |round| {
-        for cell in rotation(round, rows.len()) {
-            let sample = measure_one(overlapped, cell, &rows[cell])?;
-            rows[cell].samples.push(sample);
-            passed();
-        }
-        Ok::<_, PerfError>(())
-    })?;
-    bar.finish_and_clear();
-    Ok(found)
 }
 
 /// Cells of every side, size and protocol.
@@ -124,52 +99,70 @@ fn cells(plan: &OverlapPlan) -> Results<Side> {
     Results::empty(&plan.sizes, all)
 }
 
-/// Finds how many transfers fill a batch, and how much computation goes with each.
-fn calibrate(
-    plan: &OverlapPlan,
+/// Rank 0's rows, each of which is a contender.
+struct OverlapField<'p, 'l, 'w> {
+    plan: &'p OverlapPlan,
+    /// Time of 1000 steps of computation.
     per_1000: Duration,
-    overlapped: &mut Overlapped<'_, '_>,
-    cell: usize,
-    row: &mut OverlapSeries,
-) -> Result {
-    batch(overlapped, cell, row, Work::NONE)?; // pays for fresh memory
-    row.iterations = plan.iterations.unwrap_or(TRIED);
-    // The best of a few is used: a disturbed one would ask for far too much computation.
-    let mut best = batch(overlapped, cell, row, Work::NONE)?;
-    for _ in 1..TRIES {
-        best = best.min(batch(overlapped, cell, row, Work::NONE)?);
+    overlapped: Overlapped<'l, 'w>,
+    rows: Vec<OverlapSeries>,
+}
+
+impl Field for OverlapField<'_, '_, '_> {
+    type Failure = PerfError;
+
+    fn count(&self) -> usize {
+        self.rows.len()
     }
-    let transfer = best.div_f64(row.iterations as f64);
-    let fitting = (BATCH.as_secs_f64() / transfer.as_secs_f64()) as u64;
-    row.iterations = plan.iterations.unwrap_or(fitting.clamp(1, MAX_ITERATIONS));
-    let compute = plan.compute.unwrap_or(transfer.mul_f64(WORK_PER_TRANSFER));
-    row.work = Work::lasting(compute, per_1000);
-    Ok(())
+
+    /// Finds how many transfers fill a batch, and how much computation goes with each.
+    fn calibrate(&mut self, cell: usize) -> Result {
+        self.batch(cell, Work::NONE)?; // pays for fresh memory
+        let plan = self.plan;
+        let iterations = plan.iterations.unwrap_or(TRIED);
+        self.rows[cell].iterations = iterations;
+        // The best of a few is used: a disturbed one would ask for far too much computation.
+        let mut best = self.batch(cell, Work::NONE)?;
+        for _ in 1..TRIES {
+            best = best.min(self.batch(cell, Work::NONE)?);
+        }
+        let transfer = best.div_f64(iterations as f64);
+        let fitting = (BATCH.as_secs_f64() / transfer.as_secs_f64()) as u64;
+        let compute = plan.compute.unwrap_or(transfer.mul_f64(WORK_PER_TRANSFER));
+        let row = &mut self.rows[cell];
+        row.iterations = plan.iterations.unwrap_or(fitting.clamp(1, MAX_ITERATIONS));
+        row.work = Work::lasting(compute, self.per_1000);
+        Ok(())
+    }
+
+    fn order(&mut self, round: usize) -> Vec<usize> {
+        rotation(round, self.rows.len()).collect()
+    }
+
+    /// Runs the three batches.
+    fn turn(&mut self, _round: usize, cell: usize) -> Result {
+        let OverlapSeries { iterations, work, .. } = self.rows[cell];
+        let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / iterations as f64;
+        let transfer = self.batch(cell, Work::NONE)?;
+        let compute = timed_work(iterations, work);
+        let both = self.batch(cell, work)?;
+        let [transfer, compute, both] = [transfer, compute, both].map(per_message);
+        self.rows[cell].samples.push(OverlapSample { transfer, compute, both });
+        Ok(())
+    }
+
+    fn lose(&mut self, _cell: usize, failure: PerfError) -> Result {
+        Err(failure)
+    }
 }
 
-/// Runs the three batches.
-fn measure_one(
-    overlapped: &mut Overlapped<'_, '_>,
-    cell: usize,
-    row: &OverlapSeries,
-) -> Result<OverlapSample> {
-    let per_message = |lasted: Duration| lasted.as_secs_f64() * 1e6 / row.iterations as f64;
-    let transfer = batch(overlapped, cell, row, Work::NONE)?;
-    let compute = timed_work(row.iterations, row.work);
-    let both = batch(overlapped, cell, row, row.work)?;
-    let [transfer, compute, both] = [transfer, compute, both].map(per_message);
-    Ok(OverlapSample { transfer, compute, both })
-}
-
-/// Runs a batch of a row with this computation, and returns the time of its messages.
-fn batch(
-    overlapped: &mut Overlapped<'_, '_>,
-    cell: usize,
-    row: &OverlapSeries,
-    work: Work,
-) -> Result<Duration> {
-    overlapped.work = work;
-    let shape = Shape { warm_up: 0, iterations: row.iterations, messages: 1 };
-    let trial = Trial { contender: row.side, size: row.size, shape };
-    Ok(conduct(overlapped.pair, cell, &trial, overlapped)?.elapsed)
+impl OverlapField<'_, '_, '_> {
+    /// Runs a batch of a row with this computation, and returns the time of its messages.
+    fn batch(&mut self, cell: usize, work: Work) -> Result<Duration> {
+        let OverlapSeries { side: contender, size, iterations, .. } = self.rows[cell];
+        self.overlapped.work = work;
+        let shape = Shape { warm_up: 0, iterations, messages: 1 };
+        let trial = Trial { contender, size, shape };
+        Ok(conduct(self.overlapped.pair, cell, &trial, &mut self.overlapped)?.elapsed)
+    }
 }

@@ -81,10 +81,7 @@ pub fn measure(plan: &PeersPlan) -> Result<String> {
     let folder = plan.folder.as_ref().map(|folder| std::path::absolute(folder).unwrap_or(folder.clone()));
     let mut field =
         Contenders::start_all(scratch.path(), cores, plan.setting, &plan.sizes, folder.as_deref())?;
-    let bar = udeck_cli::progress::bar(plan.time.as_millis() as u64, "comparing");
-    let passed = |passed: Duration| bar.set_position(passed.as_millis() as u64);
-    let outcome = schedule::measure(plan.time, field.series(), &mut field, passed)?;
-    bar.finish_and_clear();
+    let outcome = schedule::measure(plan.time, field.series(), &mut field)?;
 
     let crowd = if plan.setting.is_network() { "" } else { "; 4 and 8 share these cores" };
     let pinning = format!("one on core {first}, one on core {second}{crowd}");

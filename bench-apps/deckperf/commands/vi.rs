@@ -30,7 +30,8 @@ pub fn play(stage: &Stage<'_, '_>, plan: &Plan) -> Result<String> {
     let nic = pair.world().nic().attributes();
     plan.pace.window = plan.pace.window.min(nic.max_descriptors_per_queue as u64);
     let setups = setups(&plan, nic.caps);
-    let mut experiment = ViExperiment { pair, ends: ViEnds::open(pair, &setups, plan.largest().max(rounds::SMALL))? };
+    let mut experiment =
+        ViExperiment { pair, ends: ViEnds::open(pair, &setups, plan.largest().max(rounds::SMALL))? };
     let Some(results) = stage.run(plan.pace, contenders(&plan, &setups), &mut experiment)? else {
         return Ok(String::new());
     };

@@ -188,9 +188,8 @@ fn shown(row: &Row) -> Vec<String> {
 }
 
 /// Columns of the CSV behind the row's key: members of the row's JSON.
-const FIGURES: [&str; 11] = [
-    "unit", "a", "b", "ratio", "low_95", "high_95", "chance", "absolute", "relative", "limit", "verdict",
-];
+const FIGURES: [&str; 11] =
+    ["unit", "a", "b", "ratio", "low_95", "high_95", "chance", "absolute", "relative", "limit", "verdict"];
 
 /// CSV of every row, whatever its verdict.
 fn csv(comparison: &Comparison) -> String {

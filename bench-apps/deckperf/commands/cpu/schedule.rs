@@ -1,7 +1,7 @@
 //! The schedule of `deckperf cpu`: every contender runs a batch in each round; those of one size and depth run one after
 //! the other.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     CpuPlan,
@@ -10,7 +10,10 @@ use super::{
     usage::Usage,
 };
 use crate::{
-    experiment::rounds::{fitting_iterations, repeat, rotation},
+    experiment::{
+        field::{self, Field},
+        rounds::{fitting_iterations, rotation},
+    },
     failure::{PerfError, Result},
 };
 
@@ -78,36 +81,17 @@ pub trait CpuRunner {
 pub const BATCH: Duration = Duration::from_millis(30);
 /// Length of a paced batch, which waits most of the time.
 pub const PACED_BATCH: Duration = Duration::from_millis(50);
-/// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
+
+/// Runs rounds until the time is used up, at least five.
 ///
 /// # Errors
 /// µDECK or bare sockets failed, or messages were lost that cannot be lost. Other contenders that fail are named in the outcome.
-pub fn measure(
-    plan: &CpuPlan,
-    runner: &mut impl CpuRunner,
-    mut progress: impl FnMut(Duration),
-) -> Result<CpuOutcome> {
-    let started = Instant::now();
+pub fn measure(plan: &CpuPlan, runner: &mut impl CpuRunner) -> Result<CpuOutcome> {
     let loads = loads(plan);
-    let mut series = empty(runner.rows(), &loads);
-    let mut losses = Vec::new();
-    for index in 0..series.len() {
-        let done = calibrate(plan, runner, &mut series[index]);
-        note(runner, &mut series, index, done, &mut losses)?;
-        progress(started.elapsed());
-    }
-    let (rounds, elapsed) = repeat(started, plan.time, |round| {
-        for at in rotation(round, loads.len()) {
-            let members: Vec<usize> = (0..series.len()).filter(|&of| series[of].load == loads[at]).collect();
-            for place in rotation(round, members.len()) {
-                let index = members[place];
-                let done = turn(plan, runner, &mut series[index]);
-                note(runner, &mut series, index, done, &mut losses)?;
-                progress(started.elapsed());
-            }
-        }
-        Ok::<_, PerfError>(())
-    })?;
+    let series = empty(runner.rows(), &loads);
+    let mut field = CpuField { plan, runner, loads, series, losses: Vec::new() };
+    let (rounds, elapsed) = field::measure(&mut field, plan.time, "measuring")?;
+    let CpuField { series, losses, .. } = field;
     Ok(CpuOutcome { series, rounds, elapsed, losses })
 }
 
@@ -137,64 +121,78 @@ fn empty(rows: &[Row], loads: &[Load]) -> Vec<CpuSeries> {
     series
 }
 
-/// Finds how many windows fill a batch. The first batch does not count, because it pays for fresh memory.
-fn calibrate(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
-    let mut lasted = |windows| run(plan, runner, series, windows).map(|sample| sample.sender.wall);
-    lasted(1)?;
-    series.iterations = match plan.iterations {
-        _ if series.load.rate > 0 => 1,
-        Some(fixed) => fixed,
-        None => fitting_iterations(BATCH, 10, lasted)?,
-    };
-    Ok(())
+struct CpuField<'r, R> {
+    plan: &'r CpuPlan,
+    runner: &'r mut R,
+    loads: Vec<Load>,
+    series: Vec<CpuSeries>,
+    losses: Vec<String>,
 }
 
-fn turn(plan: &CpuPlan, runner: &mut impl CpuRunner, series: &mut CpuSeries) -> Result<(), String> {
-    let sample = run(plan, runner, series, series.iterations)?;
-    series.samples.push(sample);
-    Ok(())
+impl<R: CpuRunner> Field for CpuField<'_, R> {
+    type Failure = String;
+
+    fn count(&self) -> usize {
+        self.series.len()
+    }
+
+    /// Finds how many windows fill a batch. The first batch does not count, because it pays for fresh memory.
+    fn calibrate(&mut self, index: usize) -> Result<(), String> {
+        self.run(index, 1)?;
+        self.series[index].iterations = match self.plan.iterations {
+            _ if self.series[index].load.rate > 0 => 1,
+            Some(fixed) => fixed,
+            None => fitting_iterations(BATCH, 10, |windows| {
+                self.run(index, windows).map(|sample| sample.sender.wall)
+            })?,
+        };
+        Ok(())
+    }
+
+    /// Contenders of a load run one after the other.
+    fn order(&mut self, round: usize) -> Vec<usize> {
+        let all = || self.series.iter().enumerate();
+        let of = |load: Load| all().filter(move |(_, one)| one.load == load).map(|(index, _)| index);
+        let members = rotation(round, self.loads.len()).map(|at| of(self.loads[at]).collect::<Vec<_>>());
+        members.flat_map(|members| rotation(round, members.len()).map(move |place| members[place])).collect()
+    }
+
+    fn turn(&mut self, _round: usize, index: usize) -> Result<(), String> {
+        let sample = self.run(index, self.series[index].iterations)?;
+        self.series[index].samples.push(sample);
+        Ok(())
+    }
+
+    fn lose(&mut self, index: usize, what: String) -> Result {
+        let number = self.series[index].row;
+        let row = &self.runner.rows()[number];
+        let who = row.name.clone();
+        if row.is_needed {
+            return Err(PerfError::Contender { who, what });
+        }
+        // A job that has failed once is of no use any more. Further failures of it are not reported.
+        if !self.losses.iter().any(|known| known.starts_with(&format!("{who}: "))) {
+            self.losses.push(format!("{who}: {what}"));
+        }
+        self.series.iter_mut().filter(|one| one.row == number).for_each(|one| one.samples.clear());
+        Ok(())
+    }
 }
 
-fn run(
-    plan: &CpuPlan,
-    runner: &mut impl CpuRunner,
-    series: &CpuSeries,
-    iterations: u64,
-) -> Result<CpuSample, String> {
-    let way = runner.rows()[series.row].way;
-    let &CpuSeries { waiting, load: Load { bytes, depth, rate }, .. } = series;
-    let payload = plan.payload;
-    let warm_up = (iterations / 10).max(1);
-    let order = CpuOrder { payload, bytes, warm_up, iterations, depth, rate, waiting, way };
-    let [sent, received] = runner.run(series.row, &order)?;
-    if sent.messages != order.messages() || received.messages + sent.lost != sent.messages {
-        let (of, came, lost) = (order.messages(), received.messages, sent.lost);
-        return Err(format!("{came} of {of} messages came, and {lost} were lost, at `{order}`"));
+impl<R: CpuRunner> CpuField<'_, R> {
+    fn run(&mut self, index: usize, iterations: u64) -> Result<CpuSample, String> {
+        let &CpuSeries { row, waiting, load: Load { bytes, depth, rate }, .. } = &self.series[index];
+        let (payload, way) = (self.plan.payload, self.runner.rows()[row].way);
+        let warm_up = (iterations / 10).max(1);
+        let order = CpuOrder { payload, bytes, warm_up, iterations, depth, rate, waiting, way };
+        let [sent, received] = self.runner.run(row, &order)?;
+        if sent.messages != order.messages() || received.messages + sent.lost != sent.messages {
+            let (of, came, lost) = (order.messages(), received.messages, sent.lost);
+            return Err(format!("{came} of {of} messages came, and {lost} were lost, at `{order}`"));
+        }
+        let (sender, receiver) = (sent.usage, received.usage);
+        Ok(CpuSample { sender, receiver, messages: received.messages, lost: sent.lost })
     }
-    let (sender, receiver) = (sent.usage, received.usage);
-    Ok(CpuSample { sender, receiver, messages: received.messages, lost: sent.lost })
-}
-
-fn note(
-    runner: &impl CpuRunner,
-    series: &mut [CpuSeries],
-    index: usize,
-    done: Result<(), String>,
-    losses: &mut Vec<String>,
-) -> Result {
-    let Err(what) = done else { return Ok(()) };
-    let number = series[index].row;
-    let row = &runner.rows()[number];
-    let who = row.name.clone();
-    if row.is_needed {
-        return Err(PerfError::Contender { who, what });
-    }
-    // A job that has failed once is of no use any more. Further failures of it are not reported.
-    if !losses.iter().any(|known| known.starts_with(&format!("{who}: "))) {
-        losses.push(format!("{who}: {what}"));
-    }
-    series.iter_mut().filter(|one| one.row == number).for_each(|one| one.samples.clear());
-    Ok(())
 }
 
 #[cfg(test)]
@@ -257,7 +255,7 @@ mod tests {
 
     #[test]
     fn everybody_runs_in_every_round_of_what_it_can_do() {
-        let outcome = measure(&plan(), &mut runner(), |_| ()).expect("measures");
+        let outcome = measure(&plan(), &mut runner()).expect("measures");
         assert_eq!(outcome.rounds, MIN_ROUNDS);
         assert!(outcome.series.iter().all(|series| series.samples.len() == MIN_ROUNDS));
         let count = |row| outcome.series.iter().filter(|series| series.row == row).count();
@@ -267,7 +265,7 @@ mod tests {
 
     #[test]
     fn batches_have_their_length_and_paced_ones_their_messages() {
-        let outcome = measure(&plan(), &mut runner(), |_| ()).expect("measures");
+        let outcome = measure(&plan(), &mut runner()).expect("measures");
         for series in &outcome.series {
             let Load { depth, rate, .. } = series.load;
             if rate == 0 {
@@ -282,7 +280,7 @@ mod tests {
     #[test]
     fn contenders_of_a_load_run_one_behind_the_other_in_changing_order() {
         let mut runner = runner();
-        measure(&plan(), &mut runner, |_| ()).expect("measures");
+        measure(&plan(), &mut runner).expect("measures");
         let per_round = 2 * 3 + 2 * 2 + 2;
         let turns = &runner.orders[runner.orders.len() - 2 * per_round..];
         let (one, other) = turns.split_at(per_round);
@@ -297,18 +295,18 @@ mod tests {
     #[test]
     fn what_cannot_be_done_without_ends_the_run_and_others_are_named() {
         let mut runner = Steady { fails: true, ..runner() };
-        let outcome = measure(&plan(), &mut runner, |_| ()).expect("goes on");
+        let outcome = measure(&plan(), &mut runner).expect("goes on");
         assert_eq!(outcome.losses, ["an MPI: fell over"]);
         assert!(outcome.series.iter().all(|series| series.samples.is_empty() == (series.row == 2)));
         runner.rows.truncate(1);
-        let error = measure(&plan(), &mut runner, |_| ()).expect_err("sockets are needed");
+        let error = measure(&plan(), &mut runner).expect_err("sockets are needed");
         assert_eq!(error.to_string(), "sockets: fell over");
     }
 
     #[test]
     fn a_message_that_nobody_counts_is_an_error() {
         let mut runner = Steady { lost: 0, ..runner() };
-        let error = measure(&plan(), &mut runner, |_| ()).expect_err("one is missing").to_string();
+        let error = measure(&plan(), &mut runner).expect_err("one is missing").to_string();
         assert!(error.contains("1 of 2 messages came, and 0 were lost"), "{error}");
     }
 }

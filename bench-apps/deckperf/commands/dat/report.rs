@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
-use super::{
-    contender::{APIS, Api, DatContender, TRANSFERS},
-};
+use super::contender::{APIS, Api, DatContender, TRANSFERS};
 use crate::{
     commands::vi::Transfer,
-    experiment::{plan::{Plan, Test}, rounds::Results, sizes},
+    experiment::{
+        plan::{Plan, Test},
+        rounds::Results,
+        sizes,
+    },
     named::Named,
     report::{
         LATENCY, Report, bandwidth,
@@ -65,7 +67,8 @@ fn method(plan: &Plan, results: &Results<DatContender>) -> String {
     let mut text = scheduling(plan.pace.iterations, results);
     if plan.tests.contains(&Test::Latency) {
         text += LATENCY;
-        text += "that of an RDMA read is the whole time of one: from its post until its completion was taken\n";
+        text +=
+            "that of an RDMA read is the whole time of one: from its post until its completion was taken\n";
     }
     if plan.tests.contains(&Test::Bandwidth) {
         text += &bandwidth(plan.pace.window);

@@ -225,7 +225,8 @@ mod tests {
         let crowded = of(vec![place("a", None); 3]);
         assert_eq!(crowded.noise(&results), None);
         let said = crowded.raw_sentences(&results);
-        let words = "\nnoise: no verdict, since rank 0's host has more ranks than the 2 cores that they may use";
+        let words =
+            "\nnoise: no verdict, since rank 0's host has more ranks than the 2 cores that they may use";
         assert!(said.contains(words), "{said:?}");
         // The launcher has bound each rank, so this one may use no core but its own.
         let bound = Placement { places: vec![place("a", Some(0)), place("a", Some(1))], usable: vec![0] };

@@ -166,7 +166,13 @@ fn cells(plan: &Plan) -> impl Iterator<Item = (Test, usize, Protocol)> {
     })
 }
 
-fn figure(results: &Results, test: Test, protocol: Protocol, payload: Payload, size: usize) -> Option<Figure> {
+fn figure(
+    results: &Results,
+    test: Test,
+    protocol: Protocol,
+    payload: Payload,
+    size: usize,
+) -> Option<Figure> {
     results.post(test, protocol, payload, size)?.figure()
 }
 

@@ -249,15 +249,11 @@ fn compared(compared: &Compared) -> String {
             let cell = Cell::text(&show::maybe(figure));
             if best { cell.class("best").hint("the best peer in this row") } else { cell }
         });
-        [
-            Cell::text(&row.title),
-            Cell::text(&unit),
-            Cell::text(&show::maybe(row.ours)).class("ours"),
-        ]
-        .into_iter()
-        .chain(figures)
-        .chain([best_ratio(row), goals(row)])
-        .collect()
+        [Cell::text(&row.title), Cell::text(&unit), Cell::text(&show::maybe(row.ours)).class("ours")]
+            .into_iter()
+            .chain(figures)
+            .chain([best_ratio(row), goals(row)])
+            .collect()
     });
     let table = html::table(&Table { heads: heads.collect(), rows: rows.collect() }, "compared");
     let absent: Vec<&str> = compared.missing.iter().chain(&compared.failed).map(String::as_str).collect();

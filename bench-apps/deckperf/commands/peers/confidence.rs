@@ -102,7 +102,6 @@ impl Verdict {
             _ => Verdict::Inconclusive,
         }
     }
-
 }
 
 /// Pseudo-random numbers, which are the same in every run from the same start, so that bounds can be recomputed.

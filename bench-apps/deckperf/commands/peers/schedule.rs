@@ -1,7 +1,7 @@
 //! The schedule of a comparison: each round runs every column once, and within a column every contender within milliseconds
 //! of the others, all in random order.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     confidence::{Chance, Figures},
@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     distinct::distinct,
-    experiment::rounds::{fitting_iterations, repeat},
+    experiment::{
+        field::{self, Field},
+        rounds::fitting_iterations,
+    },
     failure::{PerfError, Result},
 };
 
@@ -102,43 +105,78 @@ impl PeerSeries {
     }
 }
 
-/// Runs rounds until the time is used up, at least five. Passes the time that has elapsed to `progress`.
+/// Runs rounds until the time is used up, at least five.
 ///
 /// # Errors
 /// A job of µDECK's failed. Other contenders that fail are lost, and the rest goes on.
-pub fn measure(
-    time: Duration,
-    series: Vec<PeerSeries>,
-    runner: &mut impl PeerRunner,
-    mut progress: impl FnMut(Duration),
-) -> Result<Outcome> {
-    let started = Instant::now();
-    let mut outcome = Outcome { series, rounds: 0, elapsed: Duration::ZERO, losses: Vec::new() };
-    for index in 0..outcome.series.len() {
-        if outcome.series[index].mode == Mode::Conducted && !outcome.series[index].lost {
-            let done = calibrate(runner, &mut outcome.series[index]);
-            if let Ok(Some(slow)) = done {
-                outcome.drop_slow(runner, index, slow);
-            }
-            outcome.record_failure(runner, index, done.map(|_| ()))?;
-            progress(started.elapsed());
-        }
+pub fn measure(time: Duration, series: Vec<PeerSeries>, runner: &mut impl PeerRunner) -> Result<Outcome> {
+    let outcome = Outcome { series, rounds: 0, elapsed: Duration::ZERO, losses: Vec::new() };
+    let mut field = PeerField { outcome, runner, chance: Chance(0) };
+    let (rounds, elapsed) = field::measure(&mut field, time, "comparing")?;
+    Ok(Outcome { rounds, elapsed, ..field.outcome })
+}
+
+struct PeerField<'r, R> {
+    outcome: Outcome,
+    runner: &'r mut R,
+    chance: Chance,
+}
+
+impl<R: PeerRunner> Field for PeerField<'_, R> {
+    type Failure = String;
+
+    fn count(&self) -> usize {
+        self.outcome.series.len()
     }
-    let mut chance = Chance(0);
-    let (_, elapsed) = repeat(started, time, |_| {
-        for index in outcome.turns(&mut chance) {
-            // The series may have been lost earlier in this round.
-            if !outcome.series[index].lost {
-                let done = outcome.turn(runner, index);
-                outcome.record_failure(runner, index, done)?;
-                progress(started.elapsed());
-            }
+
+    /// Leaves a slow contender out. µDECK stays, however slow it is.
+    fn calibrate(&mut self, index: usize) -> Result<(), String> {
+        let series = &mut self.outcome.series[index];
+        if series.mode == Mode::Conducted
+            && !series.lost
+            && let Some(slow) = calibrate(self.runner, series)?
+            && series.who != ContenderId::Ours
+        {
+            series.lost = true;
+            let (who, what) = (self.runner.name(series.who), series.column);
+            let loss = format!("{who}, {what}: {slow:.1?} for one, which is too slow to take part");
+            self.outcome.losses.push(loss);
         }
-        outcome.rounds += 1;
-        Ok::<_, PerfError>(())
-    })?;
-    outcome.elapsed = elapsed;
-    Ok(outcome)
+        Ok(())
+    }
+
+    fn order(&mut self, round: usize) -> Vec<usize> {
+        self.outcome.rounds = round;
+        self.outcome.turns(&mut self.chance)
+    }
+
+    fn turn(&mut self, round: usize, index: usize) -> Result<(), String> {
+        let series = &mut self.outcome.series[index];
+        let micros = match series.mode {
+            // The series may have been lost earlier in this round.
+            _ if series.lost => return Ok(()),
+            Mode::Conducted => {
+                let elapsed = run(self.runner, series, series.iterations)?;
+                elapsed.as_secs_f64() * 1e6 / (series.iterations * series.column.per_iteration()) as f64
+            }
+            Mode::Itself | Mode::Whole => self.runner.figure(series.who, &series.column)?,
+        };
+        series.figures.push(round, micros);
+        Ok(())
+    }
+
+    fn lose(&mut self, index: usize, what: String) -> Result {
+        let failed = self.outcome.series[index].clone();
+        let who = self.runner.name(failed.who);
+        if failed.who == ContenderId::Ours {
+            return Err(PerfError::Contender { who, what });
+        }
+        for series in self.outcome.series.iter_mut().filter(|series| failed.shares_failure(series)) {
+            series.lost = true;
+        }
+        self.outcome.losses.push(format!("{who}, {}: {what}", failed.column));
+        Ok(())
+    }
 }
 
 impl Outcome {
@@ -172,43 +210,6 @@ impl Outcome {
             turns.extend(members);
         }
         turns
-    }
-
-    fn turn(&mut self, runner: &mut impl PeerRunner, index: usize) -> Result<(), String> {
-        let series = &mut self.series[index];
-        let micros = match series.mode {
-            Mode::Conducted => {
-                let elapsed = run(runner, series, series.iterations)?;
-                elapsed.as_secs_f64() * 1e6 / (series.iterations * series.column.per_iteration()) as f64
-            }
-            Mode::Itself | Mode::Whole => runner.figure(series.who, &series.column)?,
-        };
-        series.figures.push(self.rounds, micros);
-        Ok(())
-    }
-
-    /// Leaves a slow contender out. µDECK stays, however slow it is.
-    fn drop_slow(&mut self, runner: &impl PeerRunner, index: usize, slow: Duration) {
-        let series = &mut self.series[index];
-        series.lost = series.who != ContenderId::Ours;
-        if series.lost {
-            let (who, what) = (runner.name(series.who), series.column);
-            self.losses.push(format!("{who}, {what}: {slow:.1?} for one, which is too slow to take part"));
-        }
-    }
-
-    fn record_failure(&mut self, runner: &impl PeerRunner, index: usize, done: Result<(), String>) -> Result {
-        let Err(what) = done else { return Ok(()) };
-        let failed = self.series[index].clone();
-        let who = runner.name(failed.who);
-        if failed.who == ContenderId::Ours {
-            return Err(PerfError::Contender { who, what });
-        }
-        for series in self.series.iter_mut().filter(|series| failed.shares_failure(series)) {
-            series.lost = true;
-        }
-        self.losses.push(format!("{who}, {}: {what}", failed.column));
-        Ok(())
     }
 }
 
@@ -291,7 +292,7 @@ mod tests {
     }
 
     fn measured(runner: &mut Steady) -> Result<Outcome> {
-        measure(Duration::from_nanos(1), series(), runner, |_| ())
+        measure(Duration::from_nanos(1), series(), runner)
     }
 
     #[test]

@@ -51,7 +51,9 @@ impl Contend for Operation {
 
 /// Contenders: every operation at every size.
 pub fn contenders(sizes: &[usize]) -> Results<Operation> {
-    let cells = sizes.iter().flat_map(|&size| Operation::value_variants().iter().map(move |&operation| (operation, size)));
+    let cells = sizes
+        .iter()
+        .flat_map(|&size| Operation::value_variants().iter().map(move |&operation| (operation, size)));
     // The machine's limits serve only to judge noise: copies of these sizes would take most of the time.
     Results::empty(sizes, cells)
 }

@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use super::{
-    contender::{Detection, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, detections},
-};
+use super::contender::{Detection, POLLING, TRAFFICS, TRANSFERS, Traffic, Transfer, ViContender, detections};
 use crate::{
     experiment::{
         plan::{Plan, Test},
