@@ -56,16 +56,16 @@ impl<'p, 'w> Side<'p, 'w> {
 
     fn perform(&self) -> Result<CpuAnswer> {
         let (world, order) = (self.pair.world(), &self.order);
-        let now = || Usage::now().map_err(PerfError::system("reading this process's processor time"));
+        let failed = || PerfError::system("reading this process's processor time");
         world.barrier()?; // all ranks are awake
         for turn in 0..order.warm_up {
             self.window(turn, None)?;
         }
-        let (before, started) = (now()?, Instant::now());
+        let (before, started) = (Usage::now().map_err(failed())?, Instant::now());
         for turn in order.warm_up..order.warm_up + order.iterations {
             self.window(turn, Some(started).filter(|_| order.rate > 0))?;
         }
-        let usage = now()? - before;
+        let usage = before.since().map_err(failed())?;
         world.barrier()?; // nobody leaves the library while a message is under way
         Ok(CpuAnswer { usage, messages: order.messages(), lost: 0 })
     }

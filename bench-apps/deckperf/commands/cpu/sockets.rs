@@ -120,7 +120,7 @@ impl Ends {
         for turn in order.warm_up..order.warm_up + order.iterations {
             lost += side.window(turn, Some(started).filter(|_| order.rate > 0))?;
         }
-        let usage = Usage::now()? - before;
+        let usage = before.since()?;
         side.barrier()?;
         let messages = order.messages() - if leads { 0 } else { lost };
         Ok(CpuAnswer { usage, messages, lost: if leads { lost } else { 0 } })

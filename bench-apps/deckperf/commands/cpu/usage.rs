@@ -46,14 +46,33 @@ impl Usage {
     /// # Errors
     /// Errors of the system.
     pub fn now() -> io::Result<Self> {
-        let time = |clock| {
-            let time = clock_gettime(clock);
-            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-        };
-        let (processor, usage) = (time(ClockId::ProcessCPUTime), getrusage(UsageWho::RUSAGE_SELF)?);
-        let [user, system] = [usage.user_time(), usage.system_time()].map(duration);
-        Ok(Usage { wall: time(ClockId::Monotonic), processor, user, system })
+        let wall = clock(ClockId::Monotonic);
+        Ok(Usage { wall, ..Self::of_process()? })
     }
+
+    /// Usage since an earlier reading.
+    ///
+    /// Elapsed time is read first there and last here, so that it contains the processor time even if other programs run
+    /// between two clocks.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn since(self) -> io::Result<Self> {
+        let usage = Self::of_process()?;
+        Ok(Usage { wall: clock(ClockId::Monotonic), ..usage } - self)
+    }
+
+    /// Processor time of this process so far, without elapsed time.
+    fn of_process() -> io::Result<Self> {
+        let (processor, usage) = (clock(ClockId::ProcessCPUTime), getrusage(UsageWho::RUSAGE_SELF)?);
+        let [user, system] = [usage.user_time(), usage.system_time()].map(duration);
+        Ok(Usage { wall: Duration::ZERO, processor, user, system })
+    }
+}
+
+fn clock(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl Sub for Usage {
@@ -95,7 +114,7 @@ impl Accounting {
             while started.elapsed() < SYSTEM {
                 zeros.read_exact(&mut page)?;
             }
-            let usage = Usage::now()? - before;
+            let usage = before.since()?;
             seen += usize::from(usage.system > usage.processor.mul_f64(0.75));
         }
         if seen * 10 > PROBES * 7 {
@@ -132,7 +151,7 @@ mod tests {
             while Usage::now().expect("a clock").processor < before.processor + Duration::from_millis(20) {}
         };
         std::thread::spawn(busy).join().expect("ends");
-        let usage = Usage::now().expect("a clock") - before;
+        let usage = before.since().expect("a clock");
         assert!(usage.processor >= Duration::from_millis(20), "{usage:?}");
         // The two are read one after the other, within microseconds, and threads of other tests run in between.
         let apart = (usage.user + usage.system).abs_diff(usage.processor);

@@ -242,9 +242,9 @@ fn has_cost(row: &HashMap<String, String>) {
     for side in ["sender", "receiver"] {
         let [user, system] = ["user", "system"].map(|part| figure(&format!("{side}_{part}_us")));
         assert!(user >= 0.0 && system >= 0.0 && user + system > 0.0, "{row:?}");
-        // All threads of a side share its core. A tick of the kernel's accounting is 13 % of a batch of 30 ms.
+        // All threads of a side share its core, and other programs can only lower the figure. Two clocks differ a little.
         let core = figure(&format!("{side}_core_percent"));
-        assert!(core > 0.0 && core <= 115.0, "{row:?}");
+        assert!(core > 0.0 && core <= 105.0, "{row:?}");
     }
     assert!(row["contender"] == "UDP sockets" || row["lost"] == "0", "{row:?}");
 }
