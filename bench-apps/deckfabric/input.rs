@@ -105,6 +105,10 @@ pub enum Arbitration {
         /// Packets by level.
         weights: Vec<u32>,
     },
+    Wrr {
+        /// Packets by level.
+        weights: Vec<u32>,
+    },
     Dtable {
         /// Levels and weights, in the form of `table` in the output of `deckqos plan --format json`.
         table: Vec<(u8, u32)>,

@@ -15,7 +15,6 @@ use udeck_fabric::{
 };
 use udeck_qos::{
     dtable::{Slot, WhenStalled},
-    sbt::Cycle,
     table::{Entry, LANES, VlTables},
     vl_arbiter::LowTurn,
 };
@@ -86,11 +85,8 @@ fn tables(arbitration: &Arbitration) -> arbitration::Scheme {
     match arbitration {
         Arbitration::RoundRobin => arbitration::Scheme::RoundRobin,
         Arbitration::Priority => arbitration::Scheme::Priority,
-        Arbitration::Sbt { weights } => {
-            let mut all = [0; LANES];
-            all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
-            arbitration::Scheme::Sbt { weights: all, cycle: Cycle::Exact }
-        }
+        Arbitration::Sbt { weights } => arbitration::Scheme::Sbt { weights: by_level(weights) },
+        Arbitration::Wrr { weights } => arbitration::Scheme::Wrr { weights: by_level(weights) },
         Arbitration::Dtable { table, keep } => arbitration::Scheme::DTable {
             // Levels out of range (no level) are left out: they would be refused as levels without turns. A table's
             // levels are 0 to 15.
@@ -106,6 +102,12 @@ fn tables(arbitration: &Arbitration) -> arbitration::Scheme {
             arbitration::Scheme::Vl { tables, low_turn: LowTurn::Packet }
         }
     }
+}
+
+fn by_level(weights: &[u32]) -> [u32; LANES] {
+    let mut all = [0; LANES];
+    all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
+    all
 }
 
 fn congestion(keys: &input::Congestion, scheme: Scheme, buffer: u32) -> Congestion {

@@ -1,7 +1,7 @@
 //! Quality of service and congestion, as state machines without I/O, clocks or threads.
 //!
-//! - Schedulers: [`vl_arbiter`] (InfiniBand's high and low table), [`dtable`] (a table with deficits), [`sbt`] (a
-//!   weight in packets for each level). The caller says which levels have packets; the scheduler says which one sends.
+//! - Schedulers: [`vl_arbiter`] (InfiniBand's high and low table), [`dtable`] (a table with deficits), [`sbt`] and
+//!   [`wrr`] (a weight in packets for each level). The caller says which levels may send; the scheduler chooses one.
 //! - Contents of the tables: [`planner`] admits connections with a bandwidth and a latency, over [`sequences`], which
 //!   finds entries at a distance; [`dtable::Plan`] gives each level its share.
 //! - Guarantees of the tables: [`analysis`] computes the shares and latencies of any of them. [`opensm`] writes and
@@ -26,3 +26,4 @@ pub mod sbt;
 pub mod sequences;
 pub mod table;
 pub mod vl_arbiter;
+pub mod wrr;

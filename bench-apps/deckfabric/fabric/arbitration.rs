@@ -2,9 +2,10 @@
 
 use udeck_qos::{
     dtable::{DTable, Head, Slot, WhenStalled},
-    sbt::{Cycle, Sbt},
+    sbt::Sbt,
     table::{LANES, VlTables},
     vl_arbiter::{LowTurn, VlArbiter},
+    wrr::Wrr,
 };
 
 /// Bytes of a flit, for tables that count in bytes.
@@ -17,12 +18,15 @@ pub enum Scheme {
     RoundRobin,
     /// The highest level that has a packet goes first.
     Priority,
-    /// Each level has a weight in packets.
+    /// The published simple bandwidth table: weights in packets, restored when all levels are ready and have none left.
     Sbt {
         /// Weights by level.
         weights: [u32; LANES],
-        /// Whether the packet that begins a cycle is counted.
-        cycle: Cycle,
+    },
+    /// Weighted round robin: weights in packets, restored when no ready level has any left.
+    Wrr {
+        /// Weights by level.
+        weights: [u32; LANES],
     },
     /// A table with deficits.
     DTable {
@@ -58,8 +62,10 @@ pub enum Arbiter {
     RoundRobin(u8),
     /// Priority, which has no state.
     Priority,
-    /// Weights in packets.
+    /// The simple bandwidth table.
     Sbt(Sbt),
+    /// Weighted round robin.
+    Wrr(Wrr),
     /// A table with deficits.
     DTable(DTable),
     /// InfiniBand's two tables.
@@ -72,7 +78,8 @@ impl Arbiter {
         match scheme {
             Scheme::RoundRobin => Self::RoundRobin(LANES as u8 - 1),
             Scheme::Priority => Self::Priority,
-            Scheme::Sbt { weights, cycle } => Self::Sbt(Sbt::new(*weights, *cycle)),
+            Scheme::Sbt { weights } => Self::Sbt(Sbt::new(*weights)),
+            Scheme::Wrr { weights } => Self::Wrr(Wrr::new(*weights)),
             Scheme::DTable { slots, when_stalled } => Self::DTable(DTable::new(slots.clone(), *when_stalled)),
             Scheme::Vl { tables, low_turn } => Self::Vl(Box::new(VlArbiter::new(tables.clone(), *low_turn))),
         }
@@ -90,6 +97,7 @@ impl Arbiter {
             }
             Self::Priority => (0..levels).rev().find(|level| is_ready(*level)),
             Self::Sbt(table) => table.next(is_ready),
+            Self::Wrr(table) => table.next(is_ready),
             Self::DTable(table) => {
                 let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {
                     Waiting::Nothing => Head::Empty,
@@ -129,10 +137,10 @@ mod tests {
         prop_oneof![
             Just(Scheme::RoundRobin),
             Just(Scheme::Priority),
-            (vec(1u32..50, 4), any::<bool>()).prop_map(|(some, literal)| {
+            (vec(1u32..50, 4), any::<bool>()).prop_map(|(some, published)| {
                 let mut weights = [0; LANES];
                 weights[..4].copy_from_slice(&some);
-                Scheme::Sbt { weights, cycle: if literal { Cycle::Literal } else { Cycle::Exact } }
+                if published { Scheme::Sbt { weights } } else { Scheme::Wrr { weights } }
             }),
             (all_slots, any::<bool>()).prop_map(|(slots, keep)| {
                 let when_stalled = if keep { WhenStalled::Keep } else { WhenStalled::Lose };

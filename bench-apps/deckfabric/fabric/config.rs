@@ -135,7 +135,7 @@ impl Config {
     fn has_turns(&self, level: u8) -> bool {
         match &self.arbitration {
             Scheme::RoundRobin | Scheme::Priority => true,
-            Scheme::Sbt { weights, .. } => weights[usize::from(level)] > 0,
+            Scheme::Sbt { weights } | Scheme::Wrr { weights } => weights[usize::from(level)] > 0,
             Scheme::DTable { slots, .. } => slots.iter().any(|slot| slot.level == level && slot.weight > 0),
             Scheme::Vl { tables, .. } => {
                 let entries = tables.high.iter().chain(&tables.low);

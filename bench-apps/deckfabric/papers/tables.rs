@@ -11,7 +11,6 @@ use udeck_fabric::{
 };
 use udeck_qos::{
     dtable::{self, Class, WhenStalled},
-    sbt::Cycle,
     table::LANES,
 };
 
@@ -83,7 +82,7 @@ fn sbt() -> Scheme {
     for (level, (_, _, share, flits)) in CLASSES.iter().enumerate() {
         weights[6 - level] = (share * 1000.0 / f64::from(*flits)).ceil() as u32;
     }
-    Scheme::Sbt { weights, cycle: Cycle::Exact }
+    Scheme::Sbt { weights }
 }
 
 fn config(arbitration: Scheme) -> Config {
