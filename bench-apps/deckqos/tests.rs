@@ -155,6 +155,19 @@ fn shares_that_cannot_be_are_refused() {
     assert!(planned_options(DTABLE).expect_err("no such options").reason.contains("OpenSM has no options"));
 }
 
+#[test]
+fn published_tables_are_plans() {
+    let cases = [
+        (include_str!("published/table-4.4.toml"), "a cycle has 1215 credits"),
+        (include_str!("published/table-4.8.toml"), "a cycle has 4160 credits"),
+        (include_str!("published/table-5.4.toml"), "a cycle has 1073 credits"),
+    ];
+    for (file, cycle) in cases {
+        let text = plan(file, Format::Text).expect("a plan");
+        assert!(text.contains(cycle), "{text}");
+    }
+}
+
 proptest! {
     /// A good file with any part replaced, and numbers of any size, give an answer in bounded time, and never a panic.
     #[test]
