@@ -110,7 +110,7 @@ impl Dot {
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
 const EXPERIMENTS: [Experiment; 11] = [
-    (alfaro::UNTIL_FULL, |_| 1, alfaro::until_full),
+    (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::ADMISSION, |_| 1, alfaro::admission),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (tables::SHARES, |_| 2, tables::shares),
