@@ -96,9 +96,9 @@ fn fill_rounded(distance: &mut dyn FnMut() -> usize) -> usize {
 fn fill_exact(distance: &mut dyn FnMut() -> usize) -> usize {
     let (mut taken, mut wasted) = ([false; ENTRIES], 0);
     while taken.contains(&false) {
-        let least = min_entries(distance());
-        if let Some(entries) = best_places(&taken, ENTRIES.div_ceil(least)) {
-            wasted += entries.len() - least;
+        let asked = distance();
+        if let Some(entries) = best_places(&taken, asked) {
+            wasted += entries.len() - min_entries(asked);
             entries.into_iter().for_each(|entry| taken[entry] = true);
         }
     }
