@@ -44,9 +44,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let config = Config { congestion, acks: true, buffer: 256, link: 20, ..Config::default() };
             let traffic = Traffic::new(network.hosts(), vec![stream], 1)?;
             let mut engine = Engine::new(&network, &config, traffic)?;
-            let start = Instant::now();
             engine.run_until(20_000)?;
             engine.restart_measures();
+            let start = Instant::now();
             engine.run_until(100_000)?;
             let (measures, wall) = (engine.measures(), start.elapsed());
             println!(
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 measures.taken_by(&receivers, Kind::Data) + measures.taken_by(&receivers, Kind::Speculative),
                 measures.taken_by(&receivers, Kind::Reserve),
                 measures.dropped,
-                measures.flit_hops as f64 / wall.as_secs_f64() / 1e6,
+                measures.carried.iter().sum::<u64>() as f64 / wall.as_secs_f64() / 1e6,
             );
         }
     }

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         engine.run_until(30_000)?;
         let (measures, wall) = (engine.measures(), start.elapsed().as_secs_f64());
         let speed = |count: u64| count as f64 / wall / 1e6;
-        let (hops, events) = (speed(measures.flit_hops), speed(measures.events));
+        let (hops, events) = (speed(measures.carried.iter().sum()), speed(measures.events));
         println!("{:16} {:8.3} {hops:14.1} {events:14.1}", network.name, measures.throughput());
     }
     Ok(())

@@ -139,6 +139,7 @@ impl<'network, W: Workload> Engine<'network, W> {
         let mut engine = Self {
             network,
             config: config.clone(),
+            measures: Measures::new(workload.classes(), hosts, ports.count()),
             free_at: vec![0; ports.count()],
             is_due: vec![false; ports.count()],
             ports,
@@ -149,7 +150,6 @@ impl<'network, W: Workload> Engine<'network, W> {
             calendars: (0..hosts).map(|_| Calendar::new()).collect(),
             flows: (0..hosts).map(|_| BTreeMap::new()).collect(),
             pairs: (0..hosts).map(|_| BTreeMap::new()).collect(),
-            measures: Measures::new(workload.classes(), hosts),
             workload,
             actions: Actions::default(),
             error: None,

@@ -36,8 +36,8 @@ pub struct Measures {
     pub dropped: u64,
     /// Number of packets that switches have marked.
     pub marked: u64,
-    /// Number of flits over links, in the whole run.
-    pub flit_hops: u64,
+    /// Numbers of flits over each link, by the port that sends: those of node 0 first, in their order.
+    pub carried: Vec<u64>,
     /// Number of events, in the whole run.
     pub events: u64,
     /// Cycle at which measuring began.
@@ -45,7 +45,7 @@ pub struct Measures {
 }
 
 impl Measures {
-    pub(crate) fn new(classes: Vec<String>, hosts: usize) -> Self {
+    pub(crate) fn new(classes: Vec<String>, hosts: usize, ports: usize) -> Self {
         let histogram = || Histogram::new(3).expect("three digits are possible");
         let class = |name| {
             let (latency, network) = (histogram(), histogram());
@@ -57,17 +57,17 @@ impl Measures {
             taken: vec![[0; KINDS]; hosts],
             dropped: 0,
             marked: 0,
-            flit_hops: 0,
+            carried: vec![0; ports],
             events: 0,
             from: 0,
         }
     }
 
-    /// Restarts the counts, except those of the whole run.
+    /// Restarts the counts, except that of events.
     pub(crate) fn restart(&mut self, now: u64) {
         let names = self.classes.iter().map(|class| class.name.clone()).collect();
-        let fresh = Self::new(names, self.taken.len());
-        *self = Self { flit_hops: self.flit_hops, events: self.events, from: now, ..fresh };
+        let fresh = Self::new(names, self.taken.len(), self.carried.len());
+        *self = Self { events: self.events, from: now, ..fresh };
     }
 
     /// Flits of messages that hosts have taken, per host and cycle.

@@ -34,7 +34,7 @@ impl<W: Workload> Engine<'_, W> {
         self.ports.spend(port, out_lane, flits);
         self.free_at[port as usize] = tail_leaves;
         self.wheel.schedule(tail_leaves, Event::Free { port });
-        self.measures.flit_hops += u64::from(flits);
+        self.measures.carried[port as usize] += u64::from(flits);
         let peer = self.ports.peer(port);
         let link = now + u64::from(self.config.link);
         let is_host = self.ports.node(peer) as usize >= self.network.switches();
