@@ -5,13 +5,14 @@ use std::io;
 
 use udeck_sys::is_shortage;
 
-/// What is left of kept datagrams, and why.
+/// Whether all kept datagrams were sent, or the reason for which the rest is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
+    /// All were sent.
     Nothing,
     /// The socket has no room for the oldest one.
     NoRoom,
-    /// The system has no memory for it.
+    /// The system has no memory for the oldest one.
     Shortage,
 }
 
