@@ -141,10 +141,10 @@ fn a_barrier_says_who_has_come_to_none() {
 /// The first barrier of a rank makes the group, and waits for rank 0.
 #[test]
 fn a_thread_waits_no_longer_than_it_wants_for_another_one_s_first_barrier() {
-    let gave_up = Event::new();
+    let gave_up = [Event::new(), Event::new()];
     ranks_with(3, &config(), move |world| {
         if world.rank() == 0 {
-            gave_up.wait();
+            gave_up.iter().for_each(|event| event.wait());
         }
         std::thread::scope(|scope| {
             let first = scope.spawn(|| world.barrier());
@@ -152,9 +152,7 @@ fn a_thread_waits_no_longer_than_it_wants_for_another_one_s_first_barrier() {
                 std::thread::sleep(SHORT); // whichever of the two is the first
                 let second = world.barrier_timeout(SHORT);
                 assert!(matches!(second, Err(Error::Deadline { .. })), "{second:?}");
-                if world.rank() == 1 {
-                    gave_up.happen();
-                }
+                gave_up[world.rank() - 1].happen();
             }
             first.join().expect("it panicked")
         })?;
