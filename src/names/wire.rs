@@ -36,6 +36,8 @@ pub(crate) const NONE: u8 = 0x13;
 pub(crate) struct Line {
     stream: DeadlineStream<Arc<TcpStream>>,
     secure: SecureStream,
+    /// A frame was not sent or received in time. Its answer would be taken for the next one's.
+    is_over: bool,
 }
 
 impl Line {
@@ -63,7 +65,7 @@ impl Line {
         stream.set_nodelay(true)?;
         let mut stream = DeadlineStream::new(stream, limit);
         secure.handshake(&mut stream)?.map_err(refusal)?;
-        Ok(Line { stream, secure })
+        Ok(Line { stream, secure, is_over: false })
     }
 
     /// Sets the deadline of what is sent and received from now on.
@@ -71,12 +73,32 @@ impl Line {
         self.stream.renew(limit);
     }
 
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// Those of the system; `NotConnected`: the conversation is over since an earlier error.
     pub fn send(&mut self, body: &[u8]) -> io::Result<()> {
+        if self.is_over {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         self.secure.send(body);
-        self.secure.write_to(&mut self.stream)
+        let sent = self.secure.write_to(&mut self.stream);
+        self.is_over |= sent.is_err();
+        sent
     }
 
+    /// Waits for a frame. The conversation is over after an error: an answer that comes late must not be taken for the answer to
+    /// another question.
+    ///
+    /// # Errors
+    /// Those of the system, and `PermissionDenied` for a frame that is not the peer's.
     pub fn receive(&mut self) -> io::Result<Vec<u8>> {
+        let frame = self.next_frame();
+        self.is_over |= frame.is_err();
+        frame
+    }
+
+    fn next_frame(&mut self) -> io::Result<Vec<u8>> {
         let mut read = [0; MAX_BODY];
         loop {
             if let Some(body) = self.secure.next_frame().map_err(refusal)? {
@@ -277,6 +299,16 @@ mod tests {
         socket.write_all(&frame[..frame.len() - 1]).unwrap();
         line.renew(SHORT);
         assert!(is_late(kind(line.receive())));
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_ends_the_conversation() {
+        let (mut peer, mut stream, mut line) = met();
+        line.renew(Duration::from_millis(1));
+        assert!(is_late(kind(line.receive())));
+        stream.write_all(&sealed(&mut peer, b"late")).expect("it is open");
+        line.renew(Duration::from_secs(60));
+        assert_eq!(kind(line.send(b"next")), io::ErrorKind::NotConnected);
     }
 
     #[test]
