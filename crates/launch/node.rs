@@ -253,10 +253,10 @@ mod tests {
                 thread::sleep(Duration::from_millis(100));
             }
         });
-        let (key, begin) = (HostKey::from_bytes([7; 32]).control_key(), Instant::now());
+        let key = HostKey::from_bytes([7; 32]).control_key();
         let (code, why) = connect_to_root(key, &Argument { root, index: 0, limit }).err().unwrap();
-        let (took, why) = (begin.elapsed(), why.unwrap());
-        assert!(took < Duration::from_secs(4), "{took:?}: {why}");
+        let why = why.unwrap();
+        // A time limit for each read would have let all bytes come, and their proof be refused.
         assert!(
             code == PROOF_FAILED && why.contains("did not prove to be our root: no full answer within 0.3 s"),
             "{why}"
