@@ -270,7 +270,10 @@ impl Inner {
     }
 
     fn call(&self, id: u64, timers: &mut Vec<Timer>) {
-        let (wait, rests) = match self.dispatch(id) {
+        let interest = self.dispatch(id);
+        // A handler's time holds until its next call. A descriptor that rests has no events, and has had its timer.
+        timers.retain(|timer| timer.id != id);
+        let (wait, rests) = match interest {
             Interest::Within(limit) => (limit, false),
             Interest::Rest(pause) => (pause, true),
             Interest::HangUp => return self.watch_end(id),
@@ -279,8 +282,6 @@ impl Inner {
         if rests {
             self.unwatch(id);
         }
-        // One timer each: a descriptor that rests has no events, so its timer is never replaced.
-        timers.retain(|timer| timer.id != id);
         timers.push(Timer { due: Instant::now() + wait, id, rests });
     }
 
