@@ -174,9 +174,7 @@ pub fn check(workspace: &Workspace, chosen: &Chosen, limit: Duration) -> RdmaRep
 fn run(workspace: &Workspace, chosen: &Chosen, limit: Duration, report: &mut RdmaReport) -> Result<(), Stop> {
     machine_fits()?;
     let cache = Cache::ready(cache_folder(workspace))?;
-    let programs = Programs::build(workspace, chosen.wanted(), limit)
-        .and_then(|programs| programs.stripped(&cache.folder.join("stripped")))
-        .map_err(Stop::Fail)?;
+    let programs = Programs::build(workspace, chosen.wanted(), limit).map_err(Stop::Fail)?;
     let path = cache.folder.join("image");
     let mut image = image(&cache, &programs, &workspace.root.join(SCRIPTS)).map_err(Stop::Fail)?;
     let sources = workspace.root.join(DAT_SOURCES);

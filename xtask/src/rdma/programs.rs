@@ -4,25 +4,16 @@ use super::{
     root::Root,
     suite::{self, Suite},
 };
-use crate::{
-    builds::RELEASE,
-    child::{self, Cargo},
-    console::say,
-    workspace::Workspace,
-};
+use crate::{builds::RELEASE, child::Cargo, console::say, workspace::Workspace};
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
 /// Libraries that must be loaded only when they are first used: programs also run where there is none.
 const LATE: [&str; 2] = ["libibverbs.so", "librdmacm.so"];
-
-/// Time limit for stripping one program.
-const STRIP_LIMIT: Duration = Duration::from_secs(60);
 
 /// The set of programs to build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,29 +60,6 @@ impl Programs {
             Wanted::Dat => None,
         };
         Ok(Programs { jobs, suite, dat: release.join("libudeck_dat.so"), dat_tests: test("dat")? })
-    }
-
-    /// Makes copies without debugging information, in this folder. A guest unpacks all files before it does anything else, and four fifths of
-    /// them would be debugging information.
-    pub fn stripped(self, folder: &Path) -> Result<Programs, String> {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let strip = |name: &str, path: &Path| {
-            let copy = folder.join(name);
-            let mut command = Command::new("strip");
-            command.arg("--strip-debug").arg("-o").arg(&copy).arg(path);
-            child::run_quoted(command, STRIP_LIMIT, |_| true).map(|()| copy)
-        };
-        let jobs = self.jobs.into_iter().map(|(name, path)| Ok((name, strip(name, &path)?)));
-        let suite = match self.suite {
-            Some(suite) => Some(Suite { path: strip("conformance", &suite.path)?, ..suite }),
-            None => None,
-        };
-        Ok(Programs {
-            jobs: jobs.collect::<Result<_, String>>()?,
-            suite,
-            dat: strip("libudeck_dat.so", &self.dat)?,
-            dat_tests: strip("dat", &self.dat_tests)?,
-        })
     }
 
     /// The programs, with their names in the guests.
