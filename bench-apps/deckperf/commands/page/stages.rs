@@ -21,7 +21,7 @@ const STAGE: &str = "DECKPERF_STAGE";
 const POLL: Duration = Duration::from_millis(50);
 /// Time beyond twice its own after which a stage is killed: for its start, for whole runs of peers, and for delays on a busy
 /// machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Time that an ended stage has to hand over its output.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Time below which `cpu` measures only its smallest and largest sizes: its fewest rounds of all sizes take half a minute.
