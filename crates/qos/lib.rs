@@ -3,7 +3,7 @@
 //! - Schedulers: [`vl_arbiter`] (InfiniBand's high and low table), [`dtable`] (a table with deficits), [`sbt`] and
 //!   [`wrr`] (a weight in packets for each level). The caller says which levels may send; the scheduler chooses one.
 //! - Contents of the tables: [`planner`] admits connections with a bandwidth and a latency, over [`sequences`], which
-//!   finds entries at a distance; [`dtable::Plan`] gives each level its share.
+//!   finds entries at a distance; [`route`] admits them along a route with a deadline from end to end; [`dtable::Plan`] gives each level its share.
 //! - Guarantees of the tables: [`analysis`] computes the shares and latencies of any of them. [`opensm`] writes and
 //!   reads them as options of the subnet manager.
 //! - Text form: [`levels`] makes a table of `5:50,3:30,0:20`.
@@ -22,6 +22,7 @@ pub mod levels;
 pub mod opensm;
 pub mod pacing;
 pub mod planner;
+pub mod route;
 pub mod sbt;
 pub mod sequences;
 pub mod table;

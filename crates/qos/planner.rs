@@ -74,9 +74,7 @@ pub enum AdmissionError {
         least: Duration,
     },
     /// The other connections of the lane have a larger distance.
-    #[error(
-        "it needs the distance {asked}, and the connections of VL {vl} have {has}: take another VL, or ask for {fits:?} or more"
-    )]
+    #[error("{}: take another VL, or ask for {fits:?} or more", self.reason())]
     Distance {
         /// Distance that the latency needs.
         asked: usize,
@@ -98,7 +96,7 @@ pub enum AdmissionError {
         cap: u64,
     },
     /// Too few entries are free at that distance.
-    #[error("it needs {needs} entries, and {free} are free{}", what_fits(*fits))]
+    #[error("{}{}", self.reason(), what_fits(*fits))]
     Entries {
         /// Number of entries that the connection needs.
         needs: usize,
@@ -107,6 +105,19 @@ pub enum AdmissionError {
         /// The most demanding request that would fit, if any would.
         fits: Option<Fits>,
     },
+}
+
+impl AdmissionError {
+    /// Returns what is missing, without what would fit: at one port of a route, that is only a part of the answer.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Distance { asked, vl, has, .. } => {
+                format!("it needs the distance {asked}, and the connections of VL {vl} have {has}")
+            }
+            Self::Entries { needs, free, .. } => format!("it needs {needs} entries, and {free} are free"),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// The most demanding request that free entries would take.
@@ -223,13 +234,20 @@ impl Planner {
 
     /// Admits a connection of the lane `vl`. If it is refused, nothing has changed.
     pub fn admit(&mut self, vl: u8, request: Request) -> Result<ConnectionId, AdmissionError> {
-        let distance = self.distance(vl, request)?;
+        let distance = request.latency.map_or(Ok(ENTRIES), |latency| self.link.distance(latency))?;
+        self.admit_at(vl, request.bandwidth, distance)
+    }
+
+    /// Admits a connection whose lane's entries are at most `asked` apart, a power of two. If it is refused, nothing
+    /// has changed.
+    pub fn admit_at(&mut self, vl: u8, bandwidth: u64, asked: usize) -> Result<ConnectionId, AdmissionError> {
+        let distance = self.distance(vl, bandwidth, asked)?;
         let left = self.link.promised().saturating_sub(self.promised);
-        if request.bandwidth > left {
-            let (asked, cap) = (request.bandwidth, self.link.promised());
+        if bandwidth > left {
+            let (asked, cap) = (bandwidth, self.link.promised());
             return Err(AdmissionError::Bandwidth { asked, fits: left, cap });
         }
-        let weight = self.link.weight(request.bandwidth);
+        let weight = self.link.weight(bandwidth);
         let sequence = match self.with_room(vl, weight) {
             Some(sequence) => sequence,
             None => self.allocate(vl, distance, weight)?,
@@ -238,8 +256,8 @@ impl Planner {
         *lane.sequences.entry(sequence).or_default() += weight;
         let id = ConnectionId(self.next);
         self.next += 1;
-        self.promised += request.bandwidth;
-        self.connections.insert(id, Connection { vl, sequence, weight, bandwidth: request.bandwidth });
+        self.promised += bandwidth;
+        self.connections.insert(id, Connection { vl, sequence, weight, bandwidth });
         Ok(id)
     }
 
@@ -259,6 +277,11 @@ impl Planner {
             self.lanes.remove(&connection.vl);
         }
         self.sequences.release(connection.sequence)
+    }
+
+    /// Returns the entries of the sequence that a connection shares, in ascending order. A later release may move them.
+    pub fn entries(&self, id: ConnectionId) -> Vec<usize> {
+        self.connections.get(&id).map(|own| self.sequences.entries(own.sequence)).unwrap_or_default()
     }
 
     /// Returns the high table. Free entries have weight 0; each owned entry has at least weight 1, for the latency.
@@ -293,14 +316,13 @@ impl Planner {
     }
 
     /// Returns the distance for a request: the lane's, if the lane has connections, because all of them share one.
-    fn distance(&self, vl: u8, request: Request) -> Result<usize, AdmissionError> {
+    fn distance(&self, vl: u8, bandwidth: u64, asked: usize) -> Result<usize, AdmissionError> {
         if vl >= MANAGEMENT_VL {
             return Err(AdmissionError::Lane { vl });
         }
-        if request.bandwidth == 0 {
+        if bandwidth == 0 {
             return Err(AdmissionError::NoBandwidth);
         }
-        let asked = request.latency.map_or(Ok(ENTRIES), |latency| self.link.distance(latency))?;
         match self.lane_distance(vl) {
             Some(has) if has > asked => {
                 Err(AdmissionError::Distance { asked, vl, has, fits: self.link.wait_at(has) })
