@@ -71,8 +71,7 @@ pub fn run(scenario: &Scenario, folder: &Path, format: Format) -> Result<String,
 
 /// Runs the scenario under each scheme.
 pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<RunResult>), Problem> {
-    let network = network::build(&scenario.topology, folder)
-        .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
+    let network = network::build(scenario, folder)?;
     let schemes = &scenario.congestion.get_ref().schemes;
     let schemes = if schemes.is_empty() { &[Scheme::None][..] } else { schemes };
     let mut runs = Vec::new();

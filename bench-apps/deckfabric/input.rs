@@ -4,10 +4,11 @@ use serde::{Deserialize, Deserializer, de};
 use std::path::PathBuf;
 use toml::Spanned;
 use udeck::IncastControl;
-use udeck_cli::Problem;
+use udeck_cli::{Problem, line_of};
+use udeck_fabric::topology::Description;
 
 /// Upper bound of a run's cycles, for the warm-up and for the measured part.
-const MOST_CYCLES: u64 = 1_000_000_000;
+pub const MOST_CYCLES: u64 = 1_000_000_000;
 /// Upper bound of a scenario's runs.
 const MOST_RUNS: usize = 1000;
 /// Upper bound of a name's characters, so that tables stay readable.
@@ -27,7 +28,7 @@ pub struct Scenario {
     pub measured: Spanned<u64>,
     /// Factors of the traffic's loads: one run for each.
     pub loads: Option<Spanned<Vec<f64>>>,
-    pub topology: Spanned<Topology>,
+    pub topology: Spanned<Description>,
     #[serde(default = "nowhere")]
     pub network: Spanned<Network>,
     pub arbitration: Option<Spanned<Arbitration>>,
@@ -54,17 +55,6 @@ pub struct Lines {
     pub traffic: Vec<usize>,
     /// Line of `trace` or `collective`.
     pub work: usize,
-}
-
-/// `[topology]`: kind and size of the network.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
-pub enum Topology {
-    Tree { k: usize, n: usize },
-    Torus { dims: Vec<usize>, hosts: usize },
-    Dragonfly { hosts: usize, group: usize, global: usize },
-    Irregular { switches: usize, hosts: usize, degree: usize, seed: u64 },
-    File { path: PathBuf },
 }
 
 /// `[network]`: properties of switches and adapters.
@@ -307,10 +297,6 @@ fn yes() -> bool {
 
 fn nowhere<Value: Default>() -> Spanned<Value> {
     Spanned::new(0..0, Value::default())
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
 /// Reads a scenario. `seed` replaces the scenario's own seed.

@@ -7,6 +7,7 @@ mod input;
 mod network;
 mod options;
 mod papers;
+mod play;
 mod report;
 mod run;
 mod stack;
@@ -23,6 +24,7 @@ use std::{
     process::ExitCode,
 };
 use udeck_cli::{Failure, Problem, about, print};
+use udeck_fabric::admission;
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -44,18 +46,30 @@ fn perform(command: &Command) -> Result<String, Failure> {
                 Ok(report::print(&scenario, &outcome, *format))
             })
         }
-        Command::Papers { quick, output } => compare(*quick, output.as_deref()).map(|()| String::new()),
+        Command::Play { file, warm_up, measured, format } => about(file, |text, folder| {
+            let (plan, cycles) = (admission::read(text, folder)?, (*warm_up, *measured));
+            let played = play::play(&plan, &plan.admit(), cycles)?;
+            let answer = play::print(&plan, &played, cycles, *format);
+            match played.late() {
+                0 => Ok(answer),
+                late => {
+                    Err(Problem::cannot(None, format!("{late} packets came after their deadline\n{answer}")))
+                }
+            }
+        }),
+        Command::Papers { quick, only, output } => {
+            compare(*quick, only, output.as_deref()).map(|()| String::new())
+        }
         Command::Topologies { file: None } => topologies::known().map_err(Failure::Cannot),
         Command::Topologies { file: Some(file) } => about(file, |text, folder| {
             let scenario = input::read(text, None)?;
-            topologies::table(&[network::build(&scenario.topology, folder)?])
-                .map_err(|why| Problem::wrong(None, why))
+            topologies::table(&[network::build(&scenario, folder)?]).map_err(|why| Problem::wrong(None, why))
         }),
     }
 }
 
 /// Prints the literature's figures beside ours, each part as soon as it is complete.
-fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
+fn compare(quick: bool, only: &str, output: Option<&Path>) -> Result<(), Failure> {
     let (extent, words) = match quick {
         true => (papers::Extent::Quick, "quick: small networks"),
         false => (papers::Extent::Reduced, "the published networks, for fewer cycles"),
@@ -70,11 +84,16 @@ fn compare(quick: bool, output: Option<&Path>) -> Result<(), Failure> {
     });
     let file = unfinished.as_ref().map(fs::File::create).transpose().map_err(unwritable)?;
     let mut printed = Ok(());
-    let sections = papers::run(extent, |section| {
+    let sections = papers::run(extent, only, |section| {
         if printed.is_ok() {
             printed = print(&papers::text(section));
         }
     });
+    if sections.is_empty() {
+        return Err(Failure::Cannot(format!(
+            "no part has a title with {only:?}: leave --only out to see all titles"
+        )));
+    }
     if let Some(mut file) = file {
         file.write_all(papers::html(&sections, words).as_bytes()).map_err(unwritable)?;
     }

@@ -1,16 +1,15 @@
 //! Conversion of a scenario to a network, a configuration and streams.
 
-use crate::input::{self, Arbitration, Flits, Pattern, Scenario, Scheme, Topology};
+use crate::input::{self, Arbitration, Flits, Pattern, Scenario, Scheme};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use std::{fs, path::Path};
-use toml::Spanned;
+use std::path::Path;
 use udeck_cli::Problem;
 use udeck_fabric::{
     arbitration,
     config::{BadConfig, Config, Queues},
     congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
-    topology::{self, Network},
+    topology::Network,
     traffic::{self, Arrivals, Stream},
 };
 use udeck_qos::{
@@ -19,25 +18,10 @@ use udeck_qos::{
     vl_arbiter::LowTurn,
 };
 
-/// Builds a topology. Names of files are relative to `folder`.
-pub fn build(topology: &Spanned<Topology>, folder: &Path) -> Result<Network, Problem> {
-    let built = match topology.get_ref() {
-        Topology::Tree { k, n } => topology::tree(*k, *n),
-        Topology::Torus { dims, hosts } => topology::torus(dims, *hosts),
-        Topology::Dragonfly { hosts, group, global } => topology::dragonfly(*hosts, *group, *global),
-        Topology::Irregular { switches, hosts, degree, seed } => {
-            topology::irregular(*switches, *hosts, *degree, *seed)
-        }
-        Topology::File { path } => {
-            let place = folder.join(path);
-            let text = fs::read_to_string(&place).map_err(|why| {
-                Problem::wrong(None, format!("[topology]: {} cannot be read: {why}", place.display()))
-            })?;
-            return topology::parse(&path.display().to_string(), &text)
-                .map_err(|bad| Problem::wrong(None, format!("[topology]: {}: {bad}", place.display())));
-        }
-    };
-    built.map_err(|bad| Problem::wrong(None, format!("[topology]: {bad}")))
+/// Builds a scenario's network. Names of files are relative to `folder`.
+pub fn build(scenario: &Scenario, folder: &Path) -> Result<Network, Problem> {
+    let built = scenario.topology.get_ref().build(folder);
+    built.map_err(|why| Problem::wrong(scenario.lines.topology, why))
 }
 
 /// Makes the configuration for a scheme of congestion control.
@@ -64,6 +48,7 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
         passing_first: own.passing_first,
         congestion: congestion(scenario.congestion.get_ref(), scheme, buffer),
         acks: own.acks.unwrap_or(scheme != Scheme::None),
+        ..default
     };
     config.check().map_err(|bad| Problem::wrong(line_of(scenario, &bad), bad))?;
     Ok(config)

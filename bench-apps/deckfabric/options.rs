@@ -1,8 +1,10 @@
 //! The command line.
 
-use clap::{Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Parser, Subcommand, ValueEnum, ValueHint, builder::RangedU64ValueParser};
 use std::path::PathBuf;
 use udeck_cli::Generate;
+
+use crate::input::MOST_CYCLES;
 
 const MORE: &str = "\
 Examples:
@@ -11,6 +13,8 @@ Examples:
   deckfabric run hot-spot.toml  latencies, throughput and drops, by scheme, load and class
   deckfabric run hot-spot.toml --format csv > hot-spot.csv
                                 the same for programs
+  deckqos admit --example=chapter-6 | deckfabric play -
+                                connections that are admitted, with the tables that they got: none is late
   deckfabric papers -o papers.html
                                 the literature's figures beside ours; --quick for seconds
   deckfabric topologies         networks: hosts, links, distances, what they can carry
@@ -54,6 +58,24 @@ pub enum Command {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Play connections that `deckqos admit` admits, and print delays, jitter, and the use of ports
+    ///
+    /// The file is that of `deckqos admit`, or its answer (`--format toml`). Each admitted connection sends packets of the MTU at its
+    /// bandwidth, and each port has the table of its connections.
+    Play {
+        /// The network and its connections; - is standard input
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Cycles before the measurement
+        #[arg(long, default_value_t = 20_000, value_parser = RangedU64ValueParser::<u64>::new().range(..=MOST_CYCLES))]
+        warm_up: u64,
+        /// Cycles of the measurement
+        #[arg(long, default_value_t = 200_000, value_parser = RangedU64ValueParser::<u64>::new().range(1..=MOST_CYCLES))]
+        measured: u64,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text")]
+        format: Format,
+    },
     /// Repeat what the literature has published, and print its figures beside what comes out here
     ///
     /// Admission and deadlines of InfiniBand's tables (Alfaro), shares, throughput and times of tables with deficits (DTable), and a
@@ -63,6 +85,9 @@ pub enum Command {
         /// Small networks, in seconds
         #[arg(long)]
         quick: bool,
+        /// Only the parts whose titles contain this, for example "Ten levels" or "Alfaro"
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        only: String,
         /// Write a page for a browser, with curves
         #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         output: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 mod alfaro;
 mod congestion;
+mod evaluation;
 mod library;
 mod page;
 mod tables;
@@ -109,10 +110,14 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 11] = [
+const EXPERIMENTS: [Experiment; 15] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
-    (alfaro::ADMISSION, |_| 1, alfaro::admission),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
+    (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
+    (evaluation::SIZES, |_| 4, evaluation::sizes),
+    (evaluation::PACKETS, |_| 4, evaluation::packets),
+    (evaluation::SPEEDS, |_| 3, evaluation::speeds),
+    (evaluation::BUFFERS, |_| 4, evaluation::buffers),
     (tables::SHARES, |_| 2, tables::shares),
     (tables::THROUGHPUT, tables::throughput_runs, tables::throughput),
     (tables::LATENCY, tables::latency_runs, tables::latency),
@@ -123,9 +128,11 @@ const EXPERIMENTS: [Experiment; 11] = [
     (library::TITLE, |_| library::RUNS, library::section),
 ];
 
-/// Runs all parts, and shows each as soon as it is complete. A part that fails does not stop the others.
-pub fn run(extent: Extent, show: impl FnMut(&Section)) -> Vec<Section> {
-    run_experiments(&EXPERIMENTS, extent, show)
+/// Runs the parts whose titles contain `only`, and shows each as soon as it is complete. A part that fails does not stop
+/// the others.
+pub fn run(extent: Extent, only: &str, show: impl FnMut(&Section)) -> Vec<Section> {
+    let parts: Vec<_> = EXPERIMENTS.into_iter().filter(|(title, ..)| title.contains(only)).collect();
+    run_experiments(&parts, extent, show)
 }
 
 fn run_experiments(

@@ -55,8 +55,7 @@ pub struct ClassPoint {
 
 /// Runs the scenario under all schemes and loads.
 pub fn all(scenario: &Scenario, folder: &Path) -> Result<Outcome, Problem> {
-    let network = network::build(&scenario.topology, folder)
-        .map_err(|bad| Problem { line: bad.line.or(Some(scenario.lines.topology)), ..bad })?;
+    let network = network::build(scenario, folder)?;
     let one = [1.0];
     let loads = scenario.loads.as_ref().map_or(&one[..], |loads| loads.get_ref());
     let schemes = &scenario.congestion.get_ref().schemes;

@@ -296,3 +296,25 @@ proptest! {
         }
     }
 }
+
+/// A small network that is full: its packets keep their deadlines by the tables that their ports got.
+#[test]
+fn admitted_connections_are_played_and_none_is_late() {
+    let text =
+        admission::CHAPTER_6.replace("switches = 16", "switches = 4").replace("tries = 3000", "tries = 3");
+    let plan = admission::read(&text, Path::new("")).expect("a plan");
+    let mut answers = plan.admit();
+    let played = play::play(&plan, &answers, (1000, 20_000)).expect("figures");
+    assert_eq!((played.late(), played.connections), (0, answers.admitted().count()));
+    let packets: u64 = played.levels.iter().map(|level| level.packets).sum();
+    assert!(played.hosts.used.0 > 15.0 && packets > 5000, "{played:?}");
+    let [text, csv] =
+        [Format::Text, Format::Csv].map(|format| play::print(&plan, &played, (1000, 20_000), format));
+    assert!(text.contains("0 packets came after their deadline D"), "{text}");
+    assert_eq!(csv.lines().count(), 11, "{csv}");
+    // A deadline below the time without load is missed, and counted.
+    for answer in &mut answers.answers {
+        answer.request.demand.deadline = Some(std::time::Duration::from_nanos(1));
+    }
+    assert!(play::play(&plan, &answers, (1000, 20_000)).expect("figures").late() > 0);
+}

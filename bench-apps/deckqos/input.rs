@@ -1,10 +1,10 @@
 //! Parser of a plan's file: TOML with a `[link]` or a `[dtable]`, and classes.
 
-use crate::units;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::{collections::BTreeMap, time::Duration};
 use toml::Spanned;
-use udeck_cli::Problem;
+use udeck_cli::{Problem, line_of, units};
+use udeck_fabric::admission::Link;
 
 /// Upper bound of a class's connections.
 const MOST_CONNECTIONS: u32 = 1_000_000;
@@ -27,20 +27,6 @@ struct File {
     dtable: Option<Table>,
     #[serde(default)]
     class: Vec<Class>,
-}
-
-/// `[link]`: a port of InfiniBand.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Link {
-    #[serde(deserialize_with = "rate")]
-    pub rate: u64,
-    pub mtu: Spanned<u32>,
-    pub vls: Spanned<u8>,
-    #[serde(default = "default_high_limit")]
-    pub high_limit: u8,
-    #[serde(default = "default_cap")]
-    pub cap: Spanned<u8>,
 }
 
 /// `[dtable]`: a table with deficits.
@@ -127,7 +113,7 @@ pub fn read(text: &str) -> Result<Input, Problem> {
     let line = |span: std::ops::Range<usize>| line_of(text, span.start);
     match (file.link, file.dtable) {
         (Some(link), None) => {
-            check_link(&link, line)?;
+            link.check(line)?;
             classes.iter().try_for_each(check_connections)?;
             Ok(Input::InfiniBand { link, classes })
         }
@@ -154,10 +140,6 @@ pub fn credits(bytes: u32) -> Result<u32, String> {
     } else {
         Err(format!("is {bytes} bytes: take a multiple of 64"))
     }
-}
-
-fn line_of(text: &str, at: usize) -> usize {
-    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
 fn check_names(classes: &[Class]) -> Result<(), Problem> {
@@ -187,29 +169,6 @@ fn check_names(classes: &[Class]) -> Result<(), Problem> {
                 format!("class {name:?}: level {} is that of line {first}; each class has its own", class.sl);
             return Err(Problem::wrong(line, reason));
         }
-    }
-    Ok(())
-}
-
-fn check_link(link: &Link, line: impl Fn(std::ops::Range<usize>) -> usize) -> Result<(), Problem> {
-    let (mtu, vls, cap) = (link.mtu.get_ref(), link.vls.get_ref(), link.cap.get_ref());
-    if ![256, 512, 1024, 2048, 4096].contains(mtu) {
-        return Err(Problem::wrong(
-            line(link.mtu.span()),
-            format!("mtu is {mtu}: InfiniBand has 256, 512, 1024, 2048 and 4096"),
-        ));
-    }
-    if ![1, 2, 4, 8, 15].contains(vls) {
-        return Err(Problem::wrong(
-            line(link.vls.span()),
-            format!("vls is {vls}: InfiniBand has 1, 2, 4, 8 and 15 data lanes"),
-        ));
-    }
-    if !(1..=100).contains(cap) {
-        return Err(Problem::wrong(
-            line(link.cap.span()),
-            format!("cap is {cap}: it is a percentage from 1 to 100"),
-        ));
     }
     Ok(())
 }
@@ -286,20 +245,8 @@ fn check_share(class: &Class) -> Result<(), Problem> {
     }
 }
 
-fn default_high_limit() -> u8 {
-    10
-}
-
-fn default_cap() -> Spanned<u8> {
-    Spanned::new(0..0, 80)
-}
-
-fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    units::rate(&String::deserialize(from)?).map_err(D::Error::custom)
-}
-
 fn optional_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    rate(from).map(Some)
+    units::rate(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 fn optional_time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {

@@ -1,24 +1,26 @@
-//! `deckqos`: plans and examines arbitration tables. `udeck-qos` computes them; this crate has the files, options
-//! and reports.
+//! `deckqos`: plans and examines arbitration tables. `udeck-qos` computes them, `udeck_fabric::admission` those of a whole
+//! network; this crate has the files, options and reports.
 
+mod admit;
 mod input;
 mod options;
 mod planning;
 mod report;
 #[cfg(test)]
 mod tests;
-mod units;
 
 use clap::Parser;
 use input::Input;
-use options::{Command, Example, Format, Options};
+use options::{AdmitExample, Command, Example, Format, Options};
 use report::Traffic;
 use std::{path::Path, process::ExitCode};
 use udeck_cli::{Failure, Problem, about};
+use udeck_fabric::admission::CHAPTER_6;
 use udeck_qos::{opensm, vl_arbiter::LowTurn};
 
 const INFINIBAND: &str = include_str!("infiniband.toml");
 const DTABLE: &str = include_str!("dtable.toml");
+const CONNECTIONS: &str = include_str!("connections.toml");
 
 fn main() -> ExitCode {
     let options = Options::parse();
@@ -33,6 +35,13 @@ fn run(command: &Command) -> Result<String, Failure> {
         Command::Plan { file, format, .. } => {
             let file = file.as_deref().unwrap_or(Path::new("-"));
             about(file, |text, _| plan(text, *format))
+        }
+        Command::Admit { example: Some(AdmitExample::Connections), .. } => Ok(CONNECTIONS.into()),
+        Command::Admit { example: Some(AdmitExample::Chapter6), .. } => Ok(CHAPTER_6.into()),
+        Command::Admit { file, format, .. } => {
+            about(file.as_deref().unwrap_or(Path::new("-")), |text, folder| {
+                admit::admit(text, folder, *format)
+            })
         }
         Command::Analyse { file, rate, mtu, packet, low_turn, ports, format } => about(file, |text, _| {
             let traffic = Traffic {

@@ -2,10 +2,8 @@
 
 use clap::{Parser, Subcommand, ValueEnum, ValueHint, builder::RangedU64ValueParser};
 use std::path::PathBuf;
-use udeck_cli::Generate;
+use udeck_cli::{Generate, units};
 use udeck_qos::{opensm, vl_arbiter};
-
-use crate::units;
 
 const MORE: &str = "\
 Examples:
@@ -14,6 +12,11 @@ Examples:
   deckqos plan plan.toml        whether it can be, its tables, and what they promise
   deckqos export plan.toml > qos.conf
                                 the tables as lines for OpenSM's options file
+  deckqos admit --example > network.toml && deckqos admit network.toml
+                                connections along their routes: entries at each hop, longest delay,
+                                or who refuses and what would be admitted
+  deckqos admit network.toml --format toml | deckfabric play -
+                                the admitted ones over a simulated network
   deckqos analyse /etc/opensm/opensm.conf --rate '10 Gb/s'
                                 shares and longest waits of tables that are there
   deckqos plan --example=dtable
@@ -54,6 +57,22 @@ pub enum Command {
         /// Output format
         #[arg(long, value_enum, default_value = "text")]
         format: Format,
+    },
+    /// Admit connections along their routes through a network, or say which port refuses, and what would be admitted
+    ///
+    /// Each connection gets entries in the table of every port of its route. The deadline is from end to end: the longest times at all
+    /// hops, by equations (3.1) to (3.3) of Alfaro's thesis, and the time of the links.
+    Admit {
+        /// The network and its connections; - is standard input
+        #[arg(value_hint = ValueHint::FilePath, required_unless_present = "example")]
+        file: Option<PathBuf>,
+        /// Print a file to begin with
+        #[arg(long, value_enum, value_name = "NAME", num_args = 0..=1, require_equals = true, conflicts_with = "file",
+              default_missing_value = "connections")]
+        example: Option<AdmitExample>,
+        /// Output format
+        #[arg(long, value_enum, default_value = "text")]
+        format: AdmitFormat,
     },
     /// Say what the tables in a file of OpenSM's options promise: shares where all lanes are busy, and longest waits
     Analyse {
@@ -96,6 +115,25 @@ pub enum Example {
     Infiniband,
     /// A table with deficits
     Dtable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AdmitExample {
+    /// Connections over a small network, one of which is refused
+    Connections,
+    /// The ten levels of Alfaro's table 6.2, and random connections until the network is full
+    #[value(name = "chapter-6")]
+    Chapter6,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AdmitFormat {
+    /// For people
+    Text,
+    /// For programs: also each port's table
+    Json,
+    /// The admitted connections as a file, for `deckfabric play`
+    Toml,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,6 +2,7 @@
 
 use crate::input::{self, Class, Kind, Table};
 use udeck_cli::Problem;
+use udeck_fabric::admission;
 use udeck_qos::{
     dtable::{self, Factors},
     opensm,
@@ -30,14 +31,9 @@ pub struct PlannedClass {
 }
 
 /// Plans InfiniBand's tables.
-pub fn infiniband(link: &input::Link, classes: &[Class]) -> Result<InfiniBand, Problem> {
+pub fn infiniband(link: &admission::Link, classes: &[Class]) -> Result<InfiniBand, Problem> {
     let vls = *link.vls.get_ref();
-    let port = Link {
-        rate: link.rate,
-        mtu: *link.mtu.get_ref(),
-        high_limit: link.high_limit,
-        cap: *link.cap.get_ref(),
-    };
+    let port = link.port();
     let mut planner = Planner::new(port);
     let lanes = lanes(classes, vls)?;
     let mut low = Vec::new();

@@ -203,3 +203,38 @@ proptest! {
         let _ = plan(&text, Format::Text);
     }
 }
+
+fn admitted(text: &str, format: options::AdmitFormat) -> String {
+    admit::admit(text, Path::new(""), format).expect("answers")
+}
+
+#[test]
+fn connections_along_a_route_have_entries_at_each_hop_or_the_one_that_refuses_and_an_offer() {
+    let text = admitted(CONNECTIONS, options::AdmitFormat::Text);
+    for part in [
+        "3 of 5 connections are admitted",
+        "1: h0 to h17, 20 Mb/s within 20.0ms: level 0, at most 5.0ms",
+        "  s8 → h17  16 entries from 0, 4 apart  844.6µs",
+        "REFUSED at s1 → s4: it needs 4.500 Gb/s, and 3.900 Gb/s of the 8 Gb/s that may be promised are left\n  would be admitted: up to 2.500 Gb/s\n",
+        "REFUSED at h4 → s2: its share of the deadline is 15.821µs, and a packet may take 162.202µs at the distance 4\n  would be admitted: within 6.999402ms or more\n",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    let json: serde_json::Value =
+        serde_json::from_str(&admitted(CONNECTIONS, options::AdmitFormat::Json)).expect("JSON");
+    assert_eq!(json["connections"][0]["hops"][5]["entries"][1], 4);
+    assert_eq!(json["connections"][3]["refused_at"], "s1 → s4");
+    // The offers are admitted.
+    let offers = CONNECTIONS.replace("4.5 Gb/s", "2.5 Gb/s").replace("100 us", "6.999402 ms");
+    assert!(admitted(&offers, options::AdmitFormat::Text).contains("5 of 5 connections are admitted"));
+}
+
+#[test]
+fn the_answer_is_a_file_of_the_admitted_connections() {
+    let answer = admitted(CONNECTIONS, options::AdmitFormat::Toml);
+    assert!(
+        admitted(&answer, options::AdmitFormat::Text).contains("3 of 3 connections are admitted"),
+        "{answer}"
+    );
+    assert_eq!(admitted(&answer, options::AdmitFormat::Toml), answer);
+}

@@ -1,5 +1,5 @@
 //! Parts that µDECK's command-line programs share: manual pages and completions, reading a file, errors with its name and
-//! line, tables of words, exit codes, a progress bar, and the machine and its load as a report states them.
+//! line, numbers with units, tables of words, exit codes, a progress bar, and the machine and its load as a report states them.
 //!
 //! Answers go to standard output, reasons for having none to standard error. The exit code is 0, or
 //! [`Failure::exit_code`].
@@ -12,6 +12,7 @@ pub mod load;
 pub mod machine;
 mod manual;
 pub mod progress;
+pub mod units;
 
 pub use failure::{Failure, Problem};
 pub use manual::Generate;
@@ -55,6 +56,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+/// Returns the line, from 1, of a place in a text, in bytes.
+pub fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|byte| *byte == b'\n').count()
 }
 
 /// Reads a file (`-` for standard input) and passes its text to `answer`; a problem that `answer` returns gets the

@@ -115,7 +115,12 @@ const RULES: &[Rule] = &[
         may: &[".", "crates/boot", "crates/cli", "crates/qos", "crates/sys", "transports/sim"],
         tests_may: &[],
     },
-    Rule { folder: "bench-apps/deckqos", may: &["crates/cli", "crates/qos"], tests_may: &[] },
+    // `deckqos admit` takes networks, and their admission, from the simulator's library.
+    Rule {
+        folder: "bench-apps/deckqos",
+        may: &["bench-apps/deckfabric", "crates/cli", "crates/qos"],
+        tests_may: &[],
+    },
     Rule { folder: "bench-apps/nas-ft", may: &[".", "crates/cli"], tests_may: &[] },
     Rule {
         folder: "tests/conformance",

@@ -198,6 +198,6 @@ mod tests {
         };
         assert_eq!(order(&Scheme::RoundRobin, &[0, 2, 7]), [0, 2, 7, 0]);
         assert_eq!(order(&Scheme::Priority, &[0, 2, 7]), [7; 4]);
-        assert_eq!(order(&Scheme::RoundRobin, &[]), []);
+        assert_eq!(order(&Scheme::RoundRobin, &[]), [0u8; 0]);
     }
 }

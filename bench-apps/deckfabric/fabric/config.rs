@@ -1,11 +1,12 @@
-//! Configuration of switches, links and adapters. All of a network have the same.
+//! Configuration of switches, links and adapters. All of a network have the same, but ports may have their own tables.
 
 use crate::{
     arbitration::Scheme,
     congestion::{Congestion, OutOfRange},
 };
+use std::collections::BTreeMap;
 use thiserror::Error;
-use udeck_qos::table::LANES;
+use udeck_qos::table::{LANES, VlTables};
 
 /// Number of levels of congestion control, in addition to those of the traffic: one for speculative packets, one for
 /// control packets.
@@ -44,6 +45,8 @@ pub struct Config {
     pub levels: u8,
     /// Scheme by which ports choose among levels.
     pub arbitration: Scheme,
+    /// Schemes of ports that have their own, by node and port. A level that such a scheme leaves out never passes there.
+    pub own_arbitration: BTreeMap<(usize, usize), Scheme>,
     /// Upper bound of a packet in flits.
     pub packet: u16,
     /// Size of a switch's buffer in flits, for each port, level and virtual channel.
@@ -68,6 +71,7 @@ impl Default for Config {
         Self {
             levels: 1,
             arbitration: Scheme::RoundRobin,
+            own_arbitration: BTreeMap::new(),
             packet: 4,
             buffer: 64,
             link: 2,
@@ -124,10 +128,12 @@ impl Config {
         match (0..self.levels).find(|level| !self.has_turns(*level)) {
             Some(level) => Err(BadConfig::Level { level }),
             None => {
-                if let Scheme::Vl { tables, .. } = &self.arbitration {
-                    tables.check()?;
-                }
-                Ok(())
+                let schemes = self.own_arbitration.values().chain([&self.arbitration]);
+                let mut tables = schemes.filter_map(|scheme| match scheme {
+                    Scheme::Vl { tables, .. } => Some(tables),
+                    _ => None,
+                });
+                Ok(tables.try_for_each(VlTables::check)?)
             }
         }
     }
@@ -167,7 +173,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udeck_qos::table::{Entry, VlTables};
+    use udeck_qos::table::Entry;
 
     #[test]
     fn what_cannot_be_is_refused() {

@@ -5,8 +5,9 @@
 //!   circle of channels can wait for itself.
 //! - Simulation: [`engine`] moves packets; [`config`] describes switches and adapters, [`arbitration`] which packet goes
 //!   first, [`congestion`] what adapters and switches do when many send to one.
-//! - Workloads ([`workload::Workload`]): [`traffic`] of random messages, [`program`]s of ranks that wait for one
-//!   another, or a trace in the format [`vef`].
+//! - Workloads ([`workload::Workload`]): [`traffic`] of random messages, [`connections`] at constant rates, [`program`]s
+//!   of ranks that wait for one another, or a trace in the format [`vef`].
+//! - Tables of a network: [`admission`] reads a list of connections, and gives each its entries along its route.
 //! - Results: [`measure`].
 //!
 //! Not simulated: links of different kinds, and routes that adapt to load.
@@ -17,9 +18,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod arbitration;
 pub mod config;
 pub mod congestion;
+pub mod connections;
 pub mod deadlock;
 pub mod engine;
 pub mod measure;

@@ -95,6 +95,10 @@ impl Ports {
                 }
             }
         }
+        let mut arbiters = vec![Arbiter::new(&config.arbitration); count];
+        for (&(node, port), scheme) in &config.own_arbitration {
+            arbiters[first[node] as usize + port] = Arbiter::new(scheme);
+        }
         Self {
             lanes,
             channels: channels as u8,
@@ -108,7 +112,7 @@ impl Ports {
             busy: vec![0; count],
             last_lanes: vec![0; count],
             waiting: vec![0; count],
-            arbiters: vec![Arbiter::new(&config.arbitration); count],
+            arbiters,
             first,
             peers,
             nodes: owner,

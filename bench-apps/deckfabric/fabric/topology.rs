@@ -4,16 +4,20 @@
 //! InfiniBand's switches, with the virtual channel of the next hop, which a torus and a dragonfly need against
 //! deadlock.
 
+mod description;
 mod dragonfly;
 mod file;
 mod irregular;
+mod mesh;
 mod torus;
 mod tree;
 mod up_down;
 
+pub use description::Description;
 pub use dragonfly::dragonfly;
 pub use file::{BadLine, parse};
 pub use irregular::irregular;
+pub use mesh::{hypercube, mesh};
 pub use torus::torus;
 pub use tree::tree;
 
@@ -97,6 +101,8 @@ pub struct Network {
     /// Next hops, by switch and then by host.
     routes: Vec<Route>,
     channels: usize,
+    /// Names of the nodes in a file; none if the network was generated.
+    names: Vec<String>,
 }
 
 impl Network {
@@ -114,7 +120,7 @@ impl Network {
         }
         let mut peers = vec![vec![None; ports]; switches];
         peers.resize(switches + hosts, vec![None]);
-        Ok(Self { name, switches, hosts, peers, routes: Vec::new(), channels: 1 })
+        Ok(Self { name, switches, hosts, peers, routes: Vec::new(), channels: 1, names: Vec::new() })
     }
 
     fn connect(&mut self, a: Peer, b: Peer) {
@@ -178,6 +184,22 @@ impl Network {
     /// Next hop of a packet at a switch to a host.
     pub fn route(&self, switch: usize, host: usize) -> Route {
         self.routes[switch * self.hosts + host]
+    }
+
+    /// Name of a node: that of the file, or `s` and the number of a switch, `h` and that of a host, from 0.
+    pub fn node_name(&self, node: usize) -> String {
+        match (self.names.get(node), node.checked_sub(self.switches)) {
+            (Some(name), _) => name.clone(),
+            (None, Some(host)) => format!("h{host}"),
+            (None, None) => format!("s{node}"),
+        }
+    }
+
+    /// Ports that send a packet on: that of its host, and that of each switch, as node and port.
+    pub fn ports(&self, from: usize, to: usize) -> Vec<(usize, usize)> {
+        let of_switch = |switch| (switch, usize::from(self.route(switch, to).port));
+        let switches = self.path(from, to).into_iter().map(of_switch);
+        [(self.host_node(from), 0)].into_iter().chain(switches).collect()
     }
 
     /// The switches that a packet passes.

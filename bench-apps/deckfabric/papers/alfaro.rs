@@ -5,18 +5,15 @@ use super::{Extent, Row, Section, simulate};
 use indicatif::ProgressBar;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use serde::Deserialize;
-use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 use udeck_fabric::{
     arbitration::Scheme,
     config::Config,
-    topology::{Network, irregular, tree},
+    topology::tree,
     traffic::{Arrivals, Pattern, Stream},
 };
 use udeck_qos::{
-    planner::{
-        ConnectionId, Link, Planner, Request, Unpromised, entries_at_distance, low_table, min_entries,
-    },
+    planner::{Link, Planner, Request, Unpromised, entries_at_distance, low_table, min_entries},
     sequences::Sequences,
     table::VlTables,
     vl_arbiter::LowTurn,
@@ -27,17 +24,8 @@ const ENTRIES: usize = 64;
 /// Data rate of a link in bits per second: 1x at 2.5 Gb/s.
 const RATE: u64 = 2_500_000_000;
 const CAP: u8 = 80;
-/// Flits of a packet of 256 bytes.
-const PACKET: u16 = 4;
-
-/// Service levels of table 6.2.
-const LEVELS: &str = include_str!("table-6.2.toml");
-/// Random pairs of hosts that a level tries before it is full.
-const TRIES: usize = 3000;
 
 pub const WASTE: &str = "InfiniBand's high table: entries that a full table wastes, mean (Alfaro, §3.5.3)";
-pub const ADMISSION: &str =
-    "Admission over an irregular network of 16 switches with 4 hosts each (Alfaro, table 6.3)";
 pub const DEADLINES: &str =
     "Percent of promised packets that keep their deadline where all lanes are busy (Alfaro)";
 
@@ -142,157 +130,6 @@ fn runs(taken: &[bool; ENTRIES], kind: bool) -> impl Iterator<Item = usize> {
     }
     lengths.extend((length > 0).then_some(length.min(ENTRIES)));
     lengths.into_iter()
-}
-
-/// Ports of a route: that of the host, and that of each switch.
-fn ports(network: &Network, from: usize, to: usize) -> Vec<(usize, usize)> {
-    let mut ports = vec![(network.host_node(from), 0)];
-    ports.extend(
-        network
-            .path(from, to)
-            .into_iter()
-            .map(|switch| (switch, usize::from(network.route(switch, to).port))),
-    );
-    ports
-}
-
-/// Whether a port is one end of a host's link.
-fn is_of_host(network: &Network, (node, port): (usize, usize)) -> bool {
-    let is_host = |node: usize| node >= network.switches();
-    is_host(node) || network.peers(node)[port].is_some_and(|peer| is_host(peer.node))
-}
-
-/// Mean and largest of some figures.
-fn mean_and_most(figures: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (count, sum, most) = figures
-        .fold((0u32, 0.0, 0.0f64), |(count, sum, most), figure| (count + 1, sum + figure, most.max(figure)));
-    (sum / f64::from(count.max(1)), most)
-}
-
-/// Admits connections of all levels between random hosts, in turn, until no level finds a pair of hosts. Then plays the
-/// packets of all connections, at equal distances in time.
-pub fn admission(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
-    #[derive(Deserialize)]
-    struct File {
-        level: Vec<Level>,
-    }
-    #[derive(Deserialize)]
-    struct Level {
-        sl: u8,
-        distance: usize,
-        bandwidth: (f64, f64),
-    }
-    let mut open = toml::from_str::<File>(LEVELS).map_err(|bad| bad.to_string())?.level;
-    let network = irregular(16, 4, 4, 1).map_err(|bad| bad.to_string())?;
-    let link = Link { rate: RATE, mtu: 256, high_limit: 255, cap: CAP };
-    let mut planners: BTreeMap<(usize, usize), Planner> = BTreeMap::new();
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
-    let mut streams = Vec::new();
-    while !open.is_empty() {
-        open.retain(|&Level { sl, distance, bandwidth: (least, most) }| {
-            (0..TRIES).any(|_| {
-                let from = random.random_range(0..network.hosts());
-                let to = (from + random.random_range(1..network.hosts())) % network.hosts();
-                let bandwidth = (1e6 * random.random_range(least..=most)) as u64;
-                let request = Request { bandwidth, latency: Some(link.wait_at(distance)) };
-                let is_admitted = admit(&mut planners, link, &ports(&network, from, to), sl, request);
-                if is_admitted {
-                    streams.push(constant_rate(sl, from, to, bandwidth));
-                }
-                is_admitted
-            })
-        });
-    }
-    let connections = streams.len() as f64;
-    let config = Config { levels: 10, packet: PACKET, buffer: 4 * u32::from(PACKET), ..Config::default() };
-    let cycles = if extent == Extent::Quick { (2000, 4000) } else { (20_000, 80_000) };
-    let measures = simulate(&network, &config, streams, cycles, bar)?;
-    let reserved = |of_hosts: bool| {
-        let of = planners.iter().filter(|(port, _)| is_of_host(&network, **port) == of_hosts);
-        mean_and_most(of.map(|(_, planner)| planner.promised() as f64 / 1e6))
-    };
-    let used = |of_hosts: bool| {
-        let nodes = 0..network.switches() + network.hosts();
-        let all = nodes.flat_map(|node| (0..network.peers(node).len()).map(move |port| (node, port)));
-        let of = all.zip(&measures.carried).filter(|((node, port), _)| {
-            network.peers(*node)[*port].is_some() && is_of_host(&network, (*node, *port)) == of_hosts
-        });
-        mean_and_most(of.map(|(_, flits)| 100.0 * *flits as f64 / measures.cycles as f64))
-    };
-    let ((hosts, most_hosts), (switches, most_switches)) = (reserved(true), reserved(false));
-    let ((used_hosts, most_used_hosts), (used_switches, most_used_switches)) = (used(true), used(false));
-    let posted: u64 = measures.classes.iter().map(|class| class.posted.1).sum();
-    let delivered: u64 = measures.classes.iter().map(|class| class.delivered.1).sum();
-    let cap = RATE as f64 * f64::from(CAP) / 1e8;
-    Ok(Section {
-        how: format!(
-            "Connections of the ten levels of table 6.2 between random hosts, planned at each port of their routes (1x, 256 bytes, 2 Gb/s \
-             that may be reserved), a connection of each level in turn, until no level is admitted in {TRIES} tries. Then each connection \
-             sends packets of 256 bytes at its rate: {} cycles of warm-up and {} measured, buffers of four packets. Figures are means of \
-             the ports, of hosts' links (both ends) and of links between switches. Use is the time in which a port sends, of all time.",
-            cycles.0, cycles.1
-        ),
-        rows: vec![
-            Row::new("use of hosts' links, percent", 72.58, used_hosts),
-            Row::new("use of links between switches, percent", 73.48, used_switches),
-            Row::new(
-                "use of the busiest link, percent (§6.4.1)",
-                79.0,
-                most_used_hosts.max(most_used_switches),
-            ),
-            Row::new("reserved at hosts' links, Mb/s", 1848.67, hosts),
-            Row::new("reserved between switches, Mb/s", 1871.75, switches),
-            Row::new("connections", 111_813.0, connections),
-        ],
-        claims: vec![
-            (
-                "no link has more than 2 Gb/s reserved".into(),
-                most_hosts <= cap + 1e-6 && most_switches <= cap + 1e-6,
-            ),
-            (
-                "hosts receive what is sent, within a percent".into(),
-                (delivered as f64 / posted as f64 - 1.0).abs() < 0.01,
-            ),
-        ],
-        ..Section::default()
-    })
-}
-
-/// Packets of a connection at equal distances in time.
-fn constant_rate(level: u8, from: usize, to: usize, bandwidth: u64) -> Stream {
-    Stream {
-        name: format!("level {level}"),
-        from: vec![from as u32],
-        to: Pattern::Fixed(vec![to as u32]),
-        level,
-        load: bandwidth as f64 / RATE as f64,
-        flits: (u32::from(PACKET), u32::from(PACKET)),
-        arrivals: Arrivals::Regular,
-        during: (0, u64::MAX),
-    }
-}
-
-/// Admits a request at all ports, or at none.
-fn admit(
-    planners: &mut BTreeMap<(usize, usize), Planner>,
-    link: Link,
-    ports: &[(usize, usize)],
-    lane: u8,
-    request: Request,
-) -> bool {
-    let mut done: Vec<((usize, usize), ConnectionId)> = Vec::new();
-    for &port in ports {
-        match planners.entry(port).or_insert_with(|| Planner::new(link)).admit(lane, request) {
-            Ok(id) => done.push((port, id)),
-            Err(_) => {
-                for (port, id) in done {
-                    planners.get_mut(&port).map(|planner| planner.release(id));
-                }
-                return false;
-            }
-        }
-    }
-    true
 }
 
 /// Measures how long packets of promised lanes wait at a switch: three promised lanes and two that take the rest

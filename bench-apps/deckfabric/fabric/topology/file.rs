@@ -100,6 +100,8 @@ fn build(name: &str, nodes: &[Node], cables: &[(usize, usize)]) -> Result<Networ
         .iter()
         .map(|node| if node.is_host { host.next() } else { switch.next() }.unwrap_or(0))
         .collect();
+    network.names = vec![String::new(); nodes.len()];
+    nodes.iter().zip(&numbers).for_each(|(node, &number)| network.names[number].clone_from(&node.name));
     let mut used = vec![0; nodes.len()];
     let mut end = |node: usize| {
         used[node] += 1;

@@ -40,6 +40,21 @@ fn trees_have_their_switches_and_shortest_ways() {
 }
 
 #[test]
+fn meshes_and_hypercubes_have_their_cables_and_no_circle() {
+    let cables = |network: &Network| {
+        let ports = (0..network.switches()).map(|at| network.peers(at).iter().flatten().count());
+        (ports.sum::<usize>() - network.hosts()) / 2
+    };
+    for (network, expected) in [(mesh(&[4, 4], 4), 24), (mesh(&[3, 2, 5], 1), 59), (hypercube(4, 4), 32)] {
+        let network = network.unwrap();
+        assert_eq!(cables(&network), expected, "{}", network.name);
+        all_arrive(&network);
+        check(&network).unwrap();
+    }
+    assert_eq!(hypercube(4, 4).unwrap().peers(0).len(), 8);
+}
+
+#[test]
 fn tori_take_the_shorter_way() {
     for (dims, hosts) in [(&[2][..], 1), (&[8], 1), (&[3, 4], 2), (&[4, 4, 2], 1), (&[5, 5], 1)] {
         let network = torus(dims, hosts).unwrap();

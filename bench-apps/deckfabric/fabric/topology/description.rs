@@ -1,0 +1,47 @@
+//! Description of a network in a file: its kind, and its size.
+
+use super::{Network, dragonfly, hypercube, irregular, mesh, parse, torus, tree};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// `[topology]`: kind and size of the network.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+#[expect(missing_docs, reason = "the functions that make the networks describe their numbers")]
+pub enum Description {
+    Tree { k: usize, n: usize },
+    Torus { dims: Vec<usize>, hosts: usize },
+    Mesh { dims: Vec<usize>, hosts: usize },
+    Hypercube { dimensions: usize, hosts: usize },
+    Dragonfly { hosts: usize, group: usize, global: usize },
+    Irregular { switches: usize, hosts: usize, degree: usize, seed: u64 },
+    File { path: PathBuf },
+}
+
+impl Description {
+    /// Builds the network. Names of files are relative to `folder`.
+    ///
+    /// # Errors
+    /// There can be no such network, or the file cannot be read: the reason as text.
+    pub fn build(&self, folder: &Path) -> Result<Network, String> {
+        let built = match self {
+            Self::Tree { k, n } => tree(*k, *n),
+            Self::Torus { dims, hosts } => torus(dims, *hosts),
+            Self::Mesh { dims, hosts } => mesh(dims, *hosts),
+            Self::Hypercube { dimensions, hosts } => hypercube(*dimensions, *hosts),
+            Self::Dragonfly { hosts, group, global } => dragonfly(*hosts, *group, *global),
+            Self::Irregular { switches, hosts, degree, seed } => irregular(*switches, *hosts, *degree, *seed),
+            Self::File { path } => {
+                let place = folder.join(path);
+                let text = fs::read_to_string(&place)
+                    .map_err(|why| format!("[topology]: {} cannot be read: {why}", place.display()))?;
+                return parse(&path.display().to_string(), &text)
+                    .map_err(|bad| format!("[topology]: {}: {bad}", place.display()));
+            }
+        };
+        built.map_err(|bad| format!("[topology]: {bad}"))
+    }
+}
