@@ -116,6 +116,8 @@ pub struct NicOptions {
     pub levels: Option<Levels>,
     /// Upper bound of bytes in flight of all connections, if levels have shares; `None` for 256 KiB.
     pub levels_in_flight: Option<usize>,
+    /// Whether a transport is refused that sends to other hosts without encryption.
+    pub encrypt: bool,
 }
 
 impl NicOptions {
@@ -131,6 +133,7 @@ impl NicOptions {
             detect: None,
             levels: None,
             levels_in_flight: None,
+            encrypt: false,
         }
     }
 }
@@ -143,8 +146,8 @@ pub fn transports() -> Vec<&'static str> {
 /// Opens a transport's NIC, by its name: `shm0`.
 ///
 /// # Errors
-/// [`Error::InvalidParameter`] lists the NICs that exist, or says that this one is over memory of its own only; otherwise
-/// the operating system's.
+/// [`Error::InvalidParameter`] lists the NICs that exist, or says that this one is over memory of its own only, or does
+/// not encrypt; otherwise the operating system's.
 pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
     let Some(transport) = TRANSPORTS.iter().find(|transport| name.strip_suffix('0') == Some(transport.name))
     else {
@@ -157,7 +160,19 @@ pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
             format!("{name} is over memory of its own only; open {} over its", other.attributes().name);
         return Err(Error::InvalidParameter(what));
     }
+    if options.encrypt && transport.network && !transport.encrypted {
+        let what = format!(
+            "{name} does not encrypt what goes to other hosts, and --encrypt (DECK_ENCRYPT) wants that; {} does",
+            network_nic(true)
+        );
+        return Err(Error::InvalidParameter(what));
+    }
     (transport.open)(options)
+}
+
+/// Returns the NIC by which hosts reach each other without RDMA.
+pub(crate) fn network_nic(encrypt: bool) -> &'static str {
+    if encrypt { "udp0" } else { "tcp0" }
 }
 
 /// Returns the bound of the arena. It is the same for all transports that have the memory, and so is the

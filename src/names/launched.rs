@@ -14,7 +14,7 @@ use udeck_via::names::{Known, NameError, NameService};
 use super::address::{self, Host};
 use super::job_table::JobTable;
 use super::{Directory, Listeners, asked_for};
-use crate::NicOptions;
+use crate::registry::{NicOptions, network_nic};
 
 /// Name of the directory, for errors.
 const SERVICE: &str = "the job";
@@ -64,10 +64,12 @@ impl Launched {
         }
         let placement = &client.welcome().placement;
         let own = placement.host_of(client.welcome().rank).unwrap_or(0) as u32;
-        let by_hosts = if placement.hosts().len() > 1 { "tcp0" } else { "shm0" };
-        let nic = asked_for(&config).unwrap_or(by_hosts);
         let mut options = NicOptions::configured(client.keys(), &config).map_err(|why| why.to_string())?;
         options.bind = client.welcome().address;
+        let has_others = placement.hosts().len() > 1;
+        options.encrypt = config.encrypt && has_others;
+        let by_hosts = if has_others { network_nic(options.encrypt) } else { "shm0" };
+        let nic = asked_for(&config).unwrap_or(by_hosts);
         Ok(Launched { client, options, own, nic })
     }
 

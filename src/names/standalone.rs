@@ -24,7 +24,7 @@ use super::secret;
 use super::table::{OWN, Serving};
 use super::wire::{self, Line};
 use super::{Directory, Listeners, asked_for};
-use crate::NicOptions;
+use crate::registry::{NicOptions, network_nic};
 
 const ENV_PORT: &str = "DECK_DIRECTORY_PORT";
 const ENV_INTERFACE: &str = "DECK_IFACE";
@@ -93,13 +93,15 @@ impl Standalone {
         let mut options =
             NicOptions::configured(Keys::from(secret.key), &config).map_err(|why| why.to_string())?;
         options.bind = (!own.is_loopback()).then_some(own);
+        options.encrypt = config.encrypt && !secret.of_host;
+        let nic = asked_for(&config).unwrap_or(network_nic(options.encrypt));
         let names = Arc::new(Standalone {
             options,
             port,
             table_key: mac(&secret.key, "udeck directory", &[]),
             own,
             of_host: secret.of_host,
-            nic: asked_for(&config).unwrap_or("tcp0"),
+            nic,
             table: Mutex::default(),
             asked: Mutex::default(),
             keeper: Mutex::default(),

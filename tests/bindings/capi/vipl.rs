@@ -77,6 +77,7 @@ pub fn cases() -> Vec<Case> {
     cases.push(case("vip_names::another_process_takes_over", &[Tool::Cc], takes_over));
     cases.push(case("vip_names::another_secret_does_not_connect", &[Tool::Cc], other_secret));
     cases.push(case("vip_names::no_secret_is_this_host_only", &[Tool::Cc], no_secret));
+    cases.push(case("vip_names::encryption_is_kept", &[Tool::Cc], encrypted));
     cases
 }
 
@@ -248,13 +249,20 @@ fn two_hosts(compiler: Tool) {
     has_said(by_hand.job(ip, &words(0, &here, &there)).run(), &says);
     other.ends_well();
 
-    let deckrun =
-        network.on(0, &installed("bin/deckrun")).args(["--hosts", &network.list(1), "--iface", &here]);
     let script = format!("exec {} rank$((1 - DECK_RANK))", program.display());
-    let ended = deckrun.args(["--agent", "ip netns exec", "--", "sh", "-c", &script]).run().ok();
-    for (own, other) in [(0, 1), (1, 0)] {
-        let _ = ended.line_with(&format!("with rank{other}: a message to rank{own}"));
+    let deckrun = |words: &[&str]| {
+        let job =
+            network.on(0, &installed("bin/deckrun")).args(["--hosts", &network.list(1), "--iface", &here]);
+        job.args(["--agent", "ip netns exec"]).args(words).args(["--", "sh", "-c", &script]).run()
+    };
+    for words in [&[][..], &["--encrypt"]] {
+        let ended = deckrun(words).ok();
+        for (own, other) in [(0, 1), (1, 0)] {
+            let _ = ended.line_with(&format!("with rank{other}: a message to rank{own}"));
+        }
     }
+    let refused = deckrun(&["--encrypt", "--transport", "tcp"]).fails();
+    assert!(refused.stderr.contains("tcp0 does not encrypt"), "{refused}");
 }
 
 fn under_valgrind(name: &str, says: &str) {
@@ -301,6 +309,18 @@ fn other_secret() {
         .with("DECK_DIRECTORY_SECRET", "quite another secret");
     let refused = other.job(&program, &["client", "localhost"]).run().fails();
     assert!(refused.stderr.contains("does not know our secret"), "{refused}");
+    has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
+    server.ends_well();
+}
+
+/// Processes that may be on several hosts have NICs that encrypt, or none.
+fn encrypted() {
+    let program = example(Tool::Cc, "vip_pingpong");
+    let by_hand = ByHand::new("tcp").with("DECK_ENCRYPT", "1");
+    let refused = by_hand.job(&program, &["server"]).run().fails();
+    assert!(refused.stderr.contains("tcp0 does not encrypt"), "{refused}");
+    let by_hand = by_hand.without("DECK_TRANSPORT");
+    let server = by_hand.start(&program, &["server"]);
     has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
     server.ends_well();
 }

@@ -49,13 +49,14 @@ pub fn cases() -> Vec<Case> {
                 needs: needs.clone(),
                 run: Box::new(move || qualities(&own)),
             });
-            let (talks, dies) = (transport.clone(), transport.clone());
+            let (talks, dies, encrypts) = (transport.clone(), transport.clone(), transport.clone());
             let mut case = |title: &str, run: Box<dyn FnOnce() + Send>| {
-                let name = format!("own::job::{title}::{transport}");
+                let name = format!("own::{title}::{transport}");
                 cases.push(Case { name, needs: needs.clone(), run });
             };
-            case("two_ranks_talk", Box::new(move || two_ranks_talk(&talks)));
-            case("a_rank_dies", Box::new(move || a_rank_dies(&dies)));
+            case("job::two_ranks_talk", Box::new(move || two_ranks_talk(&talks)));
+            case("job::a_rank_dies", Box::new(move || a_rank_dies(&dies)));
+            case("encryption_is_kept", Box::new(move || encrypted(&encrypts)));
         }
     }
     cases
@@ -94,6 +95,18 @@ fn a_rank_dies(transport: &str) {
     let place = Place::new(transport);
     let ended = ranks(&place, &["--on-failure", "continue"], &["dies"]).run().fails();
     assert_eq!(ended.stdout.matches("well").count(), 1, "{ended}");
+}
+
+/// Adapters that other hosts may reach encrypt, or do not open.
+fn encrypted(transport: &str) {
+    let place = Place::new(transport);
+    let program = compile("events", place.folder(), &[]);
+    let settings = "DECK_ENCRYPT=1 DECK_DIRECTORY_SECRET=that-of-these-tests";
+    let said = place.start("alone", "/usr/bin/env", &format!("{settings} {}", program.display())).end();
+    match transport {
+        "shm" | "udp" => assert_well(&said),
+        _ => assert!(said.contains("does not encrypt"), "{said}"),
+    }
 }
 
 /// Cases of the same program under valgrind, and with AddressSanitizer.
