@@ -29,7 +29,7 @@
 //!
 //! A thread waits at several mailboxes, of whatever types, by [`select`]. With the feature `async`, tasks of any executor
 //! wait by `Mailbox::retrieve_async`, `Mailbox::stream` (a `futures_core::Stream`), `Postbox::post_async` and
-//! `Postbox::flush_async`. A waiting task blocks no thread of the executor: a thread of the library (`via-watch`, one for 127
+//! `Postbox::flush_async`. A waiting task blocks no thread of the executor: a thread of the library (`deck-via-watch`, one for 127
 //! waiting tasks) sleeps for it. These calls have no deadlines of their own; use the executor's timeouts. A future that is dropped
 //! before it is ready has taken no message.
 //!

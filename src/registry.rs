@@ -187,8 +187,7 @@ pub(crate) fn default_arena(ranks: usize) -> usize {
 }
 
 fn open_shm(options: &NicOptions) -> Result<Nic> {
-    let reactor =
-        Reactor::start("deck-reactor").map_err(|e| Error::os("starting the reactor's thread", e))?;
+    let reactor = Reactor::start("reactor").map_err(|e| Error::os("starting the reactor's thread", e))?;
     let mut shm = udeck_shm::Options::new(options.keys.clone());
     shm.trusting = options.trusting;
     shm.arena_limit = arena(options);

@@ -176,7 +176,7 @@ impl Client {
         let (reader, failing, size) = (Arc::clone(&shared), Arc::clone(&shared), welcome.size);
         let on_panic =
             move |why: &str| failing.end(format!("the thread that reads from it has panicked: {why}"));
-        thread::spawn("deck-boot-read", move || reader.read(frames, size), on_panic)
+        thread::spawn("boot-read", move || reader.read(frames, size), on_panic)
             .map_err(|source| BootError::Io { what: "starting the bootstrap thread".into(), source })?;
         Ok(Client { shared, welcome })
     }

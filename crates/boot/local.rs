@@ -49,7 +49,7 @@ impl Job {
         let service = Service::new(config, ours)?;
         let reporter = service.reporter();
         // A service that panics is dropped, and its streams with it: the clients see their end.
-        let thread = thread::spawn("deck-boot-serve", || service.run(), |_| {})?;
+        let thread = thread::spawn("boot-serve", || service.run(), |_| {})?;
         Ok((Job { thread, reporter }, theirs))
     }
 

@@ -323,7 +323,7 @@ impl Progress {
             let weak = Arc::downgrade(self);
             let failing = Weak::clone(&weak);
             let on_panic = move |_: &str| failing.upgrade().into_iter().for_each(|progress| progress.fail());
-            let spawned = thread::spawn("deck-progress", move || run(&weak), on_panic);
+            let spawned = thread::spawn("progress", move || run(&weak), on_panic);
             // Without the thread, the application's own calls still progress messages.
             (helper.running, helper.is_missing) = (spawned.is_ok(), spawned.is_err());
         }

@@ -183,6 +183,6 @@ fn read<R: Read + Send + 'static>(pipe: Option<R>) -> mpsc::Receiver<String> {
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     };
     // Without a thread the channel ends, as after a panic: the text is empty.
-    let _ = udeck_sys::thread::spawn("deckrun-read", reading, |_| {});
+    let _ = udeck_sys::thread::spawn("read", reading, |_| {});
     text
 }

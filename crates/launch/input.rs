@@ -43,7 +43,7 @@ impl TerminalInput {
         let end = Arc::new(EventFd::new()?);
         let own_end = Arc::clone(&end);
         // `to` is closed in every case, also by a panic: rank 0 sees the end of its input.
-        let thread = spawn("deckrun-input", move || drop(relay(to, &own_end)), |_| {})?;
+        let thread = spawn("input", move || drop(relay(to, &own_end)), |_| {})?;
         Ok(TerminalInput { thread: Some(thread), end })
     }
 }

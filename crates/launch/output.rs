@@ -79,7 +79,7 @@ impl Output {
                 own.leave(&to);
             };
             // After a panic the pipes are closed, as at the end.
-            spawn("deckrun-output", forwarding, move |_| panicked.leave(&to_at_panic))?;
+            spawn("output", forwarding, move |_| panicked.leave(&to_at_panic))?;
         }
         Ok(Output { shared, printers })
     }

@@ -114,7 +114,7 @@ fn start_one(sink: Sink, tagged: bool) -> io::Result<Arc<Printer>> {
     let own = Arc::clone(&printer);
     let panicked = Arc::clone(&printer);
     // After a panic, too, nobody waits for the thread.
-    spawn("deckrun-print", move || own.run(), move |_| panicked.end())?;
+    spawn("print", move || own.run(), move |_| panicked.end())?;
     Ok(printer)
 }
 

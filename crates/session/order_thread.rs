@@ -27,12 +27,12 @@ pub trait Ordered: Send + Sync + 'static {
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn start_order_thread<N: Ordered>(nic: &Arc<N>, name: String) -> io::Result<()> {
+pub fn start_order_thread<N: Ordered>(nic: &Arc<N>, name: &'static str) -> io::Result<()> {
     if nic.send_order().is_none() {
         return Ok(());
     }
-    let (nic, failing, its_name) = (nic.clone(), nic.clone(), name.clone());
-    thread::spawn(name, move || run(&*nic), move |why| failing.fail(&its_name, why)).map(drop)
+    let (nic, failing) = (nic.clone(), nic.clone());
+    thread::spawn(name, move || run(&*nic), move |why| failing.fail(name, why)).map(drop)
 }
 
 fn run(nic: &impl Ordered) {

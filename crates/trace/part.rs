@@ -296,7 +296,7 @@ fn start_ticks(process: &Arc<Process>) {
             buffer::write_all(&process);
         }
     };
-    if let Err(error) = thread::spawn("deck-trace", ticks, |_| {}) {
+    if let Err(error) = thread::spawn("trace", ticks, |_| {}) {
         say!("the trace is written less often: starting a thread for it: {error}");
     }
 }

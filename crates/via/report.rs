@@ -2,7 +2,7 @@
 //! its program does something else.
 //!
 //! The finder of such an error gives it to the connection's [`Reporter`]: a transport on its own thread, or the VI in the
-//! call in which it found it. The program's callback runs on a thread of its own, `via-errors`, which sleeps until there is
+//! call in which it found it. The program's callback runs on a thread of its own, `deck-via-errors`, which sleeps until there is
 //! an event. So a report may be made under any lock and never waits, and the callback may block, panic or call the library
 //! without holding up a transport. Without a callback there is no such thread, and a report is dropped.
 //!

@@ -108,7 +108,7 @@ impl Standalone {
         });
         let weak = Arc::downgrade(&names);
         let (until_dropped, dropped) = mpsc::channel();
-        let running = thread::spawn("names-keeper", move || keep(&weak, &dropped), |_| {})
+        let running = thread::spawn("names-keep", move || keep(&weak, &dropped), |_| {})
             .map_err(|error| format!("starting a thread: {error}"))?;
         *names.keeper.lock() = Some(Keeper { _until_dropped: until_dropped, running });
         Ok(names)

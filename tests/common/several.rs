@@ -65,7 +65,7 @@ pub fn nics(keys: Keys, barred: &Barred, net: Disguise) -> Vec<Nic> {
     options.arena_limit = ARENA;
     options.arenas = Some(Arenas::new(ARENA).expect("memory"));
     let open = || {
-        let reactor = Arc::new(Reactor::start("several-test").expect("a thread"));
+        let reactor = Arc::new(Reactor::start("several").expect("a thread"));
         udeck_shm::open(options.clone(), reactor).expect("shm0")
     };
     vec![wrapped(&open(), barred.clone().shm()), wrapped(&open(), net)]

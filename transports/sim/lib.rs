@@ -138,7 +138,7 @@ impl Fabric {
         // The thread ends when the fabric does, because the fabric holds the sender.
         let work = move || requests.into_iter().for_each(RequestJob::run);
         // Listeners' handlers catch their panics. A panic of our own code makes the next request fail, in a test.
-        thread::spawn("sim-listeners", work, |_| {}).expect("a thread");
+        thread::spawn("sim-listen", work, |_| {}).expect("a thread");
         Fabric { shared: Shared::new(seed, jobs) }
     }
 

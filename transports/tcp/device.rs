@@ -32,7 +32,6 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
         withdrawal: wire::withdrawal(),
     };
     let listener = admission.listen(options.bind)?;
-    let port = listener.address().port();
     let mut attributes = udeck_session::attributes("tcp0", listener.address(), max_transfer);
     attributes.identity = options.keys.rank();
     attributes.max_discriminator = MAX_DISCRIMINATOR;
@@ -44,7 +43,7 @@ pub fn open(options: &Options) -> Result<Arc<TcpDevice>> {
     let core = Core::new(admission, memory, max_transfer, send_order)
         .map_err(|error| Error::os("opening a NIC's epoll", error))?;
     let device = SessionDevice::new(attributes, core.clone());
-    start_order_thread(&core, format!("tcp-order-{port}"))
+    start_order_thread(&core, "tcp-order")
         .map_err(|error| Error::os("starting a NIC's thread that orders", error))?;
     helper::start(core, listener).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)

@@ -51,7 +51,7 @@ struct Due {
     nap: Nap,
 }
 
-/// Starts the helper thread, `tcp-PORT`. It ends when the NIC is closed and its links are over.
+/// Starts the helper thread, `deck-tcp-PORT`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's error.

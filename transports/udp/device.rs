@@ -44,7 +44,7 @@ pub fn open(options: &Options) -> Result<Arc<QuicDevice>> {
     let core = Core::new(options, memory, max_transfer, (socket, at))
         .map_err(|error| Error::os("opening a NIC's bell, or making its key", error))?;
     let device = SessionDevice::new(attributes, core.clone());
-    start_order_thread(&core, format!("udp-order-{}", at.port()))
+    start_order_thread(&core, "udp-order")
         .map_err(|error| Error::os("starting a NIC's thread that orders", error))?;
     helper::start(core).map_err(|error| Error::os("starting a NIC's helper thread", error))?;
     Ok(device)

@@ -39,18 +39,17 @@ struct Helper {
     found: Found,
 }
 
-/// Starts the helper thread, `verbs-PORT`. It ends when the NIC is closed and its links are over.
+/// Starts the helper thread, `deck-verbs`. It ends when the NIC is closed and its links are over.
 ///
 /// # Errors
 /// The kernel's error.
 pub fn start(core: Arc<Core>, listener: RequestListener) -> io::Result<()> {
     core.control.add(&listener, Token::Listener.encode(), EventFlags::IN)?;
-    let name = format!("verbs-{}", listener.address().port());
     let next_check = job_time() + CHECK;
-    let (failing, its_name) = (core.clone(), name.clone());
+    let failing = core.clone();
     let mut helper =
         Helper { core, listener: Some(listener), due: None, next_check, found: Found::default() };
-    thread::spawn(name, move || helper.run(), move |why| failing.fail(&its_name, why)).map(drop)
+    thread::spawn("verbs", move || helper.run(), move |why| failing.fail("verbs", why)).map(drop)
 }
 
 impl Helper {

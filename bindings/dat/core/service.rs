@@ -335,7 +335,7 @@ pub fn connect(
             let _ = ep.disconnect(false); // fails if it is over already
         }
     };
-    thread::spawn("dat-connect", move || asking.run(vi), failed).map(drop).map_err(|why| {
+    thread::spawn("dat-call", move || asking.run(vi), failed).map(drop).map_err(|why| {
         udeck::via::say!("uDAPL: dat_ep_connect: starting a thread: {why}");
         if let Some(ep) = &mut *slot.lock() {
             ep.not_asked(attempt);

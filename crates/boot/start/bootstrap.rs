@@ -128,8 +128,8 @@ fn serve(
     let proxy = Proxy::of_root(acceptor, options.detect).map_err(no_service)?;
     let service = Service::new(config, ours).map_err(no_service)?;
     // A service that panics is dropped, and with it its sockets: the ranks see their end.
-    thread::spawn("deck-boot-serve", || report(service.run()), |_| {}).map_err(no_service)?;
-    let proxy = thread::spawn("deck-boot-proxy", || report(proxy.run()), |_| {}).map_err(no_service)?;
+    thread::spawn("boot-serve", || report(service.run()), |_| {}).map_err(no_service)?;
+    let proxy = thread::spawn("boot-proxy", || report(proxy.run()), |_| {}).map_err(no_service)?;
     // A rank of another host shows, by its connection, the address by which it reaches this host.
     let address = match own {
         None if has_others => found.recv_timeout(until.remaining()).ok(),
@@ -163,7 +163,7 @@ fn come(
     let no_proxy = |source| io_error("connecting to the job's name service", source);
     let (mine, proxies) = stream_pair().map_err(no_proxy)?;
     let proxy = Proxy::of_rank(stream, secure, proxies, options.detect).map_err(no_proxy)?;
-    thread::spawn("deck-boot-proxy", || report(proxy.run()), |_| {}).map_err(no_proxy)?;
+    thread::spawn("boot-proxy", || report(proxy.run()), |_| {}).map_err(no_proxy)?;
     Client::of_foreign_job(mine, ForeignJob::new(environment, None), address)
 }
 

@@ -94,7 +94,7 @@ fn resolve(hosts: &[&str], limit: Duration) -> Vec<Result<SocketAddr, String>> {
                 let _ = sender.send((index, found));
             }
         };
-        if thread::spawn("deckrun-resolve", resolving, |_| {}).is_err() {
+        if thread::spawn("resolve", resolving, |_| {}).is_err() {
             // Its names are reported below as not resolved in time, as are those of a thread that panics.
             break;
         }

@@ -20,7 +20,7 @@ impl Serving {
         let failed = Arc::new(EventFd::new()?);
         let (failing, panicking) = (Arc::clone(&failed), Arc::clone(&failed));
         let serving = move || serve().inspect_err(|_| failing.signal());
-        let thread = spawn("deckrun-boot", serving, move |_| panicking.signal())?;
+        let thread = spawn("boot", serving, move |_| panicking.signal())?;
         Ok(Serving { thread, failed })
     }
 

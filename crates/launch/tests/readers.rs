@@ -122,7 +122,7 @@ fn words_about_ends_come_behind_those_of_the_ranks_at_a_late_reader() {
         let texts: Vec<_> = threads.flat_map(|thread| fs::read_to_string(thread.path().join(file))).collect();
         texts.concat()
     };
-    let reads = || of_threads("comm").contains("deckrun-output");
+    let reads = || of_threads("comm").contains("deck-output");
     let children = || of_threads("children").split_whitespace().count();
     wait_until("deckrun reads", &reads);
     let before = children();

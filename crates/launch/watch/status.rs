@@ -95,7 +95,7 @@ impl Asker {
             let _ = stream.write_all(report.as_bytes());
         };
         // Without a thread the connection is closed without an answer.
-        let _ = thread::spawn("deckrun-status", write, |_| {});
+        let _ = thread::spawn("status", write, |_| {});
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use rustix::process::Pid;
 use udeck_boot::waits::Published;
+use udeck_sys::thread;
 
 use crate::{
     control::wire::{RankSample, RankState},
@@ -17,9 +18,6 @@ use crate::{
 /// Divisor: a rank that is in a wait and uses less than one part in 20 of a processor's time does not compute
 /// beside the wait.
 const IDLE_PART: u32 = 20;
-
-/// Prefix of the names of the library's own threads: they wake now and then, whatever the program does.
-const OWN_THREADS: &str = "deck-";
 
 /// Checks the ranks of this host, and remembers their state.
 #[derive(Default)]
@@ -81,7 +79,8 @@ impl WaitSampler {
     }
 }
 
-/// Returns the work of a process: zero if the process is gone or the kernel has no numbers.
+/// Returns the work of a process: zero if the process is gone or the kernel has no numbers. The library's own threads
+/// are left out: they wake now and then, whatever the program does.
 fn work(pid: Pid) -> Work {
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else {
         return Work::default();
@@ -89,7 +88,7 @@ fn work(pid: Pid) -> Work {
     let works = threads.flatten().filter_map(|thread| {
         let name = fs::read_to_string(thread.path().join("comm")).ok()?;
         let said = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        if name.starts_with(OWN_THREADS) { None } else { parse_work(&said) }
+        if name.starts_with(thread::PREFIX) { None } else { parse_work(&said) }
     });
     works.fold(Work::default(), |all, one| Work { time: all.time + one.time, turns: all.turns + one.turns })
 }

@@ -186,7 +186,7 @@ fn close_on_thread(slow: SlowClose) {
 /// Starts a thread, which is counted already. Without one the descriptors go on waiting: until something else is to be
 /// closed, or until the next call of [`is_behind`].
 fn start() {
-    if thread::spawn("udeck-closer", run, |_| WORK.lock().threads -= 1).is_err() {
+    if thread::spawn("closer", run, |_| WORK.lock().threads -= 1).is_err() {
         WORK.lock().threads -= 1;
     }
 }

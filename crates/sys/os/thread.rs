@@ -25,7 +25,17 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use crate::os::limits::name_limits;
 
-/// Starts a thread of the library. If `body` panics, `on_panic` is called, on the thread, with the panic's words, and
+/// Prefix of the names of the library's threads. deckrun's watchdog knows them by it.
+pub const PREFIX: &str = "deck-";
+/// Longest name of a thread in Linux, in bytes.
+const MAX_NAME: usize = 15;
+
+fn full(name: &str) -> String {
+    debug_assert!(PREFIX.len() + name.len() <= MAX_NAME, "the kernel cuts {name:?}");
+    format!("{PREFIX}{name}")
+}
+
+/// Starts a thread of the library, with [`PREFIX`] before its name. If `body` panics, `on_panic` is called, on the thread, with the panic's words, and
 /// joining gives these words, too.
 ///
 /// `on_panic` has to make sure that nothing waits for this thread any more. It must not wait itself, and the locks that it
@@ -34,11 +44,11 @@ use crate::os::limits::name_limits;
 /// # Errors
 /// Errors of the kernel: no threads left. Neither closure was called then.
 pub fn spawn<R: Send + 'static>(
-    name: impl Into<String>,
+    name: impl AsRef<str>,
     body: impl FnOnce() -> R + Send + 'static,
     on_panic: impl FnOnce(&str) + Send + 'static,
 ) -> io::Result<JoinHandle<Result<R, String>>> {
-    let name = name.into();
+    let name = full(name.as_ref());
     put_hook();
     Builder::new().name(name.clone()).spawn(move || run(&name, body, on_panic)).map_err(name_limits)
 }
@@ -49,13 +59,14 @@ pub fn spawn<R: Send + 'static>(
 /// Those of [`spawn`].
 pub fn spawn_scoped<'scope, R: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
-    name: &'static str,
+    name: &str,
     body: impl FnOnce() -> R + Send + 'scope,
     on_panic: impl FnOnce(&str) + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, Result<R, String>>> {
+    let name = full(name);
     put_hook();
-    let builder = Builder::new().name(name.into());
-    builder.spawn_scoped(scope, move || run(name, body, on_panic)).map_err(name_limits)
+    let builder = Builder::new().name(name.clone());
+    builder.spawn_scoped(scope, move || run(&name, body, on_panic)).map_err(name_limits)
 }
 
 fn run<R>(name: &str, body: impl FnOnce() -> R, on_panic: impl FnOnce(&str)) -> Result<R, String> {
@@ -284,7 +295,7 @@ mod tests {
         let (said, erred) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(said.contains("of theirs") && !said.contains("of ours"), "{said}");
-        assert!(erred.contains("thread test panicked at crates/sys/os/thread.rs:"), "{erred}");
+        assert!(erred.contains("thread deck-test panicked at crates/sys/os/thread.rs:"), "{erred}");
         assert!(!erred.contains("of theirs"), "{erred}");
     }
 }

@@ -41,7 +41,7 @@ use crate::transport::ARMED;
 /// Upper bound of queues that one thread watches: it sleeps on a word of its own besides.
 const PER_THREAD: usize = MOST_WORDS - 1;
 
-/// Wakes tasks when their completion queues may have news. It has one thread, `via-watch`, for each 127 watched queues; each
+/// Wakes tasks when their completion queues may have news. It has one thread, `deck-via-watch`, for each 127 watched queues; each
 /// starts with its first queue. They end when this is dropped; no task is woken any more then.
 #[derive(Debug, Default)]
 pub struct Watcher {

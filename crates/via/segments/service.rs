@@ -83,7 +83,7 @@ impl Service {
         getrandom::fill(&mut number).map_err(io::Error::other)?;
         let address = format!("udeck-segments-{:032x}", u128::from_le_bytes(number)).into_bytes();
         let listener = socket::listen_at(&address)?;
-        let reactor = Reactor::start("deck-segments")?;
+        let reactor = Reactor::start("segments")?;
         let inner =
             Arc::new_cyclic(|this| Inner { reactor, keys, state: Mutex::default(), this: this.clone() });
         let served = Arc::downgrade(&inner);

@@ -94,7 +94,7 @@ fn a_select_that_waits_sleeps_in_its_one_thread() {
             asleep = if state.starts_with('S') { asleep + 1 } else { 0 };
             std::thread::yield_now();
         }
-        assert!(!threads().contains(&"via-cno".into()), "the other queues need no threads");
+        assert!(!threads().contains(&"deck-via-cno".into()), "the other queues need no threads");
         out.post(world.buf(1).unwrap()).unwrap();
     }
     waiting.join().unwrap().unwrap();

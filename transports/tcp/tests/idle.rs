@@ -12,7 +12,7 @@ use crate::device;
 /// Directory of the NIC's helper thread in /proc.
 fn helper(nic: &Nic) -> PathBuf {
     let address = String::from_utf8(nic.attributes().address.clone()).unwrap();
-    let name = format!("tcp-{}", address.rsplit(':').next().unwrap());
+    let name = format!("deck-tcp-{}", address.rsplit(':').next().unwrap());
     let is_it =
         |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|found| found.trim() == name);
     let deadline = soon();

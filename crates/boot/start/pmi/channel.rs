@@ -192,7 +192,7 @@ fn resolve(address: &str, until: Deadline) -> Result<Vec<SocketAddr>, Broken> {
         let found = asked.to_socket_addrs().map(|found| found.collect::<Vec<_>>());
         let _ = sender.send(found);
     };
-    thread::spawn("deck-pmi-resolve", resolving, |_| {})
+    thread::spawn("pmi-names", resolving, |_| {})
         .map_err(|error| Broken::Gone(format!("no thread to look up its address: {error}")))?;
     match receiver.recv_timeout(until.remaining()) {
         Ok(Ok(found)) => Ok(found),

@@ -26,7 +26,7 @@ pub(super) fn ask<T: Send + 'static>(
     let waited = until.remaining();
     let (tell, told) = mpsc::channel();
     // A panic drops `tell`, which ends the wait.
-    let thread = thread::spawn("udeck-pmix", move || drop(tell.send(call())), |_| {});
+    let thread = thread::spawn("pmix", move || drop(tell.send(call())), |_| {});
     let thread = thread.map_err(|error| NoAnswer::Failed(format!("no thread can be started: {error}")))?;
     loop {
         match told.recv_timeout(until.remaining()) {

@@ -18,7 +18,7 @@ static int askers(void) {
         snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
         file = fopen(path, "r");
         if (file == NULL) continue;
-        if (fgets(name, sizeof name, file) != NULL && strncmp(name, "dat-connect", 11) == 0) count++;
+        if (fgets(name, sizeof name, file) != NULL && strncmp(name, "deck-dat-call", 13) == 0) count++;
         fclose(file);
     }
     closedir(tasks);

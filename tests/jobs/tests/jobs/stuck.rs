@@ -116,6 +116,15 @@ fn a_rank_that_sleeps_elsewhere_is_named_as_the_one_that_is_waited_for() {
     has_words(&ended, &["rank 1 ", "is at the barrier, waits for"]);
 }
 
+/// Between two reports of the watchdog a NIC's helper runs several times.
+#[test]
+fn a_rank_that_sleeps_is_named_over_networks() {
+    for transport in ["tcp", "udp"] {
+        let job = job(&["-n", "2", "--watchdog", "5s", "--transport", transport], "barrier");
+        has(&until_said(job, "waited for:"), "waited for: rank 0");
+    }
+}
+
 /// The rank runs alone, and behind a script that waits for it.
 #[test]
 fn a_rank_that_computes_makes_progress() {

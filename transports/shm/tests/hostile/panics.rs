@@ -15,7 +15,7 @@ fn assert_told(error: Error) {
 
 #[test]
 fn a_reactor_that_panics_is_an_error_of_all_that_its_nic_serves() {
-    let reactor = Arc::new(Reactor::start("panics-test").unwrap());
+    let reactor = Arc::new(Reactor::start("panics").unwrap());
     let mut options = Options::new(SECRET);
     options.arena_limit = 8 << 20;
     let (failing, other) = (crate::open(options, reactor.clone()).unwrap(), nic());

@@ -41,7 +41,7 @@ struct Honest {
 pub fn nic() -> Nic {
     let mut options = Options::new(SECRET);
     options.arena_limit = ARENA;
-    crate::open(options, Arc::new(Reactor::start("hostile-test").unwrap())).unwrap()
+    crate::open(options, Arc::new(Reactor::start("hostile").unwrap())).unwrap()
 }
 
 pub fn vi(nic: &Nic) -> Vi {
