@@ -20,6 +20,7 @@ use udeck_via::names::{NameError, NameService};
 use udeck_via::{Deadline, thread};
 
 use super::address::{self, Host};
+use super::entries::Full;
 use super::secret;
 use super::table::{OWN, Serving};
 use super::wire::{self, Line};
@@ -76,6 +77,20 @@ enum Way {
     None,
     Serving(Serving),
     Asking(Box<Line>),
+}
+
+impl Way {
+    /// Puts an entry of this process into the table. False: the table has another one with the same key.
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<bool, String> {
+        let put = match self {
+            Way::Serving(serving) => serving.table.register(OWN, key, value).map_err(|full| full.to_string()),
+            Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER)
+                .map(|put| put.is_some())
+                .map_err(|error| error.to_string()),
+            Way::None => Ok(false),
+        };
+        put.map_err(|why| format!("the table of names: {why}"))
+    }
 }
 
 impl Standalone {
@@ -140,18 +155,14 @@ impl Standalone {
             return Ok(());
         }
         mine.lacks = false;
+        let mut all = Ok(());
         for (key, value) in &mine.entries {
-            let put = match &mut mine.way {
-                Way::Serving(serving) => serving.table.register(OWN, key, value),
-                Way::Asking(line) => {
-                    ask(line, wire::PUT, key, value, ANSWER).map_err(|error| error.to_string())?.is_some()
-                }
-                Way::None => false,
-            };
+            let put = mine.way.put(key, value);
             // A connection of this process that has just broken may still own the entry.
-            mine.lacks |= !put;
+            mine.lacks |= put != Ok(true);
+            all = all.and(put.map(drop));
         }
-        Ok(())
+        all
     }
 
     fn find_way(&self) -> Result<Way, String> {
@@ -205,6 +216,8 @@ fn ask(line: &mut Line, op: u8, key: &str, value: &[u8], limit: Duration) -> io:
             Ok(Some(answer))
         }
         Some(&(wire::NONE | wire::TAKEN)) => Ok(None),
+        Some(&wire::FULL) => Err(io::Error::other(Full::Owner.to_string())),
+        Some(&wire::ALL_FULL) => Err(io::Error::other(Full::Table.to_string())),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "an answer that is none")),
     }
 }
@@ -317,13 +330,7 @@ impl Listeners for Standalone {
             return Ok(false); // another NIC or VI of this process has published it
         }
         self.be_there(&mut mine)?;
-        let put = match &mut mine.way {
-            Way::Serving(serving) => serving.table.register(OWN, key, value),
-            Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER)
-                .map_err(|error| format!("the table of names: {error}"))?
-                .is_some(),
-            Way::None => false,
-        };
+        let put = mine.way.put(key, value)?;
         if put {
             mine.entries.insert(key.to_owned(), value.to_vec());
         }
@@ -417,5 +424,24 @@ impl Drop for Standalone {
                 let _ = running.join();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn too_many_names_are_told_from_one_that_is_taken() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let _serving = Serving::start(free, [1; 32]).unwrap();
+        let ask = || Line::ask(Arc::new(TcpStream::connect(free).unwrap()), [1; 32], ANSWER).unwrap();
+        let [mut way, mut other] = [(); 2].map(|()| Way::Asking(Box::new(ask())));
+        assert!((0..4096).all(|nth| way.put(&nth.to_string(), b"") == Ok(true)));
+        let why = way.put("one more", b"").unwrap_err();
+        assert!(why.contains("this process has 4096 names"), "{why}");
+        assert_eq!((other.put("one more", b""), way.put("one more", b"")), (Ok(true), Ok(false)));
     }
 }

@@ -13,7 +13,7 @@ use udeck_sys::unauthenticated::{Bounds, Place};
 use udeck_sys::{above_stdio, tcp_connect};
 use udeck_via::{Deadline, thread};
 
-use super::entries::{Entries, Owner};
+use super::entries::{Entries, Full, Owner};
 use super::wire::{self, Line};
 
 /// Longest time between two signs of life of a process with entries in the table.
@@ -59,13 +59,13 @@ pub(crate) struct Serving {
 }
 
 impl Table {
-    /// Adds an entry, or replaces one of the same owner. False: another owner has the key, or there are too many.
-    pub fn register(&self, owner: Owner, key: &str, value: &[u8]) -> bool {
-        let is_there = self.entries.lock().register(owner, key, value);
+    /// Adds an entry, as [`Entries::register`] does.
+    pub fn register(&self, owner: Owner, key: &str, value: &[u8]) -> Result<bool, Full> {
+        let is_there = self.entries.lock().register(owner, key, value)?;
         if is_there {
             self.changed.notify_all();
         }
-        is_there
+        Ok(is_there)
     }
 
     /// Removes an entry, if it is this owner's.
@@ -165,8 +165,12 @@ impl Table {
             line.renew(SILENCE);
             let Some((op, key, value)) = wire::read_question(&body) else { break };
             let answer = match op {
-                wire::PUT if self.register(of, key, value) => vec![wire::WELL],
-                wire::PUT => vec![wire::TAKEN],
+                wire::PUT => vec![match self.register(of, key, value) {
+                    Ok(true) => wire::WELL,
+                    Ok(false) => wire::TAKEN,
+                    Err(Full::Owner) => wire::FULL,
+                    Err(Full::Table) => wire::ALL_FULL,
+                }],
                 wire::TAKE => {
                     self.withdraw(of, key);
                     vec![wire::WELL]
@@ -286,6 +290,6 @@ mod tests {
         let answer =
             std::iter::repeat_with(|| ask(LONG)).find(|answer| answer[0] == wire::WELL || until.passed());
         assert_eq!(answer.unwrap(), [&[wire::WELL], &b"here"[..]].concat());
-        assert!(registers.join().unwrap());
+        assert_eq!(registers.join().unwrap(), Ok(true));
     }
 }

@@ -6,7 +6,7 @@
 //! ```text
 //!   question   op (1)  length of key (1)  key  value            PUT, TAKE (back), GET, PING
 //!     value of GET: how many milliseconds to wait (2, little-endian)
-//!   answer     op (1)  value                                    WELL, TAKEN, NONE
+//!   answer     op (1)  value                                    WELL, TAKEN, NONE, FULL, ALL_FULL
 //! ```
 
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use udeck_via::auth::{DeadlineStream, Protocol, SecureStream, StreamError};
 
 /// The protocol version of this build.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Upper bound of a frame's payload, in bytes.
 const MAX_BODY: usize = 2048;
 const PROTOCOL: Protocol = Protocol { magic: *b"udeckdir", version: VERSION, max_frame: MAX_BODY };
@@ -31,6 +31,8 @@ pub(crate) const PING: u8 = 4;
 pub(crate) const WELL: u8 = 0x11;
 pub(crate) const TAKEN: u8 = 0x12;
 pub(crate) const NONE: u8 = 0x13;
+pub(crate) const FULL: u8 = 0x14;
+pub(crate) const ALL_FULL: u8 = 0x15;
 
 /// One end of a conversation between two processes that both know the secret.
 pub(crate) struct Line {
