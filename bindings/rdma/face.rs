@@ -6,6 +6,7 @@ use std::time::Instant;
 use udeck_via::{Error, Nic};
 
 use crate::frame::{Head, Reason};
+use crate::held_bytes::HeldBytes;
 use crate::memory::Segment;
 use crate::ring::Ring;
 
@@ -17,8 +18,6 @@ pub trait Face {
     type Operation;
     /// A posted receive.
     type Receive: Default;
-    /// The face's account of a message that waits for a receive; dropped when the message waits no more.
-    type Account;
 
     /// The flag that the face knows: [`INVALIDATES`](crate::frame::INVALIDATES) or
     /// [`IMMEDIATE`](crate::frame::IMMEDIATE).
@@ -80,11 +79,11 @@ pub trait Face {
     /// Whether a message without a receive may wait for one. `since`: it has waited since then; `None`: it has just
     /// come.
     fn may_wait(&mut self, since: Option<Instant>) -> bool;
-    /// Counts a message that begins to wait. `None`: there is no memory for more.
-    fn hold(&mut self, len: usize) -> Option<Self::Account>;
-    /// Whether one more arrival may be taken while `messages` wait, which have `bytes` in all. Otherwise it stays in the
-    /// connection, until fewer wait. `is_under_way`: an operation has not completed, so an answer may come.
-    fn may_hold_more(messages: usize, bytes: usize, is_under_way: bool) -> bool;
+    /// The bytes of all waiting messages of the NIC: those of its [`Progress`](crate::Progress).
+    fn held(&self) -> &HeldBytes;
+    /// Whether one more arrival may be taken while `messages` wait. Otherwise it stays in the connection, until fewer
+    /// wait. `is_under_way`: an operation has not completed, so an answer may come.
+    fn may_hold_more(messages: usize, is_under_way: bool) -> bool;
 
     // ---- memory that the peer names ----
 

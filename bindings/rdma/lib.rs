@@ -8,6 +8,7 @@
 //! | `face.rs` | what a face writes for itself: its types, its memory's rules, its completions |
 //! | `queue_pair.rs` | an end point's posted operations: sent in order, fenced, completed in order |
 //! | `queue_pair/matching.rs`, `held.rs` | arrivals, which find their receives; messages that wait for one |
+//! | `held_bytes.rs` | the bound of such messages over a NIC |
 //! | `queue_pair/flush.rs` | the end of a connection |
 //! | `frame.rs` | the wire format between the two ends of a connection |
 //! | `link.rs` | frames that go to the peer, and answers to the peer's reads |
@@ -20,6 +21,7 @@
 mod bell;
 mod face;
 pub mod frame;
+mod held_bytes;
 mod link;
 pub mod memory;
 mod progress;
@@ -28,6 +30,7 @@ mod ring;
 
 pub use bell::Bell;
 pub use face::{End, Face, Outcome, Request};
+pub use held_bytes::{HeldBytes, MAX_HELD_BYTES};
 pub use link::INLINE;
 pub use progress::{MAX_WAIT, MoveOn, Progress};
 pub use queue_pair::QueuePair;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use udeck_via::{Cq, CqHandle, Deadline, Nic, Pause, Spinner, thread};
 
-use crate::Bell;
+use crate::{Bell, HeldBytes};
 
 /// Longest sleep of a leader, a follower or a listener before it checks whether the NIC has closed.
 pub const MAX_WAIT: Duration = Duration::from_millis(100);
@@ -45,6 +45,7 @@ pub struct Progress {
     stalled: Mutex<HashSet<u64>>,
     is_any_stalled: AtomicBool,
     is_closed: AtomicBool,
+    held: HeldBytes,
 }
 
 /// Whether both ends of a connection on this host share its one processor.
@@ -74,7 +75,13 @@ impl Progress {
             stalled: Mutex::default(),
             is_any_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            held: HeldBytes::default(),
         })
+    }
+
+    /// The bytes of the end points' messages that wait for receives.
+    pub fn held(&self) -> &HeldBytes {
+        &self.held
     }
 
     /// The bell that completions ring.

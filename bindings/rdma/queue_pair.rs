@@ -34,7 +34,7 @@ pub struct QueuePair<F: Face> {
     /// Posted receives, oldest first.
     pub receives: Ring<F::Receive>,
     /// A message that has found no receive yet, and those that came behind it.
-    held: VecDeque<Held<F::Account>>,
+    held: VecDeque<Held>,
     /// Time since which the oldest held message is the next one.
     since: Option<Instant>,
 }

@@ -1,22 +1,20 @@
 //! An opened interface adapter.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use udeck::names::Listeners;
 use udeck::names::address::Host;
 use udeck::via::{Caps, Deadline, Nic, Ptag};
-use udeck_rdma::{MAX_TRANSFER, MoveOn, Progress};
+use udeck_rdma::{MoveOn, Progress};
 
 use super::code::{Code, Result, Sub};
 use super::evd::Evd;
 use super::event::Event;
 use super::qos::Qos;
 
-/// Most bytes of messages that have found no receive, of all connections together: two of the longest messages.
-const MAX_HELD: usize = 2 * MAX_TRANSFER;
 pub use super::wire::MAX_PRIVATE;
 
 pub struct Ia {
@@ -35,8 +33,6 @@ pub struct Ia {
     pub progress: Arc<Progress>,
     /// The dispatcher of asynchronous events, and whether the adapter has made it itself.
     pub asynchronous: OnceLock<(Arc<Evd>, bool)>,
-    /// Bytes of messages that have found no receive.
-    held: AtomicUsize,
     /// Locked while the end of an end point with a shared receive queue is reported.
     pub ends: Mutex<()>,
     /// Handles of the program's objects.
@@ -66,7 +62,6 @@ impl Ia {
             names,
             progress,
             asynchronous: OnceLock::new(),
-            held: AtomicUsize::new(0),
             ends: Mutex::default(),
             objects: Mutex::default(),
             ports: AtomicU64::new(1),
@@ -99,13 +94,6 @@ impl Ia {
     /// Makes a number for one end of a connection.
     pub fn port(&self) -> u64 {
         super::wire::port(self.ports.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// Counts the `len` bytes of a message that has found no receive. `None`: too many bytes are held already.
-    pub fn hold(self: &Arc<Self>, len: usize) -> Option<HeldBytes> {
-        let before = self.held.fetch_add(len, Ordering::Relaxed);
-        let counted = HeldBytes { ia: self.clone(), len };
-        (before.saturating_add(len) <= MAX_HELD).then_some(counted)
     }
 
     // ---- progress ----
@@ -157,17 +145,5 @@ impl Ia {
         if let Err(error) = self.progress.begin_serving(|_| {}) {
             udeck::via::say!("uDAPL: starting a thread: {error}; peers are served while the program waits");
         }
-    }
-}
-
-/// Counts held bytes until it is dropped.
-pub struct HeldBytes {
-    ia: Arc<Ia>,
-    len: usize,
-}
-
-impl Drop for HeldBytes {
-    fn drop(&mut self) {
-        self.ia.held.fetch_sub(self.len, Ordering::Relaxed);
     }
 }

@@ -8,8 +8,10 @@ use udeck_via::Arrival;
 use udeck_via::transport::{Body, Inline};
 
 use super::QueuePair;
+use super::matching::failed;
 use crate::face::{End, Face};
 use crate::frame::{self, Head, Reason};
+use crate::held_bytes::Account;
 use crate::link;
 
 pub(super) enum Message {
@@ -35,12 +37,10 @@ impl Message {
     }
 }
 
-/// A message that waits, and the face's account of it.
-pub(super) struct Held<H> {
+/// A message that waits.
+pub(super) struct Held {
     message: Message,
-    /// The message's length in bytes.
-    len: usize,
-    _account: H,
+    _account: Account,
 }
 
 impl<F: Face> QueuePair<F> {
@@ -58,25 +58,25 @@ impl<F: Face> QueuePair<F> {
         if self.is_holding() && is_answer {
             return self.take_message(face, &message).map(drop);
         }
-        let account = face.hold(len).ok_or(End::Arrival(Reason::NoReceive))?;
+        let Some(account) = face.held().add(len) else { return failed(face, Reason::NoReceive) };
         if !self.is_holding() {
             self.since = Some(Instant::now());
         }
-        self.held.push_back(Held { message, len, _account: account });
+        self.held.push_back(Held { message, _account: account });
         Ok(())
     }
 
     /// Whether one more arrival may be taken. If not, it stays in the connection, and so does an answer behind it.
     #[inline]
-    pub(super) fn may_take_more(&self) -> bool {
-        !self.is_holding() || self.may_hold_more()
+    pub(super) fn may_take_more(&self, face: &F) -> bool {
+        !self.is_holding() || self.may_hold_more(face)
     }
 
     #[cold]
-    fn may_hold_more(&self) -> bool {
-        let bytes = self.held.iter().map(|held| held.len).sum();
+    fn may_hold_more(&self, face: &F) -> bool {
         !matches!(self.held.back(), Some(Held { message: Message::End(_), .. }))
-            && F::may_hold_more(self.held.len(), bytes, !self.posted.is_empty())
+            && !face.held().is_full()
+            && F::may_hold_more(self.held.len(), !self.posted.is_empty())
     }
 
     /// Takes held messages, as far as there are receives, until `is_enough`.

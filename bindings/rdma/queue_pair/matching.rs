@@ -24,7 +24,7 @@ impl<F: Face> QueuePair<F> {
         }
         let mut short = Inline::EMPTY;
         for _ in 0..BOUND {
-            if is_enough(face) || !self.may_take_more() {
+            if is_enough(face) || !self.may_take_more(face) {
                 break;
             }
             let Some(vi) = &mut self.vi else { break };
@@ -148,6 +148,6 @@ impl<F: Face> QueuePair<F> {
 
 /// Ends a reliable connection: an arrival found no place. An unreliable connection stands.
 #[cold]
-fn failed<F: Face>(face: &F, reason: Reason) -> Result<(), End> {
+pub(super) fn failed<F: Face>(face: &F, reason: Reason) -> Result<(), End> {
     if face.is_reliable() { Err(End::Arrival(reason)) } else { Ok(()) }
 }

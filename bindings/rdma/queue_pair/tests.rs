@@ -7,11 +7,12 @@ use proptest::prelude::*;
 use udeck_via::transport::Inline;
 use udeck_via::{Cq, Deadline, Error, Listener, NetAddress, Nic, Receive, Vi, ViAttributes};
 
+use super::held::Message;
 use super::{Posted, Stage};
 use crate::frame::{self, Head, Reason};
 use crate::link;
 use crate::memory::Segment;
-use crate::{End, Face, Outcome, QueuePair, Request};
+use crate::{End, Face, HeldBytes, MAX_HELD_BYTES, Outcome, QueuePair, Request};
 
 /// An operation that needs no frame, unless it is a read or wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,12 +35,12 @@ struct Fake<const BLAMES_ANY: bool = true> {
     received: Vec<(usize, u8)>,
     /// Whether messages may wait.
     is_patient: bool,
+    held: HeldBytes,
 }
 
 impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
     type Operation = Op;
     type Receive = usize;
-    type Account = ();
     const FLAG: u8 = frame::IMMEDIATE;
     const MAX_POSTED: usize = 16;
     const BLAMES_ANY: bool = BLAMES_ANY;
@@ -97,12 +98,12 @@ impl<const BLAMES_ANY: bool> Face for Fake<BLAMES_ANY> {
         self.is_patient
     }
 
-    fn hold(&mut self, _: usize) -> Option<()> {
-        Some(())
+    fn held(&self) -> &HeldBytes {
+        &self.held
     }
 
-    fn may_hold_more(messages: usize, bytes: usize, is_under_way: bool) -> bool {
-        is_under_way && messages < 3 && bytes < 40
+    fn may_hold_more(messages: usize, is_under_way: bool) -> bool {
+        is_under_way && messages < 3
     }
 
     fn read(&self, _: Segment, _: &mut [u8]) -> bool {
@@ -127,6 +128,7 @@ fn fake<const ANY: bool>() -> (QueuePair<Fake<ANY>>, Fake<ANY>) {
         over: Vec::new(),
         received: Vec::new(),
         is_patient: true,
+        held: HeldBytes::default(),
     };
     (QueuePair::new(None), face)
 }
@@ -247,21 +249,37 @@ fn messages_wait_for_receives_in_order_and_answers_pass_them() {
 
 #[test]
 fn the_face_bounds_the_messages_that_wait() {
-    for (messages, len, is_under_way, may_take_more) in [
-        (0, 1, false, true),
-        (1, 1, false, false),
-        (2, 1, true, true),
-        (3, 1, true, false),
-        (2, 12, true, false),
-    ] {
+    for (messages, is_under_way, may_take_more) in
+        [(0, false, true), (1, false, false), (2, true, true), (3, true, false)]
+    {
         let (mut queues, mut face) = fake::<true>();
         if is_under_way {
             queues.sent(Op::default(), Stage::Reading);
         }
         for _ in 0..messages {
-            queues.arrives(&mut face, Head::plain(frame::SEND), &vec![0; len]).unwrap();
+            queues.arrives(&mut face, Head::plain(frame::SEND), b"a").unwrap();
         }
-        assert_eq!(queues.may_take_more(), may_take_more, "{messages} of {len} bytes, {is_under_way}");
+        assert_eq!(queues.may_take_more(&face), may_take_more, "{messages}, {is_under_way}");
+    }
+}
+
+/// Messages that wait at other end points of the NIC count, too.
+#[test]
+fn a_nic_bounds_the_bytes_that_wait() {
+    for is_reliable in [true, false] {
+        let (mut queues, mut face) = fake::<true>();
+        face.is_reliable = is_reliable;
+        queues.sent(Op::default(), Stage::Reading);
+        let send = Head::plain(frame::SEND);
+        let others = face.held.add(MAX_HELD_BYTES - 1).expect("room");
+        queues.arrives(&mut face, send, b"a").unwrap();
+        assert!(face.held.is_full() && !queues.may_take_more(&face), "what comes stays in the connection");
+        let (mut second, _) = fake::<true>();
+        let refused = if is_reliable { Err(End::Arrival(Reason::NoReceive)) } else { Ok(()) };
+        assert_eq!((second.arrives(&mut face, send, b"b"), second.is_holding()), (refused, false));
+        assert_eq!(second.hold(&mut face, Message::End(End::Closed)), Ok(()));
+        drop(others);
+        assert!(queues.may_take_more(&face) && !face.held.is_full());
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use udeck::via::{Nic, Ptag, Reliability};
 use udeck_rdma::frame::{self, Head, IMMEDIATE, Reason};
 use udeck_rdma::memory::{Right, Segment, gather_located, locate};
-use udeck_rdma::{Face, MAX_TRANSFER, Outcome, Request};
+use udeck_rdma::{Face, HeldBytes, Outcome, Request};
 use udeck_sys::copy_out;
 
 use super::MAX_DESCRIPTORS;
@@ -21,8 +21,6 @@ use crate::vipl::work_request::{Operation, Place, Receive, WorkRequest};
 
 /// Most messages of a VI that wait for receives.
 pub(super) const MAX_HELD: usize = 16;
-/// Bytes of such messages from which on no more are taken.
-const MAX_HELD_BYTES: usize = 2 * MAX_TRANSFER;
 
 /// The report of a write that is refused.
 pub(super) const BAD_WRITE: &str = "the peer's RDMA write names memory that it may not write";
@@ -107,7 +105,6 @@ impl ViplFace {
 impl Face for ViplFace {
     type Operation = WorkRequest;
     type Receive = Receive;
-    type Account = ();
 
     const FLAG: u8 = IMMEDIATE;
     const MAX_POSTED: usize = MAX_DESCRIPTORS;
@@ -200,14 +197,14 @@ impl Face for ViplFace {
         self.early.may_wait(since.is_some())
     }
 
-    fn hold(&mut self, _: usize) -> Option<()> {
-        Some(())
+    fn held(&self) -> &HeldBytes {
+        self.nic.progress.held()
     }
 
     /// Messages behind one without a receive stay in the connection, unless the answer to a descriptor may be among
     /// them.
-    fn may_hold_more(messages: usize, bytes: usize, is_under_way: bool) -> bool {
-        is_under_way && messages < MAX_HELD && bytes < MAX_HELD_BYTES
+    fn may_hold_more(messages: usize, is_under_way: bool) -> bool {
+        is_under_way && messages < MAX_HELD
     }
 
     fn may_read(&mut self, from: Segment) -> bool {

@@ -17,6 +17,7 @@ use crate::vipl::engine::{NICS, OwnPtag, PTAGS};
 use crate::vipl::memory::{self, Wanted};
 use crate::vipl::types::{ControlSegment, RELIABLE_DELIVERY, RELIABLE_RECEPTION, UNRELIABLE};
 use udeck::names::{Directory, Listeners, NameService};
+use udeck_rdma::MAX_HELD_BYTES;
 use udeck_rdma::frame::{self, Head};
 
 /// A directory without names.
@@ -319,11 +320,13 @@ fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
     remove(vi);
 }
 
-/// A message waits for a receive that is posted behind it, until the program has asked for messages.
+/// A message waits for a receive that is posted behind it, until the program has asked for messages, if the NIC's messages that
+/// wait leave room.
 #[test]
 fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
     let scene = SCENE.lock();
-    for has_asked in [false, true] {
+    for (has_asked, others_hold) in [(false, MAX_HELD_BYTES - 1), (false, MAX_HELD_BYTES), (true, 0)] {
+        let _others = scene.state.progress.held().add(others_hold);
         let (vi, mut peer) = scene.connected(RELIABLE_DELIVERY);
         let mut locked = VIS.lock(vi).unwrap();
         if has_asked {
@@ -332,8 +335,9 @@ fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
         peer.send_inline(None, &Head::plain(frame::SEND).bytes(), b"early").unwrap();
         // Moved on without asking for messages, as the engine or a send does.
         locked.move_on(Until::Bound);
-        let state = if has_asked { ViState::ERROR } else { ViState::CONNECTED };
-        assert_eq!(locked.state(), state, "has asked: {has_asked}");
+        let is_over = has_asked || others_hold == MAX_HELD_BYTES;
+        let state = if is_over { ViState::ERROR } else { ViState::CONNECTED };
+        assert_eq!(locked.state(), state, "has asked: {has_asked}, others hold {others_hold}");
         assert_eq!(locked.post_receive(scene.descriptor(0, 0)), VipReturn::SUCCESS);
         assert_eq!(locked.receive_done(), Some(scene.descriptor_at(0)));
         drop(locked);

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use udeck::via::Nic;
 use udeck_rdma::frame::{self, Head, INVALIDATES, Reason};
-use udeck_rdma::{Face, Outcome, Request, Ring};
+use udeck_rdma::{Face, HeldBytes, Outcome, Request, Ring};
 
 use super::{MAX_DTOS, Peer, Settings, is_told};
 use crate::core::event::{Dto, Event, Status, flags};
-use crate::core::ia::{HeldBytes, Ia};
+use crate::core::ia::Ia;
 use crate::core::memory::{self, Right, Triplet};
 use crate::core::srq::Receive;
 use crate::core::wire::Process;
@@ -116,7 +116,6 @@ impl DatFace {
 impl Face for DatFace {
     type Operation = Posted;
     type Receive = Receive;
-    type Account = HeldBytes;
 
     const FLAG: u8 = INVALIDATES;
     const MAX_POSTED: usize = MAX_DTOS;
@@ -216,11 +215,11 @@ impl Face for DatFace {
         since.is_none_or(|since| since.elapsed() <= PATIENCE)
     }
 
-    fn hold(&mut self, len: usize) -> Option<HeldBytes> {
-        self.ia.hold(len)
+    fn held(&self) -> &HeldBytes {
+        self.ia.progress.held()
     }
 
-    fn may_hold_more(messages: usize, _: usize, _: bool) -> bool {
+    fn may_hold_more(messages: usize, _: bool) -> bool {
         messages < MAX_HELD
     }
 

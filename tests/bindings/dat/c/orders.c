@@ -67,7 +67,7 @@ static void binds_in_its_turn(void) {
     OK(dat_rmr_free(rmr));
 }
 
-enum { LARGE = 48 << 20, CONNECTIONS = 3 };
+enum { LARGE = 48 << 20, CONNECTIONS = 4 };
 
 /* Messages without receives wait, but no more of them than an adapter bears: the others fail at once. */
 static void bears_so_many_bytes_without_a_receive(void) {
