@@ -39,21 +39,30 @@ fn entries(answers: &Answers, answer: &Answer, at: usize) -> Vec<usize> {
     planner.zip(id).map(|(planner, id)| planner.entries(id)).unwrap_or_default()
 }
 
-fn time(time: Duration) -> String {
-    format!("{:.1?}", time)
+/// Formats the upper bound of a time with one decimal, rounded up.
+fn up_to(bound: Duration) -> String {
+    let step = match bound.as_nanos() {
+        0..1000 => 1,
+        1000..1_000_000 => 100,
+        1_000_000..1_000_000_000 => 100_000,
+        _ => 100_000_000,
+    };
+    let nanos = bound.as_nanos().next_multiple_of(step);
+    format!("{:.1?}", Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
 }
 
 fn report(plan: &Plan, answers: &Answers) -> String {
     let link = plan.file.link.port();
     let admitted = answers.admitted().count();
     let mut text = format!(
-        "{}, {} hosts; links of {}, MTU {}, up to {} % promised\n{admitted} of {} connections are admitted\n\n",
+        "{}, {} hosts; links of {}, MTU {}, up to {} % promised\n{admitted} of {} connections are admitted{}\n\n",
         plan.network.name,
         plan.network.hosts(),
         Bits(link.rate),
         link.mtu,
         link.cap,
         answers.answers.len(),
+        if plan.file.fill.is_some() { "; refused random ones are not counted" } else { "" },
     );
     for (nth, answer) in (1..).zip(&answers.answers) {
         text += &connection(plan, answers, nth, answer);
@@ -65,8 +74,7 @@ fn report(plan: &Plan, answers: &Answers) -> String {
 fn connection(plan: &Plan, answers: &Answers, nth: usize, answer: &Answer) -> String {
     let request = &answer.request;
     let (from, to) = (plan.host_name(request.from), plan.host_name(request.to));
-    let deadline =
-        request.demand.deadline.map_or_else(String::new, |asked| format!(" within {}", time(asked)));
+    let deadline = request.demand.deadline.map_or_else(String::new, |asked| format!(" within {asked:?}"));
     let head = format!("{nth}: {from} to {to}, {}{deadline}", Bits(request.demand.bandwidth));
     match &answer.result {
         Ok(admitted) => {
@@ -80,11 +88,16 @@ fn connection(plan: &Plan, answers: &Answers, nth: usize, answer: &Answer) -> St
                     "",
                     &port(plan, hop.port),
                     &all,
-                    &time(hop.node.longest(plan.file.link.port(), distance)),
+                    &up_to(hop.node.longest(plan.file.link.port(), distance)),
                 ])
             };
             let rows: Vec<_> = answer.route.iter().enumerate().map(hop).collect();
-            format!("{head}: level {}, at most {}\n{}", admitted.vl, time(admitted.delay), lines(&rows))
+            let bound = up_to(admitted.delay);
+            format!(
+                "{head}: level {}, at most {bound} from its host's buffer on\n{}",
+                admitted.vl,
+                lines(&rows)
+            )
         }
         Err((refused, offer)) => {
             let at = port(plan, answer.route[refused.hop].port);

@@ -213,7 +213,7 @@ fn connections_along_a_route_have_entries_at_each_hop_or_the_one_that_refuses_an
     let text = admitted(CONNECTIONS, options::AdmitFormat::Text);
     for part in [
         "3 of 5 connections are admitted",
-        "1: h0 to h17, 20 Mb/s within 20.0ms: level 0, at most 5.0ms",
+        "1: h0 to h17, 20 Mb/s within 20ms: level 0, at most 5.1ms from its host's buffer on",
         "  s8 → h17  16 entries from 0, 4 apart  844.6µs",
         "REFUSED at s1 → s4: it needs 4.500 Gb/s, and 3.900 Gb/s of the 8 Gb/s that may be promised are left\n  would be admitted: up to 2.500 Gb/s\n",
         "REFUSED at h4 → s2: its share of the deadline is 15.821µs, and a packet may take 162.202µs at the distance 4\n  would be admitted: within 6.999402ms or more\n",

@@ -39,8 +39,9 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns P of equations (3.1) to (3.3): the largest number of packets that go before one that has just arrived,
-    /// if its lane's entries are `distance` apart. A high limit of 0 counts as 1.
+    /// Returns P of equations (3.1) to (3.3): the largest number of packets that go before one that has just arrived in
+    /// a buffer, if its lane's entries are `distance` apart and all packets have the MTU. The equations divide by the
+    /// high limit: [`Admission::admit`] refuses 0, which counts as 1 here.
     pub fn packets(&self, link: Link, distance: usize) -> u64 {
         let buffer = u64::from(self.buffer);
         let ports = u64::from(self.ports) * buffer;
@@ -53,7 +54,7 @@ impl Node {
         before * sweep(distance, link.mtu) + 1 + (buffer * u64::from(link.mtu)).div_ceil(limit)
     }
 
-    /// Upper bound of the time from a packet's arrival until it begins to leave.
+    /// Upper bound of the time from a packet's arrival in a buffer until it begins to leave.
     pub fn longest(&self, link: Link, distance: usize) -> Duration {
         time_of(self.packets(link, distance) * u64::from(link.mtu), link.rate)
     }
@@ -64,8 +65,9 @@ impl Node {
     }
 }
 
-/// Returns *Barrido* of the equations: the packets from a lane's turn to its next one, if the entries between have
-/// their largest weight.
+/// Returns *Barrido* of the equations: the packets of the MTU from a lane's turn to its next one, if the entries between
+/// have their largest weight. Packets of other sizes can be more bytes
+/// ([`wait_bytes_at`](crate::analysis::wait_bytes_at)), but then a buffer has more of them than the equations count, too.
 fn sweep(distance: usize, mtu: u32) -> u64 {
     let of_entry = (u64::from(u8::MAX) * UNIT).div_ceil(u64::from(mtu.max(1)));
     1 + distance.saturating_sub(1) as u64 * of_entry
@@ -101,7 +103,7 @@ pub struct Lane {
 pub struct Demand {
     /// Mean bandwidth in bits a second.
     pub bandwidth: u64,
-    /// Upper bound of a packet's delay from end to end; `None` if the lane's distance is enough.
+    /// Upper bound of a packet's delay from its place in the host's buffer to the other host; `None` if the lane's distance is enough.
     pub deadline: Option<Duration>,
 }
 
@@ -114,7 +116,8 @@ pub struct Admitted {
     pub ids: Vec<ConnectionId>,
     /// Distances of its entries at the route's ports.
     pub distances: Vec<usize>,
-    /// Upper bound of a packet's delay: the longest times at all hops, and the time of the links.
+    /// Upper bound of a packet's delay from its place in the host's buffer on: the longest times at all hops, and the
+    /// time of the links.
     pub delay: Duration,
 }
 
@@ -130,6 +133,9 @@ pub struct Refused {
 /// Why a hop refuses a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Reason {
+    /// The links' high limit is 0, by which the equations divide.
+    #[error("the high limit is 0, by which equations (3.1) to (3.3) divide: take 1 to 255")]
+    HighLimit,
     /// The connection may have no lane.
     #[error("there is no lane that it may have")]
     NoLane,
@@ -193,8 +199,11 @@ impl Admission {
     /// Admits a connection at all hops, in the first of the lanes that has room, or at none.
     ///
     /// # Errors
-    /// No lane has room: the refusal of the first one that keeps the deadline, or of the last one.
+    /// No lane has room: the refusal of the first one that keeps the deadline, or of the last one. The high limit is 0.
     pub fn admit(&mut self, route: &[Hop], lanes: &[Lane], demand: Demand) -> Result<Admitted, Refused> {
+        if self.link.high_limit == 0 {
+            return Err(Refused { hop: 0, reason: Reason::HighLimit });
+        }
         let mut kept = Refused { hop: 0, reason: Reason::NoLane };
         for &lane in lanes {
             match self.admit_in(route, lane, demand) {
@@ -300,7 +309,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::{collection::vec, prelude::*};
+    use proptest::{collection::vec, option, prelude::*};
 
     const LINK: Link = Link { rate: 2_500_000_000, mtu: 256, high_limit: 10, cap: 80 };
 
@@ -380,12 +389,22 @@ mod tests {
         assert_eq!([vl(1000), vl(50), vl(6), vl(1)], [Some(4), Some(8), Some(2), None]);
     }
 
+    #[test]
+    fn a_high_limit_of_0_is_refused() {
+        let mut network = Admission::new(Link { high_limit: 0, ..LINK }, Duration::ZERO);
+        let wants = demand(1, Duration::from_secs(1));
+        let refused = network.admit(&route(&[0, 1]), &[ANY], wants).unwrap_err();
+        assert_eq!((refused.hop, refused.reason), (0, Reason::HighLimit));
+        let nothing = Offer { bandwidth: None, deadline: None };
+        assert_eq!(network.offer(&route(&[0, 1]), &[ANY], wants), nothing);
+    }
+
     proptest! {
         /// An offer is admitted, and anything more demanding is refused.
         #[test]
         fn proptest_an_offer_is_the_most_that_is_admitted(
             others in vec((1usize..4, 0u8..6, 0u32..=6, 1u64..400_000_000), 0..60),
-            (bandwidth, millis) in (1u64..2_500_000_000, 1u64..200),
+            (bandwidth, millis) in (1u64..2_500_000_000, option::of(1u64..200)),
         ) {
             let mut network = Admission::new(LINK, Duration::ZERO);
             for (last, vl, bits, bandwidth) in others {
@@ -393,12 +412,13 @@ mod tests {
                 let _ = network.admit(&route(&[0, 10, 10 + last]), &[lane], Demand { bandwidth, deadline: None });
             }
             let (long, lanes) = (route(&[0, 10, 11]), [7, 3].map(|vl| Lane { vl, distance: None }));
-            let demand = demand(bandwidth, Duration::from_millis(millis));
+            let demand = Demand { bandwidth, deadline: millis.map(Duration::from_millis) };
             let takes = |demand| network.clone().admit(&long, &lanes, demand).is_ok();
             prop_assume!(!takes(demand));
             let Offer { bandwidth, deadline } = network.offer(&long, &lanes, demand);
             let at = |bandwidth| takes(Demand { bandwidth, ..demand });
             prop_assert!(bandwidth.is_none_or(at) && !at(bandwidth.unwrap_or(0) + 1));
+            prop_assert!(deadline.is_none() || demand.deadline.is_some());
             if let Some(deadline) = deadline {
                 let within = |deadline| takes(Demand { deadline: Some(deadline), ..demand });
                 prop_assert!(within(deadline) && !within(deadline - Duration::from_nanos(1)));

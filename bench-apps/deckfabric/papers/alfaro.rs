@@ -26,8 +26,7 @@ const RATE: u64 = 2_500_000_000;
 const CAP: u8 = 80;
 
 pub const WASTE: &str = "InfiniBand's high table: entries that a full table wastes, mean (Alfaro, §3.5.3)";
-pub const DEADLINES: &str =
-    "Percent of promised packets that keep their deadline where all lanes are busy (Alfaro)";
+pub const DEADLINES: &str = "Percent of promised packets that keep their deadline where all lanes are busy";
 
 /// Counts the entries that requests use beyond the least number for their distance, in tables that are filled: requests
 /// of random distances from 2 to 64; one that does not fit is dropped, and another one drawn.
@@ -175,7 +174,7 @@ pub fn deadlines(_: Extent, bar: &ProgressBar) -> Result<Section, String> {
         let bound = flits(link.wait_at(distance)) as u64;
         let kept = class.network.count_between(0, idle + bound) as f64 / class.network.len().max(1) as f64;
         all &= class.network.len() > 100 && kept == 1.0;
-        rows.push(Row::new(format!("{}, within {bound} cycles", class.name), 100.0, 100.0 * kept));
+        rows.push(Row::new(format!("{}, within {bound} cycles", class.name), None, 100.0 * kept));
     }
     Ok(Section {
         how: "Three promised lanes at distances 8 to 32 and two lanes without promises that send all they can, to one host; one hop.".into(),
