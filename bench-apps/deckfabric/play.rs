@@ -11,7 +11,7 @@ use udeck_cli::{
 use udeck_fabric::{
     admission::{Answers, Plan, Request},
     arbitration::{FLIT_BYTES, Scheme},
-    config::Config,
+    config::{Config, LONGEST_LINK},
     connections::{Connection, Connections, JITTER, PARTS, Quality},
     engine::Engine,
     topology::Network,
@@ -71,12 +71,20 @@ pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Resu
         let tables = VlTables { high: planner.table(), low: Vec::new(), high_limit: link.high_limit };
         (port, Scheme::Vl { tables, low_turn: LowTurn::Packet })
     });
+    let flight = plan.file.network.get_ref().flight;
+    let link = cycles(flight).ceil().max(1.0);
+    if link > f64::from(LONGEST_LINK) {
+        let reason = format!(
+            "network.flight is {flight:?}, or {link} cycles of {FLIT_BYTES} bytes: the simulated links have up to {LONGEST_LINK}"
+        );
+        return Err(Problem::wrong(None, reason));
+    }
     let config = Config {
         levels: workload.levels(),
         own_arbitration: own.collect(),
         packet,
         buffer: plan.file.network.get_ref().buffer * u32::from(packet),
-        link: (cycles(plan.file.network.get_ref().flight).ceil() as u32).max(1),
+        link: link as u32,
         ..Config::default()
     };
     let mut engine = Engine::new(network, &config, workload).map_err(|bad| Problem::wrong(None, bad))?;

@@ -318,3 +318,14 @@ fn admitted_connections_are_played_and_none_is_late() {
     }
     assert!(play::play(&plan, &answers, (1000, 20_000)).expect("figures").late() > 0);
 }
+
+/// 1 ms is 4,883 flits of 64 bytes at 2.5 Gb/s.
+#[test]
+fn a_flight_that_no_simulated_link_has_is_refused_by_its_key() {
+    let text = "topology = { kind = \"mesh\", dims = [2, 2], hosts = 1 }\nlink = { rate = \"2.5 Gb/s\", mtu = 256, vls = 1 }\n\
+                network = { flight = \"1 ms\" }\n\
+                connection = [{ from = \"h0\", to = \"h1\", sl = 0, bandwidth = \"1 Mb/s\" }]\n";
+    let plan = admission::read(text, Path::new("")).expect("a plan");
+    let problem = play::play(&plan, &plan.admit(), (1, 1)).expect_err("a link");
+    assert!(problem.reason.starts_with("network.flight is 1ms, or 4883 cycles"), "{problem:?}");
+}

@@ -49,7 +49,7 @@ pub fn infiniband(link: &admission::Link, classes: &[Class]) -> Result<InfiniBan
         }
         planned.push(PlannedClass { class: class.clone(), kind, vl, distance: planner.lane_distance(vl) });
     }
-    let tables = VlTables { high: planner.table(), low: low_table(&low), high_limit: link.high_limit };
+    let tables = VlTables { high: planner.table(), low: low_table(&low), high_limit: port.high_limit };
     let options = opensm::Options { max_vls: vls, tables, sl2vl: sl2vl(&planned) };
     Ok(InfiniBand {
         link: port,

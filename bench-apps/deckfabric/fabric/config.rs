@@ -12,6 +12,9 @@ use udeck_qos::table::{LANES, VlTables};
 /// control packets.
 pub const OWN_LEVELS: u8 = 2;
 
+/// Upper bound of the cycles of a link.
+pub const LONGEST_LINK: u32 = 1 << 10;
+
 /// Queues of a switch for the packets of an input's lane, and how many outputs can read them at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Queues {
@@ -113,7 +116,7 @@ impl Config {
             ("levels", u64::from(self.levels), 1, most_levels),
             ("packet", u64::from(self.packet), 1, 1 << 12),
             ("buffer", u64::from(self.buffer), u64::from(self.packet), 1 << 20),
-            ("link", u64::from(self.link), 1, 1 << 10),
+            ("link", u64::from(self.link), 1, u64::from(LONGEST_LINK)),
             ("switch", u64::from(self.switch), 0, 1 << 10),
         ];
         for (what, value, least, most) in ranges {

@@ -52,7 +52,7 @@ pub struct Link {
     pub vls: Spanned<u8>,
     /// LimitOfHighPriority.
     #[serde(default = "default_high_limit")]
-    pub high_limit: u8,
+    pub high_limit: Spanned<u8>,
     /// Part of the rate that may be promised, in percent.
     #[serde(default = "default_cap")]
     pub cap: Spanned<u8>,
@@ -170,8 +170,8 @@ impl Link {
 
     /// Properties of each port.
     pub fn port(&self) -> planner::Link {
-        let (mtu, cap) = (*self.mtu.get_ref(), *self.cap.get_ref());
-        planner::Link { rate: self.rate, mtu, high_limit: self.high_limit, cap }
+        let (mtu, high_limit, cap) = (*self.mtu.get_ref(), *self.high_limit.get_ref(), *self.cap.get_ref());
+        planner::Link { rate: self.rate, mtu, high_limit, cap }
     }
 }
 
@@ -198,9 +198,9 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
     let line = |span: Range<usize>| line_of(text, span.start);
     file.link.check(line)?;
     let of_switches = line(file.network.span());
-    if file.link.high_limit == 0 {
+    if *file.link.high_limit.get_ref() == 0 {
         let reason = "high_limit is 0: equations (3.1) to (3.3) divide by it; take 1 to 255";
-        return Err(Problem::wrong(line(file.link.mtu.span()), reason));
+        return Err(Problem::wrong(line(file.link.high_limit.span()), reason));
     }
     if !(1..=1024).contains(&file.network.get_ref().buffer) {
         let reason = format!("buffer is {} packets: take 1 to 1024", file.network.get_ref().buffer);
@@ -341,8 +341,8 @@ fn default_switches() -> Spanned<Switches> {
     Spanned::new(0..0, Switches::default())
 }
 
-fn default_high_limit() -> u8 {
-    10
+fn default_high_limit() -> Spanned<u8> {
+    Spanned::new(0..0, 10)
 }
 
 fn default_cap() -> Spanned<u8> {
