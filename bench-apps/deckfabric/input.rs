@@ -31,6 +31,8 @@ pub struct Scenario {
     pub topology: Spanned<Description>,
     #[serde(default = "nowhere")]
     pub network: Spanned<Network>,
+    pub switch: Option<Spanned<Switch>>,
+    pub lanes: Option<Spanned<Lanes>>,
     pub arbitration: Option<Spanned<Arbitration>>,
     #[serde(default = "nowhere")]
     pub congestion: Spanned<Congestion>,
@@ -50,6 +52,8 @@ pub struct Scenario {
 pub struct Lines {
     pub topology: usize,
     pub network: usize,
+    pub switch: Option<usize>,
+    pub lanes: Option<usize>,
     pub arbitration: Option<usize>,
     pub congestion: usize,
     pub traffic: Vec<usize>,
@@ -83,6 +87,55 @@ pub enum Queues {
     Crossbar,
     Fifo,
     FifoCrossbar,
+}
+
+/// `[switch]`: stages of the switches, in place of `network.queues` and `network.switch`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Switch {
+    /// Cycles of routing.
+    pub routing: u32,
+    /// Cycles of storing in an input or output buffer.
+    pub store: u32,
+    /// Cycles of an allocation.
+    pub allocation: u32,
+    /// Cycles of crossing a crossbar.
+    pub crossing: u32,
+    /// Flits a cycle out of an input buffer.
+    pub speed: u16,
+    /// Flits of an output buffer.
+    pub output: u32,
+    /// Flits that each lane has for itself in each buffer.
+    pub least: u32,
+    /// Cycles after a packet in which its buffer takes part in no allocation.
+    #[serde(default)]
+    pub pause: u32,
+    /// Central crossbar of a hierarchical switch.
+    pub central: Option<Central>,
+}
+
+/// `[switch.central]`: the central crossbar of a hierarchical switch.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Central {
+    /// Ports of an MPort.
+    pub ports: u8,
+    /// Links from an MPort to the central crossbar.
+    pub links: u8,
+    /// Flits a cycle out of a central buffer.
+    pub speed: u16,
+    /// Flits of the central buffers of an MPort.
+    pub buffer: u32,
+}
+
+/// `[lanes]`: service channels of levels, and lanes of service channels.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Lanes {
+    /// Service channels by level, from level 0.
+    pub sl2sc: Vec<Vec<u8>>,
+    /// Lane by service channel, from channel 0.
+    pub sc2vl: Vec<u8>,
 }
 
 /// `[arbitration]`: how a port chooses the level that sends next.
@@ -310,6 +363,8 @@ pub fn read(text: &str, seed: Option<u64>) -> Result<Scenario, Problem> {
     scenario.lines = Lines {
         topology: line(scenario.topology.span()),
         network: line(scenario.network.span()),
+        switch: scenario.switch.as_ref().map(|spanned| line(spanned.span())),
+        lanes: scenario.lanes.as_ref().map(|spanned| line(spanned.span())),
         arbitration: scenario.arbitration.as_ref().map(|spanned| line(spanned.span())),
         congestion: line(scenario.congestion.span()),
         work: match (&scenario.trace, &scenario.collective) {

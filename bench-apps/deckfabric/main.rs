@@ -113,6 +113,7 @@ impl Example {
             Self::Uniform => include_str!("uniform.toml"),
             Self::HotSpot => include_str!("hot-spot.toml"),
             Self::Classes => include_str!("classes.toml"),
+            Self::OmniPath => include_str!("omni-path.toml"),
             Self::Transpose => include_str!("transpose.toml"),
             Self::Incast => include_str!("incast.toml"),
             Self::Trace => include_str!("trace.toml"),

@@ -4,11 +4,14 @@ use crate::input::{self, Arbitration, Flits, Pattern, Scenario, Scheme};
 use rand::{SeedableRng, seq::SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use std::path::Path;
+use toml::Spanned;
 use udeck_cli::Problem;
 use udeck_fabric::{
     arbitration,
-    config::{BadConfig, Config, Queues},
+    config::{BadConfig, Config, Lanes, Queues},
     congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
+    engine::CannotRun,
+    stages::{Centre, Stages},
     topology::Network,
     traffic::{self, Arrivals, Stream},
 };
@@ -29,6 +32,11 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     let (default, own) = (Config::default(), scenario.network.get_ref());
     let used = scenario.traffic.iter().map(|traffic| traffic.level).max().unwrap_or(0);
     let buffer = own.buffer.unwrap_or(default.buffer);
+    let switch = scenario.switch.as_ref().map(Spanned::get_ref);
+    if let (Some(_), Some(_)) = (switch, own.switch) {
+        let reason = "[network] has `switch`, the cycles of a switch without stages, and [switch] has those of each stage: take one";
+        return Err(Problem::wrong(scenario.lines.network, reason));
+    }
     let config = Config {
         levels: own.levels.unwrap_or(used.saturating_add(1)),
         arbitration: scenario
@@ -38,7 +46,9 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
         packet: own.packet.unwrap_or(default.packet),
         buffer,
         link: own.link.unwrap_or(default.link),
-        switch: own.switch.unwrap_or(default.switch),
+        switch: switch.map_or(own.switch.unwrap_or(default.switch), until_allocated),
+        stages: switch.map(stages),
+        lanes: scenario.lanes.as_ref().map(|spanned| lanes(spanned.get_ref())),
         queues: match own.queues {
             input::Queues::ByOutput => Queues::ByOutput,
             input::Queues::Crossbar => Queues::Crossbar,
@@ -54,15 +64,50 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     Ok(config)
 }
 
+/// Line of the part of a scenario because of which an engine cannot run.
+pub fn line_of_engine(scenario: &Scenario, bad: &CannotRun) -> usize {
+    let lines = &scenario.lines;
+    match bad {
+        CannotRun::Config(bad) => line_of(scenario, bad),
+        CannotRun::Stages(_) => lines.switch.unwrap_or(lines.network),
+        CannotRun::Channels { .. } | CannotRun::Lanes { .. } => lines.lanes.unwrap_or(lines.network),
+    }
+}
+
 fn line_of(scenario: &Scenario, bad: &BadConfig) -> usize {
     let lines = &scenario.lines;
     let of_network = ["levels", "packet", "buffer", "link", "switch"];
     match bad {
         BadConfig::Queues => lines.network,
+        BadConfig::Stages | BadConfig::Stage(_) => lines.switch.unwrap_or(lines.network),
+        BadConfig::Lanes { .. } => lines.lanes.unwrap_or(lines.network),
         BadConfig::Range(range) if of_network.contains(&range.what) => lines.network,
         BadConfig::Range(_) => lines.congestion,
         BadConfig::Level { .. } | BadConfig::Table(_) => lines.arbitration.unwrap_or(lines.network),
     }
+}
+
+/// Cycles of a head from a switch's input to the end of the first allocation.
+pub fn until_allocated(switch: &input::Switch) -> u32 {
+    switch.store + switch.routing + switch.allocation
+}
+
+/// Stages of a switch.
+pub fn stages(switch: &input::Switch) -> Stages {
+    let &input::Switch { store, allocation, crossing, speed, output, least, pause, ref central, .. } = switch;
+    let central = central.as_ref().map(|&input::Central { ports, links, speed, buffer }| Centre {
+        ports,
+        links,
+        speed,
+        cross: crossing + allocation,
+        buffer: buffer / u32::from(links.max(1)),
+    });
+    Stages { speed, store: crossing + store, output, least, pause, centre: central }
+}
+
+/// Lanes of levels.
+pub fn lanes(lanes: &input::Lanes) -> Lanes {
+    Lanes { sl2sc: lanes.sl2sc.clone(), sc2vl: lanes.sc2vl.clone() }
 }
 
 fn tables(arbitration: &Arbitration) -> arbitration::Scheme {

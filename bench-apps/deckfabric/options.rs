@@ -108,6 +108,8 @@ pub enum Example {
     HotSpot,
     /// Five classes with shares in a table
     Classes,
+    /// Hierarchical switches in a torus with trunks, under SBT
+    OmniPath,
     /// Long and short messages, a permutation, and bursts
     Mix,
     /// NAS FT's transpose over 1,024 ranks

@@ -69,8 +69,8 @@ pub fn all(scenario: &Scenario, folder: &Path) -> Result<Outcome, Problem> {
             let senders = Senders::of(&streams);
             let traffic = Traffic::new(network.hosts(), streams, scenario.seed)
                 .map_err(|bad| Problem::wrong(line_of_stream(scenario, &bad.stream), bad))?;
-            let mut engine =
-                Engine::new(&network, &config, traffic).map_err(|bad| Problem::wrong(None, bad))?;
+            let mut engine = Engine::new(&network, &config, traffic)
+                .map_err(|bad| Problem::wrong(network::line_of_engine(scenario, &bad), bad))?;
             let (warm_up, measured) = (*scenario.warm_up.get_ref(), *scenario.measured.get_ref());
             engine.run_until(warm_up).map_err(|why| Problem::cannot(None, why))?;
             engine.restart_measures();

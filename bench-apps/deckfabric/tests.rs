@@ -108,6 +108,27 @@ fn what_is_offered_below_saturation_is_accepted_and_named() {
     }
 }
 
+/// A switch that cannot be is refused with the line of its part.
+#[test]
+fn stages_that_cannot_be_have_their_line_and_a_reason() {
+    let text = Example::OmniPath.text();
+    let cases = [
+        ("speed = 3 ", "speed = 0 ", "[switch]", "speed is 0: take 1 to 1024"),
+        ("least = 128 ", "least = 1200 ", "[switch]", "a buffer for all lanes is 8192: take 9600"),
+        ("link = 8 ", "switch = 8 ", "[network]", "[switch] has those of each stage"),
+        ("link = 8 ", "queues = \"fifo\" ", "[switch]", "neither congestion control nor `queues`"),
+        ("sc2vl = [0, 1,", "sc2vl = [0, 0,", "[lanes]", "packets could wait in a circle"),
+        ("sl2sc = [[8, 9], ", "sl2sc = [", "[lanes]", "each level has a list of service channels"),
+        ("trunk = 10 ", "trunk = 16 ", "[topology]", "a switch has 72 ports"),
+    ];
+    for (from, to, part, reason) in cases {
+        assert!(text.contains(from), "{from}");
+        let found = problem(&text.replacen(from, to, 1));
+        let expected = text.lines().position(|line| line.starts_with(part)).map(|line| line + 1);
+        assert!(found.line == expected && found.reason.contains(reason), "{to}: {found:?}");
+    }
+}
+
 /// Each error has the line and a part of the reason.
 #[test]
 fn what_is_wrong_has_its_line_and_a_reason() {

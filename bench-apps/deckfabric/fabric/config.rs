@@ -3,6 +3,7 @@
 use crate::{
     arbitration::Scheme,
     congestion::{Congestion, OutOfRange},
+    stages::Stages,
 };
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -41,6 +42,58 @@ impl Queues {
     }
 }
 
+/// Lanes of service levels, as Omni-Path's tables give them: a level (SL) has service channels (SC), and each of them a lane
+/// (VL). Levels may share lanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lanes {
+    /// Service channels by level. A network with more than one virtual channel uses the channel's place in the list.
+    pub sl2sc: Vec<Vec<u8>>,
+    /// Lane by service channel.
+    pub sc2vl: Vec<u8>,
+}
+
+impl Lanes {
+    /// Lane of each service channel, by level, and the number of service channels of a level.
+    fn of_levels(&self) -> (Vec<u8>, u8) {
+        let of_level = self.sl2sc.iter().flatten().map(|sc| self.sc2vl[usize::from(*sc)]);
+        (of_level.collect(), self.sl2sc.first().map_or(0, Vec::len) as u8)
+    }
+
+    fn check(&self, levels: u8) -> Result<(), BadConfig> {
+        let bad = |reason: &'static str| Err(BadConfig::Lanes { reason });
+        let count = self.sl2sc.first().map_or(0, Vec::len);
+        if self.sl2sc.len() != usize::from(levels)
+            || count == 0
+            || self.sl2sc.iter().any(|scs| scs.len() != count)
+        {
+            return bad("each level has a list of service channels, all of the same length");
+        }
+        if self.sl2sc.iter().flatten().any(|sc| usize::from(*sc) >= self.sc2vl.len()) {
+            return bad("a service channel has no lane");
+        }
+        if self.sc2vl.iter().any(|vl| *vl >= 32) {
+            return bad("lanes are 0 to 31");
+        }
+        let places = |vl: u8| {
+            let uses = move |scs: &Vec<u8>| scs.iter().position(|sc| self.sc2vl[usize::from(*sc)] == vl);
+            let mut places: Vec<_> = self.sl2sc.iter().filter_map(uses).collect();
+            places.dedup();
+            places.len()
+        };
+        let is_twice = |scs: &Vec<u8>| {
+            let mut lanes: Vec<_> = scs.iter().map(|sc| self.sc2vl[usize::from(*sc)]).collect();
+            lanes.sort_unstable();
+            lanes.windows(2).any(|pair| pair[0] == pair[1])
+        };
+        if (0..32).any(|vl| places(vl) > 1) || self.sl2sc.iter().any(is_twice) {
+            return bad(
+                "a lane belongs to different places in the lists of service channels, so packets could wait in a circle",
+            );
+        }
+        Ok(())
+    }
+}
+
 /// Configuration of a network.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -52,7 +105,8 @@ pub struct Config {
     pub own_arbitration: BTreeMap<(usize, usize), Scheme>,
     /// Upper bound of a packet in flits.
     pub packet: u16,
-    /// Size of a switch's buffer in flits, for each port, level and virtual channel.
+    /// Size of a switch's buffer in flits, for each port, level and virtual channel. With stages: size of an input buffer, which
+    /// the port's lanes share.
     pub buffer: u32,
     /// Cycles that a flit needs over a link.
     pub link: u32,
@@ -60,6 +114,10 @@ pub struct Config {
     pub switch: u32,
     /// Queues of the switches, and how they are read.
     pub queues: Queues,
+    /// Stages of the switches. Without them, links take packets from the input buffers.
+    pub stages: Option<Stages>,
+    /// Lanes of the levels. Without them, each level has a lane in each virtual channel.
+    pub lanes: Option<Lanes>,
     /// Whether packets from other switches go before those that a switch's own hosts inject, in a level. Otherwise
     /// they take turns.
     pub passing_first: bool,
@@ -80,6 +138,8 @@ impl Default for Config {
             link: 2,
             switch: 4,
             queues: Queues::ByOutput,
+            stages: None,
+            lanes: None,
             passing_first: false,
             congestion: Congestion::None,
             acks: false,
@@ -103,6 +163,18 @@ pub enum BadConfig {
     /// packets that wait for an output.
     #[error("congestion control needs switches with queues by output")]
     Queues,
+    /// Stages exclude other properties of switches.
+    #[error("switches of stages have neither congestion control nor `queues` nor `passing-first`")]
+    Stages,
+    /// A number of the stages is out of its range.
+    #[error("switches of stages: {0}")]
+    Stage(OutOfRange),
+    /// The lanes of the levels are invalid.
+    #[error("lanes of levels: {reason}")]
+    Lanes {
+        /// Reason as text.
+        reason: &'static str,
+    },
     /// InfiniBand's tables are invalid.
     #[error(transparent)]
     Table(#[from] udeck_qos::table::BadTable),
@@ -127,6 +199,15 @@ impl Config {
         self.congestion.check()?;
         if self.queues.is_fifo() && self.congestion != Congestion::None {
             return Err(BadConfig::Queues);
+        }
+        if let Some(stages) = self.stages {
+            stages.check(self.packet).map_err(BadConfig::Stage)?;
+            if self.congestion != Congestion::None || self.queues != Queues::ByOutput || self.passing_first {
+                return Err(BadConfig::Stages);
+            }
+        }
+        if let Some(lanes) = &self.lanes {
+            lanes.check(self.all_levels())?;
         }
         match (0..self.levels).find(|level| !self.has_turns(*level)) {
             Some(level) => Err(BadConfig::Level { level }),
@@ -160,6 +241,22 @@ impl Config {
     /// Number of all levels, including those of congestion control.
     pub fn all_levels(&self) -> u8 {
         self.levels + self.own_levels()
+    }
+
+    /// Number of lanes where routes use `channels` virtual channels.
+    pub(crate) fn lane_count(&self, channels: usize) -> usize {
+        match &self.lanes {
+            Some(lanes) => lanes.sc2vl.iter().max().map_or(0, |vl| usize::from(*vl) + 1),
+            None => channels * usize::from(self.all_levels()),
+        }
+    }
+
+    /// Lanes by level and service channel, and the number of service channels of a level.
+    pub(crate) fn lanes_of_levels(&self, channels: usize) -> (Vec<u8>, u8) {
+        match &self.lanes {
+            Some(lanes) => lanes.of_levels(),
+            None => ((0..(channels * usize::from(self.all_levels())) as u8).collect(), channels as u8),
+        }
     }
 
     /// Level of speculative packets, which go after all others.

@@ -79,26 +79,29 @@ impl Graph {
         graph
     }
 
-    /// Follows one route. Stops where another route to the same host has passed before.
+    /// Follows all ways of one pair of hosts. Stops where another way to the same host has passed before.
     fn follow(&mut self, network: &Network, from: usize, to: usize, seen: &mut [usize]) {
         let goal = network.attachment(to).node;
-        let (mut at, mut before) = (network.attachment(from).node, None::<usize>);
-        let first = self.used.len() + at;
-        if std::mem::replace(&mut seen[first], to) == to {
+        let start = network.attachment(from).node;
+        if std::mem::replace(&mut seen[self.used.len() + start], to) == to {
             return;
         }
-        while at != goal {
+        let mut ends = vec![(start, None::<usize>)];
+        while let Some((at, before)) = ends.pop() {
+            if at == goal {
+                continue;
+            }
             let route = network.route(at, to);
-            let channel = (at * self.ports + usize::from(route.port)) * self.vcs + usize::from(route.vc);
-            if let Some(before) = before {
-                self.next[before].push(channel as u32);
+            for port in network.equal_ports(at, route.port).map(usize::from) {
+                let channel = (at * self.ports + port) * self.vcs + usize::from(route.vc);
+                if let Some(before) = before {
+                    self.next[before].push(channel as u32);
+                }
+                self.used[channel] = true;
+                if std::mem::replace(&mut seen[channel], to) != to {
+                    ends.push((network.peers(at)[port].map_or(goal, |peer| peer.node), Some(channel)));
+                }
             }
-            self.used[channel] = true;
-            if std::mem::replace(&mut seen[channel], to) == to {
-                return;
-            }
-            before = Some(channel);
-            at = network.peers(at)[usize::from(route.port)].map_or(goal, |peer| peer.node);
         }
     }
 

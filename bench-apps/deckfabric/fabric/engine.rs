@@ -10,10 +10,11 @@ mod transmit;
 
 use crate::{
     config::{BadConfig, Config},
-    congestion::{Calendar, ecn::Flow, srp::Pair},
+    congestion::{Calendar, OutOfRange, ecn::Flow, srp::Pair},
     measure::Measures,
     packet::{Arena, Message, NONE, Packet},
     ports::Ports,
+    random::Random,
     topology::Network,
     wheel::Wheel,
     workload::{Actions, Post, Workload},
@@ -50,6 +51,19 @@ pub enum CannotRun {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] BadConfig),
+    /// Switches of this size cannot have these stages.
+    #[error("switches of stages: {0}")]
+    Stages(#[from] OutOfRange),
+    /// The routes need more virtual channels than levels have service channels.
+    #[error(
+        "routes use {channels} virtual channels, and levels have {scs} service channels: list more of them for each level"
+    )]
+    Channels {
+        /// Number of virtual channels that the network's routes use.
+        channels: usize,
+        /// Number of service channels of a level.
+        scs: u8,
+    },
     /// Levels and channels together are too many.
     #[error("{levels} levels in {channels} virtual channels are more than 32 lanes: take fewer levels")]
     Lanes {
@@ -114,6 +128,8 @@ pub struct Engine<'network, W> {
     /// Ports that choose in this cycle.
     due: Vec<u32>,
     is_due: Vec<bool>,
+    /// Outputs that a buffer wants, of one event.
+    wanted: Vec<u32>,
     /// Calendars by host, kept by the host itself or with LHRP by its switch.
     calendars: Vec<Calendar>,
     /// Packets with gaps (ECN), by host and destination.
@@ -124,6 +140,7 @@ pub struct Engine<'network, W> {
     workload: W,
     actions: Actions,
     error: Option<BadPost>,
+    random: Random,
 }
 
 impl<'network, W: Workload> Engine<'network, W> {
@@ -131,10 +148,14 @@ impl<'network, W: Workload> Engine<'network, W> {
     pub fn new(network: &'network Network, config: &Config, workload: W) -> Result<Self, CannotRun> {
         config.check()?;
         let (levels, channels) = (config.all_levels(), network.channels());
-        if usize::from(levels) * channels > 32 {
+        if config.lane_count(channels) > 32 {
             return Err(CannotRun::Lanes { levels, channels });
         }
-        let ports = Ports::new(network, config);
+        let scs = config.lanes_of_levels(channels).1;
+        if usize::from(scs) < channels {
+            return Err(CannotRun::Channels { channels, scs });
+        }
+        let ports = Ports::new(network, config)?;
         let hosts = network.hosts();
         let mut engine = Self {
             network,
@@ -147,12 +168,14 @@ impl<'network, W: Workload> Engine<'network, W> {
             messages: Arena::new(),
             wheel: Wheel::new(),
             due: Vec::new(),
+            wanted: Vec::new(),
             calendars: (0..hosts).map(|_| Calendar::new()).collect(),
             flows: (0..hosts).map(|_| BTreeMap::new()).collect(),
             pairs: (0..hosts).map(|_| BTreeMap::new()).collect(),
             workload,
             actions: Actions::default(),
             error: None,
+            random: Random::new(),
         };
         engine.workload.begin(&mut engine.actions);
         engine.apply_actions();
@@ -276,6 +299,10 @@ impl<'network, W: Workload> Engine<'network, W> {
             Event::Free { port } => self.is_now_due(port),
             Event::Read { input } => {
                 self.ports.set_read(input, false);
+                if self.ports.has_stages() {
+                    self.offer(input);
+                    return;
+                }
                 let ports = self.ports.of_node(input);
                 // The port that comes first has the choice, so ports take turns.
                 let first = ports.start + (now % u64::from(ports.end - ports.start)) as u32;
@@ -309,6 +336,14 @@ impl<'network, W: Workload> Engine<'network, W> {
                 }
             }
         }
+    }
+
+    /// Asks the outputs for which a buffer has packets, in the order of its lanes' turns.
+    fn offer(&mut self, buffer: u32) {
+        let mut outputs = std::mem::take(&mut self.wanted);
+        outputs.extend(self.ports.wanted(&self.packets, buffer));
+        outputs.drain(..).for_each(|port| self.is_now_due(port));
+        self.wanted = outputs;
     }
 
     fn is_now_due(&mut self, port: u32) {

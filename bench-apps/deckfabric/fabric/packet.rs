@@ -51,6 +51,8 @@ pub struct Packet {
     pub lane: u8,
     pub input: u8,
     pub out_lane: u8,
+    /// Port of this switch by which it will leave, where that is not `out`.
+    pub exit: u8,
     pub out: u32,
     /// Port by which it came; `NONE` if it was made here.
     pub input_port: u32,
@@ -69,6 +71,8 @@ pub struct Packet {
     /// Cycle at which it came into this queue, and below, the cycles that it has waited in others.
     pub queued_at: u64,
     pub waited: u32,
+    /// Cycles from its head to its tail in this buffer.
+    pub lasts: u32,
 }
 
 /// A message, until all of it has arrived and nothing more is expected about it.

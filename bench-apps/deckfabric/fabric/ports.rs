@@ -3,18 +3,24 @@
 //! A lane is a level in a virtual channel. A switch keeps packets of an input apart by output (virtual output
 //! queues), so that none waits for a packet that goes elsewhere. An adapter is a node with one port, whose packets
 //! come from itself.
+//!
+//! Switches of [`crate::stages`] have more ports, which are no links: a port for each of their buffers. The way into the
+//! buffer is the port as an output, and the buffer is the port as an input of the next stage.
+
+mod credits;
+mod crossbar;
 
 use crate::{
     arbitration::{Arbiter, Waiting},
     config::Config,
+    congestion::OutOfRange,
     packet::{Arena, NONE, Packet},
+    stages::Layout,
     topology::{MOST_PORTS, Network},
 };
+use credits::Credits;
 use std::collections::VecDeque;
 use udeck_qos::table::LANES;
-
-/// Credits for a host, which takes everything that arrives.
-const UNLIMITED: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
 struct Queue {
@@ -29,6 +35,7 @@ struct Head {
     flits: u16,
     has_room: bool,
     lane: u8,
+    level: u8,
     input: u8,
     /// Whether the packet comes from another switch, and not from a host of this one.
     passes: bool,
@@ -36,9 +43,14 @@ struct Head {
 
 pub struct Ports {
     lanes: usize,
-    channels: u8,
     levels: u8,
     has_own_levels: bool,
+    /// Lanes, by level and service channel.
+    of_level: Vec<u8>,
+    /// Number of service channels of a level.
+    channels: u8,
+    /// Bitmap of a level's lanes, by level.
+    level_lanes: Vec<u32>,
     /// Number of a node's inputs, with the node itself as the last one.
     stride: usize,
     queues: Vec<Queue>,
@@ -46,7 +58,7 @@ pub struct Ports {
     inputs: Vec<u64>,
     /// Input that sent last, by port and lane.
     turns: Vec<u8>,
-    credits: Vec<u32>,
+    credits: Credits,
     /// Bitmap of the lanes that have packets, by port.
     busy: Vec<u32>,
     /// Bitmap of the lane of each level that sent last, by port.
@@ -59,53 +71,86 @@ pub struct Ports {
     nodes: Vec<u32>,
     /// Bitmap of the inputs from the node's hosts and from itself, by node.
     injecting: Vec<u64>,
-    /// Bitmap of the inputs that an output reads, by node, where only one output may at a time.
+    /// Bitmap of the inputs that an output reads, by group of ports, where only one output may at a time.
     read: Vec<u64>,
+    /// Group of ports with the same inputs, by port: those of a node, or of an MPort.
+    groups: Vec<u32>,
+    /// Index of the buffer behind a port among the inputs of the ports that read it.
+    input_of: Vec<u8>,
+    /// Number of links, which are the ports from 0.
+    links: u32,
+    layout: Option<Layout>,
+    /// Lane from which the last packet went over the crossbar, by buffer.
+    last_offers: Vec<u8>,
     /// Packets of a lane that is one queue, by input and lane.
     input_queues: Vec<VecDeque<u32>>,
     passing_first: bool,
-    buffer: u32,
 }
 
 impl Ports {
-    pub fn new(network: &Network, config: &Config) -> Self {
+    /// Makes idle ports.
+    ///
+    /// # Errors
+    /// Buffers that lanes share are too small for the lanes, or switches are too large for the stages.
+    pub fn new(network: &Network, config: &Config) -> Result<Self, OutOfRange> {
         let nodes = network.switches() + network.hosts();
         let mut first = vec![0u32];
         for node in 0..nodes {
             first.push(first[node] + network.peers(node).len() as u32);
         }
-        let count = first[nodes] as usize;
-        let (channels, levels) = (network.channels(), config.all_levels());
-        let lanes = channels * usize::from(levels);
+        let links = first[nodes];
+        let layout = config.stages.map(|stages| Layout::new(network, links, stages)).transpose()?;
+        let count = links as usize + layout.map_or(0, |layout| layout.inner(network.switches()));
+        let lanes = config.lane_count(network.channels());
         debug_assert!(lanes <= 32);
         let most_ports = (0..nodes).map(|node| network.peers(node).len()).max().unwrap_or(0).min(MOST_PORTS);
-        let stride = most_ports + 1;
+        let most_inputs = layout.map_or(most_ports, |layout| layout.most_inputs());
+        let mut credits = credits(config, layout, links, count, lanes)?;
         let (mut peers, mut owner) = (vec![NONE; count], vec![0; count]);
-        let mut credits = vec![config.buffer; count * lanes];
-        let mut injecting = vec![1u64 << most_ports; nodes];
+        let (mut input_of, mut groups) = (vec![0; count], vec![0; count]);
+        let mut injecting = vec![1u64 << most_inputs; nodes];
         for node in 0..nodes {
             for (port, peer) in network.peers(node).iter().enumerate() {
                 let own = first[node] as usize + port;
-                owner[own] = node as u32;
+                (owner[own], groups[own], input_of[own]) = (node as u32, node as u32, port as u8);
                 let Some(peer) = peer else { continue };
                 peers[own] = first[peer.node] + peer.port as u32;
                 if peer.node >= network.switches() {
-                    credits[own * lanes..][..lanes].fill(UNLIMITED);
+                    credits.set_unlimited(own);
                     injecting[node] |= 1 << port;
                 }
             }
         }
-        let mut arbiters = vec![Arbiter::new(&config.arbitration); count];
+        let mut read = vec![0; nodes];
+        if let Some(layout) = layout {
+            // The links of a switch have their own output buffer as the only input, which no other port reads.
+            for own in 0..links {
+                let node = owner[own as usize];
+                input_of[own as usize] = layout.input(own, own - first[node as usize]);
+            }
+            for inner in links..count as u32 {
+                let at = inner as usize;
+                (peers[at], owner[at]) = (inner, layout.switch(inner));
+                input_of[at] = layout.input(inner, 0);
+                groups[at] = nodes as u32 + owner[at] * layout.groups() + layout.group(inner);
+            }
+            read.resize(nodes + network.switches() * layout.groups() as usize, 0);
+        }
+        let (of_level, channels) = config.lanes_of_levels(network.channels());
+        let lanes_in = |level: &[u8]| level.iter().fold(0u32, |all, lane| all | 1 << lane);
+        let mut arbiters = vec![Arbiter::new(&config.arbitration); links as usize];
         for (&(node, port), scheme) in &config.own_arbitration {
             arbiters[first[node] as usize + port] = Arbiter::new(scheme);
         }
-        Self {
+        Ok(Self {
             lanes,
-            channels: channels as u8,
             levels: config.levels,
-            has_own_levels: levels > config.levels,
-            stride,
-            queues: vec![Queue { head: NONE, tail: NONE }; count * lanes * stride],
+            has_own_levels: config.all_levels() > config.levels,
+            level_lanes: of_level.chunks(usize::from(channels)).map(lanes_in).collect(),
+            of_level,
+            channels,
+            stride: most_inputs + 1,
+            queues: vec![Queue { head: NONE, tail: NONE }; count * lanes * (most_inputs + 1)],
             inputs: vec![0; count * lanes],
             turns: vec![0; count * lanes],
             credits,
@@ -117,15 +162,19 @@ impl Ports {
             peers,
             nodes: owner,
             injecting,
-            read: vec![0; nodes],
-            input_queues: if config.queues.is_fifo() {
+            read,
+            groups,
+            input_of,
+            links,
+            layout,
+            last_offers: vec![0; if layout.is_some() { count } else { 0 }],
+            input_queues: if config.queues.is_fifo() || layout.is_some() {
                 vec![VecDeque::new(); count * lanes]
             } else {
                 Vec::new()
             },
             passing_first: config.passing_first,
-            buffer: config.buffer,
-        }
+        })
     }
 
     pub fn count(&self) -> usize {
@@ -148,7 +197,22 @@ impl Ports {
 
     /// Index of a port among its node's inputs.
     pub fn input(&self, port: u32) -> u8 {
+        self.input_of[port as usize]
+    }
+
+    /// Index of a link's port in its node.
+    pub fn nth(&self, port: u32) -> u8 {
         (port - self.first[self.node(port) as usize]) as u8
+    }
+
+    /// Whether switches have stages.
+    pub fn has_stages(&self) -> bool {
+        self.layout.is_some()
+    }
+
+    /// Whether a port is a link, and not the way into a buffer of its own switch.
+    pub fn is_link(&self, port: u32) -> bool {
+        port < self.links
     }
 
     /// Input that stands for the node itself.
@@ -156,8 +220,14 @@ impl Ports {
         (self.stride - 1) as u8
     }
 
+    /// Lane of a level in one of its service channels.
     pub fn lane(&self, level: u8, channel: u8) -> u8 {
-        level * self.channels + channel
+        self.of_level[usize::from(level) * usize::from(self.channels) + usize::from(channel)]
+    }
+
+    /// Number of service channels of a level.
+    pub fn channels(&self) -> u8 {
+        self.channels
     }
 
     /// Number of flits that wait at an output.
@@ -173,13 +243,6 @@ impl Ports {
     pub fn of_node(&self, port: u32) -> std::ops::Range<u32> {
         let node = self.nodes[port as usize] as usize;
         self.first[node]..self.first[node + 1]
-    }
-
-    /// Sets whether an output reads this input.
-    pub fn set_read(&mut self, input: u32, is_read: bool) {
-        let bit = 1 << self.input(input);
-        let read = &mut self.read[self.nodes[input as usize] as usize];
-        *read = if is_read { *read | bit } else { *read & !bit };
     }
 
     /// Adds a packet to its input's lane, where that is one queue. Returns whether it is the first one.
@@ -251,7 +314,7 @@ impl Ports {
             let lane = lanes.trailing_zeros() as u8;
             lanes &= lanes - 1;
             let head = self.head(packets, port, lane);
-            let level = &mut heads[usize::from(lane / self.channels)];
+            let level = &mut heads[usize::from(head.level)];
             // A channel of the level with room is better; among these, one that did not send last.
             let last = self.last_lanes[port as usize] & 1 << level.lane != 0;
             let is_better = match (head.passes, level.passes) {
@@ -279,9 +342,10 @@ impl Ports {
             let of_traffic = self.arbiters[port as usize].next(self.levels, waiting);
             of_traffic.or_else(|| (self.has_own_levels && may_go(speculative)).then_some(speculative))
         };
-        let Head { lane, input, .. } = heads[usize::from(level?)];
+        let level = level?;
+        let Head { lane, input, .. } = heads[usize::from(level)];
         self.turns[port as usize * self.lanes + usize::from(lane)] = input;
-        let of_level = ((1u32 << self.channels) - 1) << (lane / self.channels * self.channels);
+        let of_level = self.level_lanes[usize::from(level)];
         let last = &mut self.last_lanes[port as usize];
         *last = *last & !of_level | 1 << lane;
         Some(self.queues[self.queue(port, lane, input)].head)
@@ -290,7 +354,7 @@ impl Ports {
     fn head(&self, packets: &Arena<Packet>, port: u32, lane: u8) -> Head {
         let at = port as usize * self.lanes + usize::from(lane);
         let (mut inputs, last) = (self.inputs[at], u32::from(self.turns[at]));
-        let node = self.nodes[port as usize] as usize;
+        let node = self.groups[port as usize] as usize;
         // Inputs that are being read cannot send. If there are no others, the lane waits as if it had no credits.
         let unread = inputs & !self.read[node];
         if unread != 0 {
@@ -303,29 +367,20 @@ impl Ports {
         // The next input with packets after the one that sent last is chosen.
         let behind = inputs & (u64::MAX << last << 1);
         let input = if behind != 0 { behind.trailing_zeros() } else { inputs.trailing_zeros() } as u8;
-        let flits = packets[self.queues[self.queue(port, lane, input)].head].flits;
+        let Packet { flits, level, .. } = packets[self.queues[self.queue(port, lane, input)].head];
         let passes = passing & 1 << input != 0;
-        let has_room = unread != 0 && u32::from(flits) <= self.credits[at];
-        Head { flits, has_room, lane, input, passes }
+        let has_room = unread != 0 && self.credits.has_room(port, lane, u32::from(flits));
+        Head { flits, has_room, lane, level, input, passes }
     }
 
     /// Takes credits for a packet that leaves.
     pub fn spend(&mut self, port: u32, lane: u8, flits: u16) {
-        let credits = &mut self.credits[port as usize * self.lanes + usize::from(lane)];
-        if *credits != UNLIMITED {
-            *credits = credits
-                .checked_sub(u32::from(flits))
-                .expect("a packet leaves only if there are credits for it");
-        }
+        self.credits.spend(port, lane, flits);
     }
 
     /// Gives credits back.
     pub fn refund(&mut self, port: u32, lane: u8, flits: u16) {
-        let credits = &mut self.credits[port as usize * self.lanes + usize::from(lane)];
-        if *credits != UNLIMITED {
-            *credits += u32::from(flits);
-            assert!(*credits <= self.buffer, "port {port} lane {lane} got back more credits than it had");
-        }
+        self.credits.refund(port, lane, flits);
     }
 
     /// Checks that all credits are back and no packet waits, in a network with nothing in flight.
@@ -334,12 +389,28 @@ impl Ports {
             if self.busy[port] != 0 || self.waiting[port] != 0 {
                 return Err(format!("port {port} has {} flits waiting", self.waiting[port]));
             }
-            for (lane, &credits) in self.credits[port * self.lanes..][..self.lanes].iter().enumerate() {
-                if credits != UNLIMITED && credits != self.buffer {
-                    return Err(format!("port {port} lane {lane} has {credits} of {} credits", self.buffer));
-                }
-            }
+            self.credits.idle(port)?;
         }
         Ok(())
+    }
+}
+
+/// Credits of all ports.
+fn credits(
+    config: &Config,
+    layout: Option<Layout>,
+    links: u32,
+    count: usize,
+    lanes: usize,
+) -> Result<Credits, OutOfRange> {
+    let (Some(layout), Some(stages)) = (layout, config.stages) else {
+        return Ok(Credits::private(count, lanes, config.buffer));
+    };
+    let size = |port: u32| if port < links { config.buffer } else { layout.size(port) };
+    let sizes: Vec<_> = (0..count as u32).map(size).collect();
+    let least = u64::from(lanes as u32 * stages.least);
+    match sizes.iter().map(|size| u64::from(*size)).find(|size| *size < least) {
+        Some(value) => Err(OutOfRange { what: "a buffer for all lanes", value, least, most: 1 << 20 }),
+        None => Ok(Credits::shared(sizes, lanes, stages.least)),
     }
 }

@@ -13,13 +13,13 @@ mod torus;
 mod tree;
 mod up_down;
 
-pub use description::Description;
+pub use description::{Description, Routes};
 pub use dragonfly::dragonfly;
 pub use file::{BadLine, parse};
 pub use irregular::irregular;
 pub use mesh::{hypercube, mesh};
-pub use torus::torus;
-pub use tree::tree;
+pub use torus::{torus, trunked_torus};
+pub use tree::{tree, valiant_tree};
 
 use thiserror::Error;
 
@@ -103,6 +103,8 @@ pub struct Network {
     channels: usize,
     /// Names of the nodes in a file; none if the network was generated.
     names: Vec<String>,
+    /// Numbers of equal ports that begin with a port, by switch and port; empty if routes name single ports.
+    equals: Vec<u8>,
 }
 
 impl Network {
@@ -120,7 +122,16 @@ impl Network {
         }
         let mut peers = vec![vec![None; ports]; switches];
         peers.resize(switches + hosts, vec![None]);
-        Ok(Self { name, switches, hosts, peers, routes: Vec::new(), channels: 1, names: Vec::new() })
+        Ok(Self {
+            name,
+            switches,
+            hosts,
+            peers,
+            routes: Vec::new(),
+            channels: 1,
+            names: Vec::new(),
+            equals: Vec::new(),
+        })
     }
 
     fn connect(&mut self, a: Peer, b: Peer) {
@@ -141,6 +152,13 @@ impl Network {
         self.routes = pairs.map(|(switch, host)| route(switch, host)).collect();
         self.channels = channels;
         self
+    }
+
+    /// Lets a packet whose route names a switch's port take any of the `count` ports from it on.
+    fn set_equal(&mut self, switch: usize, port: usize, count: usize) {
+        let ports = self.peers[0].len();
+        self.equals.resize(self.switches * ports, 1);
+        self.equals[switch * ports + port] = count as u8;
     }
 
     /// Puts all routes into one virtual channel, to show what happens without a second one.
@@ -202,7 +220,19 @@ impl Network {
         [(self.host_node(from), 0)].into_iter().chain(switches).collect()
     }
 
-    /// The switches that a packet passes.
+    /// Whether some routes name several ports.
+    pub fn has_equal_ports(&self) -> bool {
+        !self.equals.is_empty()
+    }
+
+    /// Ports that a packet may take whose route names `port`: links of a trunk, or all ways up.
+    pub fn equal_ports(&self, switch: usize, port: u8) -> std::ops::Range<u8> {
+        let ports = self.peers[switch].len();
+        let count = self.equals.get(switch * ports + usize::from(port)).copied().unwrap_or(1);
+        port..port + count
+    }
+
+    /// The switches that a packet passes, if it takes the first of equal ports.
     pub fn path(&self, from: usize, to: usize) -> Vec<usize> {
         let mut at = self.attachment(from).node;
         let mut path = vec![at];
@@ -217,7 +247,7 @@ impl Network {
     }
 
     /// Upper bound of what each host can send, in flits a cycle, if all send equally to all: it follows from the
-    /// busiest link of the routes.
+    /// busiest link of the routes, where equal ports have equal loads.
     pub fn uniform_bound(&self) -> f64 {
         let mut load = vec![vec![0u64; MOST_PORTS]; self.switches];
         for to in 0..self.hosts {
@@ -231,8 +261,14 @@ impl Network {
                 }
             }
         }
-        let busiest = load.iter().flatten().max().copied().unwrap_or(0);
-        ((self.hosts - 1) as f64 / busiest.max(1) as f64).min(1.0)
+        let of_switch = |(switch, load): (usize, &Vec<u64>)| {
+            let each = (0u8..)
+                .zip(load)
+                .map(|(port, load)| *load as f64 / self.equal_ports(switch, port).len() as f64);
+            each.fold(0.0, f64::max)
+        };
+        let busiest = load.iter().enumerate().map(of_switch).fold(1.0, f64::max);
+        ((self.hosts - 1) as f64 / busiest).min(1.0)
     }
 }
 

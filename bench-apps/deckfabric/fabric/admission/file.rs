@@ -209,6 +209,10 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
     check_levels(&file, line)?;
     let built = file.topology.get_ref().build(folder);
     let network = built.map_err(|why| Problem::wrong(line(file.topology.span()), why))?;
+    if network.has_equal_ports() {
+        let reason = "a packet takes any link of a trunk, or any way up, so a connection has no single route: leave `trunk` and `routes` out";
+        return Err(Problem::wrong(line(file.topology.span()), reason));
+    }
     let names: BTreeMap<_, _> =
         (0..network.hosts()).map(|host| (network.node_name(network.host_node(host)), host)).collect();
     let request = |connection: &Connection| {

@@ -102,6 +102,7 @@ fn what_is_wrong_has_its_line_and_what_would_do() {
     let cases = [
         ("kind = \"mesh\"", "kind = \"mash\"", Some(2), "unknown variant `mash`"),
         ("dims = [2, 2]", "dims = [2, 1]", Some(1), "a dimension is 1: take 2 to 1024"),
+        ("kind = \"mesh\"", "kind = \"torus\"\ntrunk = 2", Some(1), "no single route"),
         ("mtu = 1024", "mtu = 1000", Some(7), "mtu is 1000: InfiniBand has"),
         ("vls = 8", "vls = 8\nhigh_limit = 0", Some(9), "take 1 to 255"),
         ("vls = 8", "vls = 2", Some(15), "level 2: it has the lane of its number, and the lanes are 0 to 1"),

@@ -126,7 +126,11 @@ impl<W: Workload> Engine<'_, W> {
     pub(super) fn submit(&mut self, now: u64, at: u32) {
         let packet = &mut self.packets[at];
         let node = self.network.host_node(packet.from as usize) as u32;
-        (packet.out, packet.out_lane) = (self.ports.port(node, 0), self.ports.lane(packet.level, 0));
+        let channels = self.ports.channels();
+        // Where routes need no channels, packets are spread over the service channels of their level.
+        let channel =
+            if self.network.channels() == 1 && channels > 1 { self.random.below(channels) } else { 0 };
+        (packet.out, packet.out_lane) = (self.ports.port(node, 0), self.ports.lane(packet.level, channel));
         (packet.input, packet.queued_at) = (self.ports.own_input(), now);
         let out = packet.out;
         self.ports.enqueue(&mut self.packets, at);

@@ -1,3 +1,5 @@
+mod stages;
+
 use super::*;
 use crate::{
     arbitration::Scheme,

@@ -13,7 +13,14 @@ impl<W: Workload> Engine<'_, W> {
         let packet = &mut self.packets[at];
         let (flits, lane, out_lane, input_port) =
             (packet.flits, packet.lane, packet.out_lane, packet.input_port);
-        let tail_leaves = now + u64::from(flits);
+        let mut lasts = u32::from(flits);
+        if !self.ports.is_link(port) {
+            // A packet cannot leave a buffer before it has come in.
+            let comes_in = (packet.queued_at + u64::from(packet.lasts)).saturating_sub(now) as u32;
+            lasts = lasts.div_ceil(self.ports.speed(input_port)).max(comes_in);
+        }
+        packet.lasts = lasts;
+        let tail_leaves = now + u64::from(lasts);
         if input_port == NONE {
             packet.injected = now;
         } else {
@@ -21,10 +28,12 @@ impl<W: Workload> Engine<'_, W> {
                 packet.waited.saturating_add((now - packet.queued_at).min(u64::from(u32::MAX)) as u32);
             let upstream = self.ports.peer(input_port);
             let event = Event::Credit { port: upstream, lane, flits };
-            self.wheel.schedule(tail_leaves + u64::from(self.config.link), event);
-            if self.config.queues.has_crossbar() {
+            let link = if self.ports.is_link(input_port) { self.config.link } else { 0 };
+            self.wheel.schedule(tail_leaves + u64::from(link), event);
+            if self.config.queues.has_crossbar() || !self.ports.is_link(port) {
                 self.ports.set_read(input_port, true);
-                self.wheel.schedule(tail_leaves, Event::Read { input: input_port });
+                let pause = self.config.stages.map_or(0, |stages| stages.pause);
+                self.wheel.schedule(tail_leaves + u64::from(pause), Event::Read { input: input_port });
             }
             if let Some(next) = self.ports.pop_from_input(input_port, lane) {
                 self.queue_at(now, self.ports.node(input_port) as usize, next);
@@ -35,6 +44,10 @@ impl<W: Workload> Engine<'_, W> {
         self.free_at[port as usize] = tail_leaves;
         self.wheel.schedule(tail_leaves, Event::Free { port });
         self.measures.carried[port as usize] += u64::from(flits);
+        if !self.ports.is_link(port) {
+            self.wheel.schedule(now + u64::from(self.ports.delay(port)), Event::Arrive { port, packet: at });
+            return;
+        }
         let peer = self.ports.peer(port);
         let link = now + u64::from(self.config.link);
         let is_host = self.ports.node(peer) as usize >= self.network.switches();
@@ -49,7 +62,10 @@ impl<W: Workload> Engine<'_, W> {
     /// withdrawn.
     fn choose(&mut self, now: u64, port: u32) -> Option<u32> {
         loop {
-            let at = self.ports.choose(&self.packets, port)?;
+            let at = match self.ports.is_link(port) {
+                true => self.ports.choose(&self.packets, port)?,
+                false => self.ports.allocate(&self.packets, port)?,
+            };
             self.ports.remove(&mut self.packets, at);
             let Packet { kind, input_port, .. } = self.packets[at];
             if kind == Kind::Speculative && input_port == NONE && self.withdraw(now, at) {
@@ -75,11 +91,8 @@ impl<W: Workload> Engine<'_, W> {
 
     /// Puts a packet into the queue of its next hop.
     pub(super) fn queue_at(&mut self, now: u64, node: usize, at: u32) {
+        let out = self.next_port(node, at);
         let packet = &mut self.packets[at];
-        let to = packet.to as usize;
-        let route = self.network.route(node, to);
-        let out = self.ports.port(node as u32, usize::from(route.port));
-        (packet.out, packet.out_lane) = (out, self.ports.lane(packet.level, route.vc));
         let is_last_hop = self.ports.node(self.ports.peer(out)) as usize >= self.network.switches();
         if packet.kind == Kind::Speculative && self.drops(now, at, is_last_hop) {
             return;
@@ -87,6 +100,40 @@ impl<W: Workload> Engine<'_, W> {
         self.mark(at, out);
         self.ports.enqueue(&mut self.packets, at);
         self.is_now_due(out);
+    }
+
+    /// Sets a packet's next port and lane. Returns the port.
+    fn next_port(&mut self, node: usize, at: u32) -> u32 {
+        let has_stages = self.ports.has_stages();
+        if has_stages && !self.ports.is_link(self.packets[at].input_port) {
+            return self.next_stage(node, at);
+        }
+        let mut route = self.network.route(node, self.packets[at].to as usize);
+        if self.network.has_equal_ports() {
+            let equal = self.network.equal_ports(node, route.port);
+            if equal.len() > 1 {
+                route.port += self.random.below(equal.len() as u8);
+            }
+        }
+        let packet = &mut self.packets[at];
+        // Where routes need no channels, a packet stays in the service channel that its host has chosen.
+        let stays = self.network.channels() == 1 && self.ports.channels() > 1;
+        packet.out_lane = if stays { packet.lane } else { self.ports.lane(packet.level, route.vc) };
+        packet.out = if has_stages {
+            packet.exit = route.port;
+            self.ports.first_stage(node as u32, packet.input_port, route.port)
+        } else {
+            self.ports.port(node as u32, usize::from(route.port))
+        };
+        packet.out
+    }
+
+    /// Sets the next port of a packet that has crossed a crossbar. Returns the port.
+    fn next_stage(&mut self, node: usize, at: u32) -> u32 {
+        let packet = &mut self.packets[at];
+        packet.out_lane = packet.lane;
+        packet.out = self.ports.next_stage(node as u32, packet.input_port, packet.exit);
+        packet.out
     }
 
     /// Marks a packet that joins a long queue (ECN).

@@ -1,6 +1,6 @@
 //! Description of a network in a file: its kind, and its size.
 
-use super::{Network, dragonfly, hypercube, irregular, mesh, parse, torus, tree};
+use super::{Network, dragonfly, hypercube, irregular, mesh, parse, tree, trunked_torus, valiant_tree};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -12,13 +12,56 @@ use std::{
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 #[expect(missing_docs, reason = "the functions that make the networks describe their numbers")]
 pub enum Description {
-    Tree { k: usize, n: usize },
-    Torus { dims: Vec<usize>, hosts: usize },
-    Mesh { dims: Vec<usize>, hosts: usize },
-    Hypercube { dimensions: usize, hosts: usize },
-    Dragonfly { hosts: usize, group: usize, global: usize },
-    Irregular { switches: usize, hosts: usize, degree: usize, seed: u64 },
-    File { path: PathBuf },
+    Tree {
+        k: usize,
+        n: usize,
+        #[serde(default)]
+        routes: Routes,
+    },
+    Torus {
+        dims: Vec<usize>,
+        hosts: usize,
+        /// Links between neighbours.
+        #[serde(default = "one")]
+        trunk: usize,
+    },
+    Mesh {
+        dims: Vec<usize>,
+        hosts: usize,
+    },
+    Hypercube {
+        dimensions: usize,
+        hosts: usize,
+    },
+    Dragonfly {
+        hosts: usize,
+        group: usize,
+        global: usize,
+    },
+    Irregular {
+        switches: usize,
+        hosts: usize,
+        degree: usize,
+        seed: u64,
+    },
+    File {
+        path: PathBuf,
+    },
+}
+
+/// `topology.routes`: ways up in a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Routes {
+    /// One way for each destination.
+    #[default]
+    Fixed,
+    /// Any way, at random.
+    Valiant,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Description {
@@ -28,8 +71,9 @@ impl Description {
     /// There can be no such network, or the file cannot be read: the reason as text.
     pub fn build(&self, folder: &Path) -> Result<Network, String> {
         let built = match self {
-            Self::Tree { k, n } => tree(*k, *n),
-            Self::Torus { dims, hosts } => torus(dims, *hosts),
+            Self::Tree { k, n, routes: Routes::Fixed } => tree(*k, *n),
+            Self::Tree { k, n, routes: Routes::Valiant } => valiant_tree(*k, *n),
+            Self::Torus { dims, hosts, trunk } => trunked_torus(dims, *hosts, *trunk),
             Self::Mesh { dims, hosts } => mesh(dims, *hosts),
             Self::Hypercube { dimensions, hosts } => hypercube(*dimensions, *hosts),
             Self::Dragonfly { hosts, group, global } => dragonfly(*hosts, *group, *global),

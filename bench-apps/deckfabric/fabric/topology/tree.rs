@@ -5,6 +5,16 @@ use super::{BadTopology, Network, Peer, Route, within};
 
 /// Makes a k-ary n-tree.
 pub fn tree(k: usize, n: usize) -> Result<Network, BadTopology> {
+    build(k, n, false)
+}
+
+/// Makes a k-ary n-tree whose packets take any way up, as far as their destination needs, and the only way down (Valiant's
+/// routes in a tree).
+pub fn valiant_tree(k: usize, n: usize) -> Result<Network, BadTopology> {
+    build(k, n, true)
+}
+
+fn build(k: usize, n: usize, is_random: bool) -> Result<Network, BadTopology> {
     within("k", k, 2, 31)?;
     within("n", n, 1, 16)?;
     let power = |n: usize| k.checked_pow(n as u32).unwrap_or(usize::MAX / 64);
@@ -23,6 +33,9 @@ pub fn tree(k: usize, n: usize) -> Result<Network, BadTopology> {
                 let (a, b) = (level * width + at, (level + 1) * width + above);
                 network.connect(Peer { node: a, port: k + up }, Peer { node: b, port: own });
             }
+            if is_random {
+                network.set_equal(level * width + at, k, k);
+            }
         }
     }
     Ok(network.route_by(1, |switch, host| {
@@ -31,7 +44,7 @@ pub fn tree(k: usize, n: usize) -> Result<Network, BadTopology> {
         let port = if at / unit == leaf / unit {
             if level == 0 { host % k } else { leaf / power(level - 1) % k }
         } else {
-            k + host / unit % k
+            k + if is_random { 0 } else { host / unit % k }
         };
         Route { port: port as u8, vc: 0 }
     }))
