@@ -82,7 +82,15 @@ pub(crate) fn new_files(before: &BTreeSet<PathBuf>) -> Vec<String> {
         thread::sleep(Duration::from_millis(10));
         new.retain(|path| path.symlink_metadata().is_ok());
     }
-    new.iter().map(|path| path.display().to_string()).collect()
+    new.iter().filter(|path| !is_in_use(path)).map(|path| path.display().to_string()).collect()
+}
+
+/// Whether the first number in the file's name is that of a running process, as in `deckperf-PID-0`. Such a file is another
+/// job's: the processes of this one have ended, or are reported themselves.
+fn is_in_use(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let number = name.split(['-', '.']).find_map(|part| part.parse::<u32>().ok());
+    number.is_some_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
 }
 
 fn named_like_ours(folder: &Path) -> Vec<PathBuf> {
@@ -128,6 +136,14 @@ mod tests {
         fs::remove_dir_all(&folder).unwrap();
         found.sort();
         assert_eq!(found, ["deckrun.sock", "udeck-1", "udeck-directory-0.1f"].map(|name| folder.join(name)));
+    }
+
+    #[test]
+    fn files_of_running_processes_are_in_use() {
+        let is = |name: &str| is_in_use(Path::new(name));
+        let mine = process::id();
+        assert!(is(&format!("/tmp/deckperf-{mine}-0")) && is(&format!("deckrun.{mine}.sock")));
+        assert!(!is(&format!("udeck-{}-{mine}", u32::MAX)) && !is("udeck-directory") && !is("/tmp"));
     }
 
     #[test]

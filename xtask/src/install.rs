@@ -297,7 +297,7 @@ fn written(result: io::Result<()>, to: &Path) -> Result<(), String> {
     result.map_err(|error| format!("{} cannot be written: {error}", to.display()))
 }
 
-/// Removes debugging information, which is most of a file, and useful to developers only. A system without
+/// Removes debugging information: the standard library's, as long as ours is not built. A system without
 /// `strip` keeps it.
 fn strip(path: &Path) -> Result<(), String> {
     let mut command = Command::new("strip");

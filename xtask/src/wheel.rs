@@ -6,7 +6,7 @@ use std::{
     env::consts::ARCH,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
@@ -82,11 +82,5 @@ fn build(workspace: &Workspace, cargo: &Cargo) -> Result<(), String> {
 fn put_deckrun(built: &Path, scripts: &Path) -> Result<(), String> {
     let copy = scripts.join("deckrun");
     let copied = fs::create_dir_all(scripts).and_then(|()| fs::copy(built, &copy));
-    copied.map_err(|error| format!("{} to {}: {error}", built.display(), copy.display()))?;
-    // Seven eighths of the file are debugging information. Without binutils it keeps its size.
-    let strip = Command::new("strip").arg("--strip-debug").arg(&copy).stderr(Stdio::null()).status();
-    if !strip.is_ok_and(|status| status.success()) {
-        println!("deckrun keeps what debuggers need: there is no `strip` (Debian: binutils)");
-    }
-    Ok(())
+    copied.map(drop).map_err(|error| format!("{} to {}: {error}", built.display(), copy.display()))
 }
