@@ -19,9 +19,10 @@ impl HeldBytes {
     }
 
     /// Counts `len` bytes until the result is dropped. `None`: it is full. The end of a connection, of no bytes, always
-    /// has room.
-    pub fn add(&self, len: usize) -> Option<Account> {
-        let more = |held| (len == 0 || held < MAX_HELD_BYTES).then_some(held + len);
+    /// has room, and so has a message that was taken behind another one of its end point (`is_behind`): there was room
+    /// when it was taken.
+    pub fn add(&self, len: usize, is_behind: bool) -> Option<Account> {
+        let more = |held| (len == 0 || is_behind || held < MAX_HELD_BYTES).then_some(held + len);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Account { all: self.clone(), len })
     }

@@ -58,7 +58,9 @@ impl<F: Face> QueuePair<F> {
         if self.is_holding() && is_answer {
             return self.take_message(face, &message).map(drop);
         }
-        let Some(account) = face.held().add(len) else { return failed(face, Reason::NoReceive) };
+        let Some(account) = face.held().add(len, self.is_holding()) else {
+            return failed(face, Reason::NoReceive);
+        };
         if !self.is_holding() {
             self.since = Some(Instant::now());
         }

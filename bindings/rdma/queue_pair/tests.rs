@@ -271,7 +271,7 @@ fn a_nic_bounds_the_bytes_that_wait() {
         face.is_reliable = is_reliable;
         queues.sent(Op::default(), Stage::Reading);
         let send = Head::plain(frame::SEND);
-        let others = face.held.add(MAX_HELD_BYTES - 1).expect("room");
+        let others = face.held.add(MAX_HELD_BYTES - 1, false).expect("room");
         queues.arrives(&mut face, send, b"a").unwrap();
         assert!(face.held.is_full() && !queues.may_take_more(&face), "what comes stays in the connection");
         let (mut second, _) = fake::<true>();

@@ -326,7 +326,7 @@ fn who_asked_is_called_when_a_send_that_waited_for_room_is_over() {
 fn who_has_asked_for_messages_is_told_of_one_without_a_receive() {
     let scene = SCENE.lock();
     for (has_asked, others_hold) in [(false, MAX_HELD_BYTES - 1), (false, MAX_HELD_BYTES), (true, 0)] {
-        let _others = scene.state.progress.held().add(others_hold);
+        let _others = scene.state.progress.held().add(others_hold, false);
         let (vi, mut peer) = scene.connected(RELIABLE_DELIVERY);
         let mut locked = VIS.lock(vi).unwrap();
         if has_asked {
