@@ -27,6 +27,8 @@ use parking_lot::Mutex;
 use udeck_boot::start;
 use udeck_via::Deadline;
 
+use crate::registry::encrypts;
+
 pub use job::Job;
 pub use udeck_via::names::*;
 
@@ -111,9 +113,15 @@ pub fn open() -> Result<Arc<dyn Directory>, String> {
     Ok(directory)
 }
 
-/// The NIC of the first transport that the settings name.
-fn asked_for(config: &udeck_deck::Config) -> Option<&'static str> {
-    let asked = config.transport.as_deref()?;
-    let first = asked.split(',').next()?.trim();
-    ["shm0", "tcp0", "udp0", "verbs0"].into_iter().find(|nic| nic.strip_suffix('0') == Some(first))
+/// The NIC of the first transport that the settings name; with `encrypt`, of the first one that does encrypt between hosts, if
+/// there is one.
+fn asked_for(config: &udeck_deck::Config, encrypt: bool) -> Option<&'static str> {
+    const NICS: [&str; 4] = ["shm0", "tcp0", "udp0", "verbs0"];
+    let nic_of = |name: &str| NICS.into_iter().find(|nic| nic.strip_suffix('0') == Some(name.trim()));
+    let mut asked = config.transport.as_deref()?.split(',').filter_map(nic_of);
+    let first = asked.next()?;
+    if !encrypt || encrypts(first) {
+        return Some(first);
+    }
+    asked.find(|nic| encrypts(nic)).or(Some(first))
 }

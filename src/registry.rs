@@ -160,14 +160,21 @@ pub fn open_nic(name: &str, options: &NicOptions) -> Result<Nic> {
             format!("{name} is over memory of its own only; open {} over its", other.attributes().name);
         return Err(Error::InvalidParameter(what));
     }
-    if options.encrypt && transport.network && !transport.encrypted {
+    if options.encrypt && !encrypts(name) {
         let what = format!(
-            "{name} does not encrypt what goes to other hosts, and --encrypt (DECK_ENCRYPT) wants that; {} does",
+            "{name} does not encrypt what goes to other hosts, which is asked for (--encrypt, DECK_ENCRYPT, \
+             NicOptions::encrypt); {} does",
             network_nic(true)
         );
         return Err(Error::InvalidParameter(what));
     }
     (transport.open)(options)
+}
+
+/// Whether nothing that a NIC of this name sends leaves the host unencrypted.
+pub(crate) fn encrypts(nic: &str) -> bool {
+    let is_its = |transport: &&Transport| nic.strip_suffix('0') == Some(transport.name);
+    TRANSPORTS.iter().find(is_its).is_some_and(|transport| !transport.network || transport.encrypted)
 }
 
 /// Returns the NIC by which hosts reach each other without RDMA.

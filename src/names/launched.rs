@@ -69,7 +69,7 @@ impl Launched {
         let has_others = placement.hosts().len() > 1;
         options.encrypt = config.encrypt && has_others;
         let by_hosts = if has_others { network_nic(options.encrypt) } else { "shm0" };
-        let nic = asked_for(&config).unwrap_or(by_hosts);
+        let nic = asked_for(&config, options.encrypt).unwrap_or(by_hosts);
         Ok(Launched { client, options, own, nic })
     }
 

@@ -109,7 +109,7 @@ impl Standalone {
             NicOptions::configured(Keys::from(secret.key), &config).map_err(|why| why.to_string())?;
         options.bind = (!own.is_loopback()).then_some(own);
         options.encrypt = config.encrypt && !secret.of_host;
-        let nic = asked_for(&config).unwrap_or(network_nic(options.encrypt));
+        let nic = asked_for(&config, options.encrypt).unwrap_or(network_nic(options.encrypt));
         let names = Arc::new(Standalone {
             options,
             port,

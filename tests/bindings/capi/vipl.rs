@@ -319,10 +319,11 @@ fn encrypted() {
     let by_hand = ByHand::new("tcp").with("DECK_ENCRYPT", "1");
     let refused = by_hand.job(&program, &["server"]).run().fails();
     assert!(refused.stderr.contains("tcp0 does not encrypt"), "{refused}");
-    let by_hand = by_hand.without("DECK_TRANSPORT");
-    let server = by_hand.start(&program, &["server"]);
-    has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
-    server.ends_well();
+    for by_hand in [by_hand.without("DECK_TRANSPORT"), ByHand::new("tcp,udp").with("DECK_ENCRYPT", "1")] {
+        let server = by_hand.start(&program, &["server"]);
+        has_said(by_hand.job(&program, &["client", "localhost"]).run(), "completion queue, 4096 bytes");
+        server.ends_well();
+    }
 }
 
 fn no_secret() {
