@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use udeck_sys::thread::PREFIX;
 use udeck_via::transport::OnRequest;
 use udeck_via::{Error, Result};
 
@@ -78,7 +79,7 @@ impl Listeners {
     /// Removes all listeners for good, because the NIC's helper `thread` has panicked. Returns the cause in words, for the
     /// NIC's connections.
     pub fn fail(&self, thread: &str, why: &str) -> String {
-        let words = format!("this NIC's thread {thread} has panicked: {why}");
+        let words = format!("this NIC's thread {PREFIX}{thread} has panicked: {why}");
         let listeners = {
             let mut table = self.table.lock();
             // Set under the lock, so that a later listener is refused.
@@ -119,7 +120,7 @@ mod tests {
         listeners.clear();
         assert!(listeners.get(b"four").is_none());
         listen(b"four").unwrap();
-        assert_eq!(listeners.fail("tcp-1", "oh"), "this NIC's thread tcp-1 has panicked: oh");
+        assert_eq!(listeners.fail("tcp-1", "oh"), "this NIC's thread deck-tcp-1 has panicked: oh");
         assert!(listeners.get(b"four").is_none());
         assert!(listen(b"four").unwrap_err().to_string().contains("has panicked: oh"));
     }

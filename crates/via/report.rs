@@ -2,7 +2,7 @@
 //! its program does something else.
 //!
 //! The finder of such an error gives it to the connection's [`Reporter`]: a transport on its own thread, or the VI in the
-//! call in which it found it. The program's callback runs on a thread of its own, `deck-via-errors`, which sleeps until there is
+//! call in which it found it. The program's callback runs on a thread of its own, `on-via-error`, which sleeps until there is
 //! an event. So a report may be made under any lock and never waits, and the callback may block, panic or call the library
 //! without holding up a transport. Without a callback there is no such thread, and a report is dropped.
 //!
@@ -133,7 +133,7 @@ impl ErrorSink {
             }
         };
         // A panic needs no action: further events then find no receiver.
-        thread::spawn("via-errors", serve, |_| {})
+        thread::spawn_handlers("via-error", serve, |_| {})
             .map_err(|error| Error::os("starting the thread of an error callback", error))?;
         *self.0.lock() = Some(sender);
         Ok(())

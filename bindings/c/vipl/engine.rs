@@ -1,6 +1,6 @@
 //! An opened NIC, and the program's handlers.
 //!
-//! `udeck-rdma` moves its VIs on. The thread `deck-vipl-calls` calls the program's handlers: it exists from the first call that needs it,
+//! `udeck-rdma` moves its VIs on. The thread `on-vipl-event` calls the program's handlers: it exists from the first call that needs it,
 //! and ends with `VipCloseNic`.
 
 use std::collections::{HashMap, HashSet};
@@ -202,7 +202,7 @@ impl NicState {
                 }
             };
             let on_panic = move |why: &str| failing.upgrade().into_iter().for_each(|nic| nic.failed(why));
-            match thread::spawn("vipl-calls", serve, on_panic) {
+            match thread::spawn_handlers("vipl-event", serve, on_panic) {
                 Ok(running) => *callbacks = Some((sender, running)),
                 // The caller may have a VI locked: the program's handler cannot be called here.
                 Err(error) => {

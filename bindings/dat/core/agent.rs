@@ -48,7 +48,7 @@ impl Called {
     pub fn start(agent: Agent) -> io::Result<Called> {
         let shared = Arc::<Shared>::default();
         let serving = shared.clone();
-        thread::spawn("dat-agent", move || serving.serve(&agent), |_| {})?;
+        thread::spawn_handlers("dat-agent", move || serving.serve(&agent), |_| {})?;
         Ok(Called(shared))
     }
 

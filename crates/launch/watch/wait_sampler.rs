@@ -80,15 +80,17 @@ impl WaitSampler {
 }
 
 /// Returns the work of a process: zero if the process is gone or the kernel has no numbers. The library's own threads
-/// are left out: they wake now and then, whatever the program does.
+/// are left out: they wake now and then, whatever the program does. A program may have such a name itself; its threads
+/// are named like it.
 fn work(pid: Pid) -> Work {
     let Ok(threads) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else {
         return Work::default();
     };
+    let program = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
     let works = threads.flatten().filter_map(|thread| {
         let name = fs::read_to_string(thread.path().join("comm")).ok()?;
         let said = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        if name.starts_with(thread::PREFIX) { None } else { parse_work(&said) }
+        if name.starts_with(thread::PREFIX) && name != program { None } else { parse_work(&said) }
     });
     works.fold(Work::default(), |all, one| Work { time: all.time + one.time, turns: all.turns + one.turns })
 }

@@ -25,14 +25,16 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 use crate::os::limits::name_limits;
 
-/// Prefix of the names of the library's threads. deckrun's watchdog knows them by it.
+/// Prefix of the names of the library's threads. deckrun's watchdog does not count their work as the program's.
 pub const PREFIX: &str = "deck-";
+/// Prefix of the names of threads that run handlers of the program, and nothing else. Their work is the program's.
+const HANDLERS_PREFIX: &str = "on-";
 /// Longest name of a thread in Linux, in bytes.
 const MAX_NAME: usize = 15;
 
-fn full(name: &str) -> String {
-    debug_assert!(PREFIX.len() + name.len() <= MAX_NAME, "the kernel cuts {name:?}");
-    format!("{PREFIX}{name}")
+fn full(prefix: &str, name: &str) -> String {
+    debug_assert!(prefix.len() + name.len() <= MAX_NAME, "the kernel cuts {name:?}");
+    format!("{prefix}{name}")
 }
 
 /// Starts a thread of the library, with [`PREFIX`] before its name. If `body` panics, `on_panic` is called, on the thread, with the panic's words, and
@@ -48,7 +50,27 @@ pub fn spawn<R: Send + 'static>(
     body: impl FnOnce() -> R + Send + 'static,
     on_panic: impl FnOnce(&str) + Send + 'static,
 ) -> io::Result<JoinHandle<Result<R, String>>> {
-    let name = full(name.as_ref());
+    start(full(PREFIX, name.as_ref()), body, on_panic)
+}
+
+/// Starts a thread as [`spawn`] does, for handlers of the program. Its name begins with `on-`, because threads that a handler
+/// starts have the same name, and all of them do the program's work.
+///
+/// # Errors
+/// Those of [`spawn`].
+pub fn spawn_handlers<R: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> R + Send + 'static,
+    on_panic: impl FnOnce(&str) + Send + 'static,
+) -> io::Result<JoinHandle<Result<R, String>>> {
+    start(full(HANDLERS_PREFIX, name), body, on_panic)
+}
+
+fn start<R: Send + 'static>(
+    name: String,
+    body: impl FnOnce() -> R + Send + 'static,
+    on_panic: impl FnOnce(&str) + Send + 'static,
+) -> io::Result<JoinHandle<Result<R, String>>> {
     put_hook();
     Builder::new().name(name.clone()).spawn(move || run(&name, body, on_panic)).map_err(name_limits)
 }
@@ -63,7 +85,7 @@ pub fn spawn_scoped<'scope, R: Send + 'scope>(
     body: impl FnOnce() -> R + Send + 'scope,
     on_panic: impl FnOnce(&str) + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, Result<R, String>>> {
-    let name = full(name);
+    let name = full(PREFIX, name);
     put_hook();
     let builder = Builder::new().name(name.clone());
     builder.spawn_scoped(scope, move || run(&name, body, on_panic)).map_err(name_limits)

@@ -72,7 +72,7 @@ impl Cq {
         };
         // The handler's own panic is caught by `serve`, and does not get here.
         let on_panic = move |why: &str| failing.end(ServedEnd::Panicked(Box::new(why.to_owned())));
-        match thread::spawn("via-notify", serving, on_panic) {
+        match thread::spawn_handlers("via-notify", serving, on_panic) {
             Ok(_detached) => Ok(Notify { served, handle }),
             Err(error) => {
                 let (cq, state) = given.lock().take().expect("no thread has taken it");
