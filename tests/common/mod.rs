@@ -289,3 +289,13 @@ impl Event {
         assert!(*happened, "what was waited for outside the library never happened");
     }
 }
+
+/// Returns a function that waits, outside the library, until each of so many ranks has called it. A rank that is lost also
+/// ends a barrier of the library for a member that is still in it, so a test in which a rank is lost after a barrier uses both.
+pub fn all_here(size: usize) -> impl Fn(usize) + Send + Sync + 'static {
+    let here: Vec<_> = (0..size).map(|_| Event::new()).collect();
+    move |rank| {
+        here[rank].happen();
+        here.iter().for_each(|of_one| of_one.wait());
+    }
+}

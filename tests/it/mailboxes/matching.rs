@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::common::{
-    LONG, PROTOCOLS, SHORT, are_crowded, assert_pattern, config, len_and_source, patterned, ranks,
+    LONG, PROTOCOLS, SHORT, all_here, are_crowded, assert_pattern, config, len_and_source, patterned, ranks,
     ranks_over, ranks_with,
 };
 use udeck::{Error, Mailbox, Match, Packed, Protocol, ReceiveModel, Received, Result, World, select};
@@ -149,9 +149,11 @@ fn a_wait_for_a_rank_hears_at_once_that_it_has_finished() {
 
 #[test]
 fn a_wait_for_a_rank_hears_at_once_that_it_is_lost() {
-    ranks(3, |world| {
+    let pass_all = all_here(3);
+    ranks(3, move |world| {
         let inbox = (world.rank() == 0).then(|| world.mailbox::<u8>("in")).transpose()?;
         world.barrier()?;
+        pass_all(world.rank());
         match (world.rank(), inbox) {
             (0, Some(inbox)) => {
                 for _ in 0..2 {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use crate::common::{Event, LONG, PROTOCOLS, SHORT, alone, apart, assert_pattern, patterned, ranks};
+use crate::common::{
+    Event, LONG, PROTOCOLS, SHORT, all_here, alone, apart, assert_pattern, patterned, ranks,
+};
 use udeck::{
     Error, ExitKind, Mailbox, Packed, Postbox, RankExit, Result, Selectable, select, select_timeout,
     try_select,
@@ -227,12 +229,7 @@ fn ranks_that_end_are_waited_for_beside_mailboxes() {
 fn a_lost_rank_is_told_once_and_a_deserted_world_ends_the_select() {
     let told = Arc::new(AtomicUsize::new(0));
     let count = told.clone();
-    // A loss also ends a barrier for a member that is still in it.
-    let passed = [(); 3].map(|()| Event::new());
-    let pass_all = move |rank: usize| {
-        passed[rank].happen();
-        passed.iter().for_each(|of_one| of_one.wait());
-    };
+    let pass_all = all_here(3);
     ranks(3, move |world| {
         if world.rank() == 0 {
             let (a, b) = (world.mailbox::<u8>("a")?, world.mailbox::<u8>("b")?);
