@@ -9,7 +9,7 @@ use udeck_cli::Problem;
 use udeck_fabric::{
     arbitration,
     config::{BadConfig, Config, Lanes, Queues},
-    congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
+    congestion::{Congestion, OutOfRange, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
     engine::CannotRun,
     stages::{Centre, Stages},
     topology::Network,
@@ -20,6 +20,9 @@ use udeck_qos::{
     table::{Entry, LANES, VlTables},
     vl_arbiter::LowTurn,
 };
+
+/// Upper bound of the cycles of a part of a switch.
+const MOST_CYCLES: u32 = 256;
 
 /// Builds a scenario's network. Names of files are relative to `folder`.
 pub fn build(scenario: &Scenario, folder: &Path) -> Result<Network, Problem> {
@@ -36,6 +39,9 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     if let (Some(_), Some(_)) = (switch, own.switch) {
         let reason = "[network] has `switch`, the cycles of a switch without stages, and [switch] has those of each stage: take one";
         return Err(Problem::wrong(scenario.lines.network, reason));
+    }
+    if let Some(too_long) = switch.and_then(too_long) {
+        return Err(Problem::wrong(scenario.lines.switch.unwrap_or(scenario.lines.network), too_long));
     }
     let config = Config {
         levels: own.levels.unwrap_or(used.saturating_add(1)),
@@ -85,6 +91,20 @@ fn line_of(scenario: &Scenario, bad: &BadConfig) -> usize {
         BadConfig::Range(_) => lines.congestion,
         BadConfig::Level { .. } | BadConfig::Table(_) => lines.arbitration.unwrap_or(lines.network),
     }
+}
+
+/// The first of a switch's parts that takes more cycles than [`MOST_CYCLES`].
+fn too_long(switch: &input::Switch) -> Option<OutOfRange> {
+    let &input::Switch { routing, store, allocation, crossing, pause, .. } = switch;
+    let parts = [
+        ("routing", routing),
+        ("store", store),
+        ("allocation", allocation),
+        ("crossing", crossing),
+        ("pause", pause),
+    ];
+    let (what, cycles) = parts.into_iter().find(|(_, cycles)| *cycles > MOST_CYCLES)?;
+    Some(OutOfRange { what, value: cycles.into(), least: 0, most: MOST_CYCLES.into() })
 }
 
 /// Cycles of a head from a switch's input to the end of the first allocation.

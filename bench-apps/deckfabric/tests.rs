@@ -114,6 +114,8 @@ fn stages_that_cannot_be_have_their_line_and_a_reason() {
     let text = Example::OmniPath.text();
     let cases = [
         ("speed = 3 ", "speed = 0 ", "[switch]", "speed is 0: take 1 to 1024"),
+        ("routing = 32 ", "routing = 257 ", "[switch]", "routing is 257: take 0 to 256"),
+        ("store = 50 ", "store = 4294967295 ", "[switch]", "store is 4294967295: take 0 to 256"),
         ("least = 128 ", "least = 1200 ", "[switch]", "a buffer for all lanes is 8192: take 9600"),
         ("link = 8 ", "switch = 8 ", "[network]", "[switch] has those of each stage"),
         ("link = 8 ", "queues = \"fifo\" ", "[switch]", "neither congestion control nor `queues`"),
@@ -127,6 +129,15 @@ fn stages_that_cannot_be_have_their_line_and_a_reason() {
         let expected = text.lines().position(|line| line.starts_with(part)).map(|line| line + 1);
         assert!(found.line == expected && found.reason.contains(reason), "{to}: {found:?}");
     }
+}
+
+/// A head needs 160 cycles from one link to the next (§2.2.2).
+#[test]
+fn the_published_switch_takes_the_published_cycles() {
+    let scenario = input::read(Example::OmniPath.text(), None).unwrap();
+    let config = network::config(&scenario, input::Scheme::None).unwrap();
+    let stages = config.stages.unwrap();
+    assert_eq!(config.switch + stages.centre.unwrap().cross + stages.store + config.link, 160);
 }
 
 /// Each error has the line and a part of the reason.
