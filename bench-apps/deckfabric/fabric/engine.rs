@@ -14,11 +14,12 @@ use crate::{
     measure::Measures,
     packet::{Arena, Message, NONE, Packet},
     ports::Ports,
-    random::Random,
     topology::Network,
     wheel::Wheel,
     workload::{Actions, Post, Workload},
 };
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -140,7 +141,8 @@ pub struct Engine<'network, W> {
     workload: W,
     actions: Actions,
     error: Option<BadPost>,
-    random: Random,
+    /// Choices among equal ports, from a fixed seed, so that runs repeat.
+    random: Xoshiro256PlusPlus,
 }
 
 impl<'network, W: Workload> Engine<'network, W> {
@@ -175,7 +177,7 @@ impl<'network, W: Workload> Engine<'network, W> {
             workload,
             actions: Actions::default(),
             error: None,
-            random: Random::new(),
+            random: Xoshiro256PlusPlus::seed_from_u64(0),
         };
         engine.workload.begin(&mut engine.actions);
         engine.apply_actions();

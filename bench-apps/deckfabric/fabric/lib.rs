@@ -30,7 +30,6 @@ pub mod measure;
 mod packet;
 mod ports;
 pub mod program;
-mod random;
 pub mod stages;
 pub mod topology;
 pub mod traffic;

@@ -6,6 +6,7 @@ use crate::{
     packet::{Kind, Message, Packet, Reservation},
     workload::{Post, Workload},
 };
+use rand::RngExt;
 
 impl<W: Workload> Engine<'_, W> {
     /// Posts a message now.
@@ -128,8 +129,11 @@ impl<W: Workload> Engine<'_, W> {
         let node = self.network.host_node(packet.from as usize) as u32;
         let channels = self.ports.channels();
         // Where routes need no channels, packets are spread over the service channels of their level.
-        let channel =
-            if self.network.channels() == 1 && channels > 1 { self.random.below(channels) } else { 0 };
+        let channel = if self.network.channels() == 1 && channels > 1 {
+            self.random.random_range(0..channels)
+        } else {
+            0
+        };
         (packet.out, packet.out_lane) = (self.ports.port(node, 0), self.ports.lane(packet.level, channel));
         (packet.input, packet.queued_at) = (self.ports.own_input(), now);
         let out = packet.out;

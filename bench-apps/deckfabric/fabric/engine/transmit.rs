@@ -5,6 +5,7 @@ use crate::{
     packet::{Kind, NONE, Packet},
     workload::Workload,
 };
+use rand::RngExt;
 
 impl<W: Workload> Engine<'_, W> {
     /// Sends the chosen packet of a port whose link is free.
@@ -112,7 +113,7 @@ impl<W: Workload> Engine<'_, W> {
         if self.network.has_equal_ports() {
             let equal = self.network.equal_ports(node, route.port);
             if equal.len() > 1 {
-                route.port += self.random.below(equal.len() as u8);
+                route.port += self.random.random_range(0..equal.len() as u8);
             }
         }
         let packet = &mut self.packets[at];
