@@ -37,8 +37,8 @@ fn full(prefix: &str, name: &str) -> String {
     format!("{prefix}{name}")
 }
 
-/// Starts a thread of the library, with [`PREFIX`] before its name. If `body` panics, `on_panic` is called, on the thread, with the panic's words, and
-/// joining gives these words, too.
+/// Starts a thread of the library, with [`PREFIX`] before its name. If `body` panics, `on_panic` is called, on the thread,
+/// with the panic's words, and joining gives these words, too.
 ///
 /// `on_panic` has to make sure that nothing waits for this thread any more. It must not wait itself, and the locks that it
 /// takes must be free after a panic: `parking_lot`'s locks are.
