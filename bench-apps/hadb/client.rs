@@ -14,14 +14,25 @@ pub enum Call<B> {
     Run { ops: Vec<Op>, blob: Option<B> },
 }
 
+impl<B> Call<B> {
+    /// Whether the transaction needs rows of each half.
+    pub fn halves(&self) -> [bool; 2] {
+        let has = |half: u8| match self {
+            Call::Read(key) => key.half == half,
+            Call::Steps(ops) | Call::Run { ops, .. } => ops.iter().any(|op| op.half() == half),
+        };
+        [has(0), has(1)]
+    }
+}
+
 /// The coordinator's acknowledgement of a transaction.
 #[derive(Clone, Debug)]
 pub struct Answer<B> {
     /// Rows in the order of the operations; for a read, the row that was read.
     pub rows: Vec<Row>,
     pub blob: Option<B>,
-    /// Whether the answer came from the only server left.
-    pub solo: bool,
+    /// Number of deaths of servers and of joins of spares; odd: the answer came from the only server left.
+    pub view: u32,
 }
 
 /// Reaction to a message.
@@ -37,16 +48,28 @@ pub enum Step<B> {
 /// The client's side of a session.
 #[derive(Clone, Debug)]
 pub struct Session<B> {
+    /// Living servers and spares, in the order of their ranks. The first one is a server, or will be one.
+    servers: Vec<usize>,
     /// Rank of the server that coordinates.
     coordinator: usize,
+    /// View of the last answer.
+    view: u32,
+    /// If the coordinator stands in for the client's own server, which has died: the last view before.
+    guest_since: Option<u32>,
     seq: u64,
     /// The transaction under way, and the number of its acknowledged statements.
     call: Option<(Call<B>, usize)>,
 }
 
 impl<B: Clone> Session<B> {
-    pub fn new(coordinator: usize) -> Self {
-        Session { coordinator, seq: 0, call: None }
+    /// A session with this server; `servers` are all servers and spares.
+    pub fn new(coordinator: usize, servers: Vec<usize>) -> Self {
+        Session { servers, coordinator, view: 0, guest_since: None, seq: 0, call: None }
+    }
+
+    /// Whether the client's own server has died, and no spare has its place yet.
+    pub fn is_guest(&self) -> bool {
+        self.guest_since.is_some()
     }
 
     pub fn coordinator(&self) -> usize {
@@ -85,7 +108,7 @@ impl<B: Clone> Session<B> {
                 *noted += 1;
                 self.request().map_or(Step::Nothing, Step::Send)
             }
-            Body::Committed { seq, solo, rows } if seq == current => {
+            Body::Committed { seq, view, rows } if seq == current => {
                 let due = match call {
                     Call::Steps(ops) | Call::Run { ops, .. } => ops.len(),
                     Call::Read(_) => 0,
@@ -96,25 +119,38 @@ impl<B: Clone> Session<B> {
                         rows.len()
                     ));
                 }
-                self.call = None;
-                Step::Done(Answer { rows, blob: None, solo })
+                self.done(view);
+                Step::Done(Answer { rows, blob: None, view })
             }
-            Body::Found { seq, solo, row } if seq == current => {
-                self.call = None;
-                Step::Done(Answer { rows: vec![row], blob, solo })
+            Body::Found { seq, view, row } if seq == current => {
+                self.done(view);
+                Step::Done(Answer { rows: vec![row], blob, view })
             }
             Body::Refused { why, .. } => Step::Failed(format!("server {from} refused: {why}")),
             _ => Step::Nothing,
         }
     }
 
-    /// Handles the death of a server. If it was the coordinator, the other server takes its place, and the transaction under way
-    /// begins again with the same number.
+    /// Ends the transaction. A client whose own server has died goes to the spare that has the dead one's place, in the first later
+    /// view with two servers.
+    fn done(&mut self, view: u32) {
+        (self.call, self.view) = (None, view);
+        if self.guest_since.is_some_and(|since| view > since && view.is_multiple_of(2)) {
+            self.guest_since = None;
+            let others = || self.servers.iter().filter(|server| **server != self.coordinator);
+            self.coordinator = others().next().copied().unwrap_or(self.coordinator);
+        }
+    }
+
+    /// Handles the death of a server. If it was the coordinator, another server takes its place, and the transaction under way
+    /// begins again with the same number. A spare takes the message and answers when it is a server.
     pub fn server_lost(&mut self, server: usize) -> Option<Outgoing<B>> {
+        self.servers.retain(|living| *living != server);
         if server != self.coordinator {
             return None;
         }
-        self.coordinator = 1 - self.coordinator;
+        self.coordinator = *self.servers.first()?;
+        self.guest_since = Some(self.view);
         if let Some((_, noted)) = &mut self.call {
             *noted = 0;
         }

@@ -7,8 +7,8 @@ use crate::link::Link;
 use crate::message::{Control, Usage};
 use crate::options::{Mix, Options};
 use crate::oracle::Oracle;
+use crate::ranks::{SERVERS, Servers};
 use crate::report::{MixReport, Report};
-use crate::serve::SERVERS;
 use crate::verdict::{Dump, Verdict};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ pub const LEADER: usize = SERVERS;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a client other than the first one.
-pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
-    let mut client = Client::new(link, rank, options);
+pub fn follow(link: Link, rank: usize, servers: Servers, options: &Options) -> Result<Link> {
+    let mut client = Client::new(link, rank, servers, options);
     let until = Instant::now() + options.time * options.mixes().len() as u32 + PATIENCE;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -51,9 +51,11 @@ pub fn follow(link: Link, rank: usize, options: &Options) -> Result<Link> {
 }
 
 /// Runs the first client. At its end all other ranks have been told to quit, even after an error.
-pub fn lead(link: Link, size: usize, options: &Options) -> Result<(Report, Link)> {
-    let mut leader = Leader { client: Client::new(link, LEADER, options), size, options };
-    let mut report = Report::new(options, size, leader.client.link().describe());
+pub fn lead(link: Link, size: usize, servers: Servers, options: &Options) -> Result<(Report, Link)> {
+    let mut client = Client::new(link, LEADER, servers, options);
+    client.second_victim = options.second_victim();
+    let mut leader = Leader { client, servers, options };
+    let mut report = Report::new(options, servers, leader.client.link().describe());
     let conducted = leader.conduct(&mut report);
     let mut client = leader.client;
     for rank in (0..size).filter(|rank| *rank != LEADER) {
@@ -68,7 +70,7 @@ pub fn lead(link: Link, size: usize, options: &Options) -> Result<(Report, Link)
 
 struct Leader<'a> {
     client: Client,
-    size: usize,
+    servers: Servers,
     options: &'a Options,
 }
 
@@ -86,19 +88,22 @@ impl Leader<'_> {
         }
         bar.finish_and_clear();
         self.await_victims_death()?;
-        report.killed = self.client.dead.first().copied();
+        report.killed.clone_from(&self.client.dead);
         let mut oracles = vec![self.client.oracle.clone()];
-        for (rank, said) in self.ask(SERVERS + 1..self.size, Control::Recall, PATIENCE)? {
+        for (rank, said) in self.ask(self.other_clients(), Control::Recall, PATIENCE)? {
             let Control::Recalled(bytes) = said else { return Err(HadbError::BadMessage { from: rank }) };
             oracles.push(decode::<Oracle>(rank, &bytes)?);
         }
         let mut dumps = Vec::new();
-        for (rank, said) in self.ask(0..SERVERS, Control::Show, PATIENCE)? {
-            let Control::Shown(bytes) = said else { return Err(HadbError::BadMessage { from: rank }) };
-            dumps.push((rank, decode::<Dump>(rank, &bytes)?));
+        for (rank, said) in self.ask(self.servers.all().collect(), Control::Show, PATIENCE)? {
+            let Control::Shown(dump) = said else { return Err(HadbError::BadMessage { from: rank }) };
+            if let Some(bytes) = dump {
+                dumps.push((rank, decode::<Dump>(rank, &bytes)?));
+            }
         }
         report.verdict = Verdict::of(&oracles, &dumps);
-        if let Some(dead) = report.killed.filter(|_| self.options.kill.is_none()) {
+        let victims = self.options.victims();
+        for dead in report.killed.iter().filter(|dead| !victims.contains(dead)) {
             report.verdict.findings.push(format!("server {dead} has died unexpectedly"));
         }
         Ok(())
@@ -107,7 +112,7 @@ impl Leader<'_> {
     fn mix(&mut self, first: bool, mix: Mix, progress: impl FnMut(Duration)) -> Result<MixReport> {
         let before = self.usages()?;
         let number = mix as u8;
-        for rank in SERVERS + 1..self.size {
+        for rank in self.other_clients() {
             self.client.send_control(rank, Control::Begin { mix: number })?;
         }
         if let Some(kill) = self.options.kill.filter(|_| first) {
@@ -116,7 +121,7 @@ impl Leader<'_> {
         }
         let mut measured = vec![self.client.run(mix, self.options.time, progress)?];
         let limit = self.options.time + PATIENCE;
-        for (rank, said) in self.collect_answers(SERVERS + 1..self.size, limit)? {
+        for (rank, said) in self.collect_answers(self.other_clients(), limit)? {
             let Control::Measured(bytes) = said else { return Err(HadbError::BadMessage { from: rank }) };
             measured.push(decode::<Measured>(rank, &bytes)?);
         }
@@ -125,10 +130,14 @@ impl Leader<'_> {
         Ok(MixReport::new(mix, &measured, &used.collect()))
     }
 
-    /// Usage of each living server.
+    fn other_clients(&self) -> Vec<usize> {
+        self.servers.clients().filter(|rank| *rank != LEADER).collect()
+    }
+
+    /// Usage of each living server and spare.
     fn usages(&mut self) -> Result<BTreeMap<usize, Usage>> {
         let mut usages = BTreeMap::new();
-        for (rank, said) in self.ask(0..SERVERS, Control::Ask, PATIENCE)? {
+        for (rank, said) in self.ask(self.servers.all().collect(), Control::Ask, PATIENCE)? {
             let Control::Usage(usage) = said else { return Err(HadbError::BadMessage { from: rank }) };
             usages.insert(rank, usage);
         }
@@ -137,28 +146,24 @@ impl Leader<'_> {
 
     fn ask(
         &mut self,
-        ranks: std::ops::Range<usize>,
+        ranks: Vec<usize>,
         control: Control,
         limit: Duration,
     ) -> Result<BTreeMap<usize, Control>> {
-        for rank in ranks.clone() {
-            if !self.client.dead.contains(&rank) {
-                self.client.send_control(rank, control.clone())?;
+        for rank in &ranks {
+            if !self.client.dead.contains(rank) {
+                self.client.send_control(*rank, control.clone())?;
             }
         }
         self.collect_answers(ranks, limit)
     }
 
     /// Receives one answer from each living rank in `ranks`.
-    fn collect_answers(
-        &mut self,
-        ranks: std::ops::Range<usize>,
-        limit: Duration,
-    ) -> Result<BTreeMap<usize, Control>> {
+    fn collect_answers(&mut self, ranks: Vec<usize>, limit: Duration) -> Result<BTreeMap<usize, Control>> {
         let (mut heard, until) = (BTreeMap::new(), Instant::now() + limit);
         loop {
             let mut missing =
-                ranks.clone().filter(|rank| !self.client.dead.contains(rank) && !heard.contains_key(rank));
+                ranks.iter().filter(|rank| !self.client.dead.contains(rank) && !heard.contains_key(*rank));
             let Some(first) = missing.next() else { return Ok(heard) };
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -174,13 +179,25 @@ impl Leader<'_> {
         }
     }
 
-    /// Waits until the server to be killed has died: the run may end a moment before that.
+    /// Waits until the servers to be killed have died: the run may end a moment before that.
     fn await_victims_death(&mut self) -> Result {
+        if self.client.second_victim.is_some() {
+            let what =
+                "--kill-again: no spare had the dead server's place when the run ended; say a longer --time";
+            return Err(HadbError::Options(what.to_owned()));
+        }
         let until = Instant::now() + PATIENCE;
-        while self.options.kill.is_some() && self.client.dead.is_empty() {
+        for victim in self.options.victims() {
+            self.await_death(victim, until)?;
+        }
+        Ok(())
+    }
+
+    fn await_death(&mut self, victim: usize, until: Instant) -> Result {
+        while !self.client.dead.contains(&victim) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let what = format!("the end of server {}", self.options.victim);
+                let what = format!("the end of server {victim}");
                 return Err(HadbError::Overdue { what, after: PATIENCE });
             }
             self.client.receive_control(left)?;

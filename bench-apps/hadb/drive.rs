@@ -6,12 +6,14 @@ use crate::link::{Blob, Event, Link};
 use crate::message::{Body, Control, Op, Outgoing, Usage};
 use crate::options::{Mix, Options};
 use crate::oracle::Oracle;
+use crate::ranks::{SERVERS, Servers};
 use crate::row::contents;
-use crate::serve::{SERVERS, usage};
+use crate::serve::usage;
 use crate::workload::{NextOperation, Workload};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::mem;
 use std::time::{Duration, Instant};
 
 /// Longest wait for an answer; then the run ends.
@@ -28,8 +30,10 @@ pub struct Measured {
     pub times: Vec<(u64, u64)>,
     pub longest: u64,
     pub usage: Usage,
-    /// Effect of a server's death during the mix, if one died.
-    pub outage: Option<Outage>,
+    /// Effects of servers' deaths during the mix.
+    pub outages: Vec<Outage>,
+    /// Times in microseconds from the last answer before a death to the first one by two servers again.
+    pub repairs: Vec<u64>,
 }
 
 /// Effect of a server's death on a client.
@@ -39,6 +43,8 @@ pub struct Outage {
     pub own: bool,
     /// Time from the last answer by either server to the first by the remaining one.
     pub micros: u64,
+    /// Whether the first answer was about rows of each half.
+    pub halves: [bool; 2],
 }
 
 pub struct Client {
@@ -46,28 +52,37 @@ pub struct Client {
     session: Session<Blob>,
     workload: Workload,
     pub oracle: Oracle,
+    /// Rank of the client's own server, which may be dead.
     home: usize,
-    /// Servers that have died.
+    servers: Servers,
+    /// Servers and spares that have died.
     pub dead: Vec<usize>,
-    /// Whether the last answer came from the only server left.
-    solo: bool,
+    /// View of the last answer.
+    view: u32,
+    /// Time of the last answer before a death, until there are two servers again.
+    degraded: Option<Instant>,
+    /// Server to be killed as soon as there are two servers again.
+    pub second_victim: Option<usize>,
     /// Control messages that arrived while a transaction was under way.
     set_aside: VecDeque<(usize, Control)>,
 }
 
 impl Client {
     /// The client with this rank. Clients' ranks follow those of the servers.
-    pub fn new(link: Link, rank: usize, options: &Options) -> Client {
+    pub fn new(link: Link, rank: usize, servers: Servers, options: &Options) -> Client {
         let place = rank - SERVERS;
         let home = place % SERVERS;
         Client {
             link,
-            session: Session::new(home),
+            session: Session::new(home, servers.all().collect()),
             workload: Workload::new(options.seed, place as u32, home as u8, options.remote),
             oracle: Oracle::default(),
             home,
+            servers,
             dead: Vec::new(),
-            solo: false,
+            view: 0,
+            degraded: None,
+            second_victim: None,
             set_aside: VecDeque::new(),
         }
     }
@@ -84,7 +99,8 @@ impl Client {
     pub fn run(&mut self, mix: Mix, time: Duration, mut progress: impl FnMut(Duration)) -> Result<Measured> {
         let mut times = response_times();
         let (before, start) = (usage(&self.link), Instant::now());
-        let (mut outage, mut answered, mut told, mut transactions) = (None, start, start, 0);
+        let (mut answered, mut told, mut transactions) = (start, start, 0);
+        let (mut outages, mut repairs) = (Vec::new(), Vec::new());
         while start.elapsed() < time {
             let call = self.call(mix)?;
             let asked = Instant::now();
@@ -92,10 +108,20 @@ impl Client {
             let now = Instant::now();
             self.oracle.note(&call, &answer).map_err(HadbError::Check)?;
             times.saturating_record((now - asked).as_nanos() as u64);
-            if answer.solo && !self.solo {
-                let own = self.dead.contains(&self.home);
-                outage = Some(Outage { own, micros: (now - answered).as_micros() as u64 });
-                self.solo = true;
+            let before = mem::replace(&mut self.view, answer.view);
+            if answer.view > before && before.is_multiple_of(2) {
+                let (own, micros) = (self.dead.contains(&self.home), (now - answered).as_micros() as u64);
+                outages.push(Outage { own, micros, halves: call.halves() });
+                self.degraded = Some(answered);
+            }
+            if let Some(since) = self.degraded.take_if(|_| answer.view.is_multiple_of(2)) {
+                repairs.push((now - since).as_micros() as u64);
+                if let Some(victim) = self.second_victim.take() {
+                    self.send_control(victim, Control::Die { after: 0 })?;
+                }
+            }
+            if !self.session.is_guest() {
+                self.home = self.session.coordinator();
             }
             (answered, transactions) = (now, transactions + 1);
             if now - told >= TICK {
@@ -112,7 +138,8 @@ impl Client {
                 .map(|step| (step.value_iterated_to(), step.count_at_value()))
                 .collect(),
             usage: usage(&self.link).since(&before),
-            outage,
+            outages,
+            repairs,
         })
     }
 
@@ -155,11 +182,11 @@ impl Client {
     }
 
     fn lost(&mut self, dead: usize) -> Result {
-        if dead >= SERVERS {
+        if !self.servers.has(dead) {
             return Err(HadbError::Lost(dead));
         }
         self.dead.push(dead);
-        if self.dead.len() == SERVERS {
+        if self.dead.len() == self.servers.all().count() {
             return Err(HadbError::Lost(dead));
         }
         self.session.server_lost(dead).map_or(Ok(()), |message| self.link.send(message))

@@ -13,20 +13,27 @@
 //! | `blob`, written | 4 or 6 | as `tpcb`; the BLOB is beside Run, and beside Log or Prepare |
 //! | `blob`, read | 2 or 6 | as `1tup-read`; the BLOB is beside Found, and beside Fetched |
 //!
-//! `server`, `client`, `locks`, `table`, `link::dat::stream` and `link::window` are state machines without I/O; `simulation`
-//! plays them against each other and kills a server at any message. `serve` and `drive` are the processes; `conduct` has the
-//! additional work of the first client.
+//! While a server is alone, it copies its data to a spare, if there is one (`copy`); the spare then takes the dead server's
+//! place.
+//!
+//! `node`, `server`, `copy`, `client`, `locks`, `table`, `link::dat::stream` and `link::window` are state machines without I/O;
+//! `simulation` plays them against each other and kills servers and spares at any message. `serve` and `drive` are the
+//! processes; `conduct` has the additional work of the first client.
 
+mod availability;
 mod client;
 mod conduct;
+mod copy;
 mod cpu;
 mod drive;
 mod failure;
 mod link;
 mod locks;
 mod message;
+mod node;
 mod options;
 mod oracle;
+mod ranks;
 mod report;
 mod row;
 mod serve;
@@ -43,7 +50,7 @@ use deckrun::{End, Job, OnFailure, Outcome};
 use failure::{HadbError, Result};
 use link::Link;
 use options::{LinkKind, Options, Transport};
-use serve::SERVERS;
+use ranks::{SERVERS, Servers};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use udeck::Config;
@@ -77,18 +84,18 @@ fn run(options: &Options) -> Result<ExitCode> {
     if !alone {
         return be_a_rank(options);
     }
-    let ranks = SERVERS as u32 * (1 + options.clients_per_node.unwrap_or(1));
     let then = if options.kill.is_some() { OnFailure::Continue } else { OnFailure::Abort };
-    match deckrun::launch_self(Job::new(ranks).on_failure(then))? {
+    match deckrun::launch_self(Job::new(options.ranks() as u32).on_failure(then))? {
         Some(outcome) => Ok(ExitCode::from(code(outcome, options))),
         None => be_a_rank(options),
     }
 }
 
-/// Exit code of the outcome. The death of the victim that was to be killed is no failure.
+/// Exit code of the outcome. The death of a victim that was to be killed is no failure.
 fn code(mut outcome: Outcome, options: &Options) -> u8 {
-    let victim = options.kill.map(|_| u32::from(options.victim));
-    outcome.failures.retain(|failure| Some(failure.rank) != victim || failure.end != End::Killed(SIGKILL));
+    let victims = options.victims();
+    let is_victim = |rank: u32| victims.contains(&(rank as usize));
+    outcome.failures.retain(|failure| !is_victim(failure.rank) || failure.end != End::Killed(SIGKILL));
     outcome.code()
 }
 
@@ -100,25 +107,26 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
     let world = udeck::init_with(config)?;
     let (rank, size) = (world.rank(), world.size());
     let sizes = match options.clients_per_node {
-        Some(clients) => vec![SERVERS * (1 + clients as usize)],
-        None => vec![2 * SERVERS, 3 * SERVERS],
+        Some(_) => vec![options.ranks()],
+        None => vec![2 * SERVERS + options.spares, 3 * SERVERS + options.spares],
     };
     if !sizes.contains(&size) {
         world.finish()?;
-        return Err(HadbError::Ranks(size));
+        return Err(HadbError::Ranks(size, options.spares));
     }
     let mut link = match options.link_kind() {
         LinkKind::Mailboxes => Link::mailboxes(world)?,
         LinkKind::Dat => Link::end_points(world)?,
         LinkKind::Bare => Link::sockets(world)?,
     };
-    if rank < SERVERS {
-        serve::serve(&mut link, rank)?;
+    let servers = Servers::of_job(size, options.spares);
+    if servers.has(rank) {
+        serve::serve(&mut link, rank, servers)?;
         link.finish(Some(LEADER))?;
     } else if rank > LEADER {
-        conduct::follow(link, rank, options)?.finish(Some(LEADER))?;
+        conduct::follow(link, rank, servers, options)?.finish(Some(LEADER))?;
     } else {
-        let (report, link) = conduct::lead(link, size, options)?;
+        let (report, link) = conduct::lead(link, size, servers, options)?;
         link.finish(None)?;
         io::stdout()
             .write_all(report.render().as_bytes())

@@ -47,6 +47,19 @@ pub struct Record {
     pub after: Row,
 }
 
+/// A piece of the tables, for a spare.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Piece {
+    /// Rows; or one row with its BLOB beside the message, or of a BLOB that is deleted.
+    Rows(Vec<(Key, Row)>),
+    History {
+        half: u8,
+        entries: Vec<(Txn, i64)>,
+    },
+    /// Each client's last transaction, with the rows of its answer.
+    Answers(Vec<(Txn, Vec<Row>)>),
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Body {
@@ -73,19 +86,19 @@ pub enum Body {
         key: Key,
     },
 
-    // Coordinator to client. `solo`: the coordinator is the only server left.
+    // Coordinator to client. `view`: number of deaths of servers and of joins of spares; it is odd while the coordinator is alone.
     Noted {
         seq: u64,
         index: u8,
     },
     Committed {
         seq: u64,
-        solo: bool,
+        view: u32,
         rows: Vec<Row>,
     },
     Found {
         seq: u64,
-        solo: bool,
+        view: u32,
         row: Row,
     },
     Refused {
@@ -129,6 +142,16 @@ pub enum Body {
         txn: Txn,
     },
 
+    // Between the only server left and a spare (`copy`).
+    Piece(Piece),
+    /// Confirms a piece.
+    Copied,
+    /// Makes the spare a server, the primary of this half, in the view that begins.
+    Join {
+        half: u8,
+        view: u32,
+    },
+
     /// A message of the measurement, which is not counted.
     Control(Control),
 }
@@ -161,8 +184,8 @@ pub enum Control {
     Recalled(Vec<u8>),
     /// To a server: report your tables.
     Show,
-    /// From a server: a [`crate::verdict::Dump`], encoded by postcard.
-    Shown(Vec<u8>),
+    /// From a server: a [`crate::verdict::Dump`], encoded by postcard; from a spare that has not all data, nothing.
+    Shown(Option<Vec<u8>>),
     /// A client's check failed, with the reason.
     Failed(String),
     /// To all: the run is over.

@@ -1,5 +1,7 @@
 //! The command line.
 
+use crate::ranks::SERVERS;
+use clap::builder::TypedValueParser as _;
 use clap::{Parser, ValueEnum};
 use std::time::Duration;
 use udeck_cli::Generate;
@@ -15,6 +17,8 @@ Examples:
   hadb --clients-per-node 2 --remote 1
                                     four clients, and every row is on the other server
   hadb --time 8 --kill 15           a server is killed after 15 s; nothing acknowledged is lost
+  hadb --time 8 --kill 2 --spares 1 --kill-again
+                                    a spare takes its place; then the other server is killed, too
   deckrun -n 4 --on-failure continue hadb --kill 5
                                     as ranks of deckrun's: it says 137 for the killed one
 
@@ -59,6 +63,13 @@ pub struct Options {
     /// Rank of the server that is killed
     #[arg(long, value_name = "RANK", default_value = "1", requires = "kill", value_parser = clap::value_parser!(u8).range(0..=1))]
     pub victim: u8,
+    /// Number of spare nodes, the last ranks: one copies the data of the server that is left after a death, while transactions go
+    /// on, and takes the dead one's place
+    #[arg(long, value_name = "N", default_value = "0", value_parser = clap::value_parser!(u8).range(0..=2).map(usize::from))]
+    pub spares: usize,
+    /// Kill the other server, too, as soon as a spare has the place of the first one
+    #[arg(long, requires = "kill")]
+    kill_again: bool,
     /// Format of the results
     #[arg(long, value_enum, default_value = "table")]
     pub format: Format,
@@ -150,6 +161,22 @@ impl Options {
         Mix::ALL.into_iter().filter(wants).collect()
     }
 
+    /// Number of ranks of a job of this program's own.
+    pub fn ranks(&self) -> usize {
+        SERVERS * (1 + self.clients_per_node.unwrap_or(1) as usize) + self.spares
+    }
+
+    /// Rank of the server that is to be killed as soon as a spare has the place of the first one.
+    pub fn second_victim(&self) -> Option<usize> {
+        self.kill_again.then(|| 1 - usize::from(self.victim))
+    }
+
+    /// Ranks of the servers that are to be killed.
+    pub fn victims(&self) -> Vec<usize> {
+        let first = self.kill.map(|_| usize::from(self.victim));
+        first.into_iter().chain(self.second_victim()).collect()
+    }
+
     /// Interface that carries messages, from both options.
     pub fn link_kind(&self) -> LinkKind {
         match (self.link, self.transport) {
@@ -172,6 +199,9 @@ impl Options {
                 );
             }
             _ => {}
+        }
+        if self.kill_again && self.spares == 0 {
+            return Err("--kill-again: nobody would be left; say --spares 1, too".to_owned());
         }
         let whole = self.time * self.mixes().len() as u32;
         match self.kill {
@@ -242,6 +272,9 @@ mod tests {
             "--clients-per-node 3",
             "--kill 12",
             "--victim 1",
+            "--spares 3",
+            "--kill 1 --kill-again",
+            "--spares 1 --kill-again",
             "--time 0",
         ] {
             assert!(parse(&format!("hadb {wrong}")).is_err(), "{wrong}");

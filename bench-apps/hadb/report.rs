@@ -1,9 +1,10 @@
 //! Printed results: a table, or a form for programs.
 
+use crate::availability::{percent, silent_times};
 use crate::drive::{Measured, Outage, response_times};
 use crate::message::Usage;
 use crate::options::{Format, LinkKind, Mix, Options};
-use crate::serve::SERVERS;
+use crate::ranks::{SERVERS, Servers};
 use crate::verdict::Verdict;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -17,8 +18,8 @@ pub struct Report {
     format: Format,
     link: LinkKind,
     pub mixes: Vec<MixReport>,
-    /// The server that died, if one did.
-    pub killed: Option<usize>,
+    /// Servers and spares that died, in order.
+    pub killed: Vec<usize>,
     pub verdict: Verdict,
 }
 
@@ -43,8 +44,9 @@ pub struct MixReport {
     clients: [u64; 2],
     /// Whether a server died during the mix.
     died: bool,
-    /// Outages by client.
+    /// Outages, and times until there were two servers again in microseconds, by client.
     outages: Vec<(usize, Outage)>,
+    repairs: Vec<(usize, u64)>,
 }
 
 impl MixReport {
@@ -61,8 +63,9 @@ impl MixReport {
             dead.clone().map(|dead| all().map(|usage| usage.of_servers[dead]).sum::<u64>()).sum();
         let micros = |nanos: f64| nanos / 1e3;
         let sum = |of: fn(&Usage) -> u64| all().map(of).sum::<u64>();
-        let outages =
-            measured.iter().zip(SERVERS..).filter_map(|(client, rank)| Some((rank, client.outage?)));
+        let clients = || measured.iter().zip(SERVERS..);
+        let outages = clients().flat_map(|(client, rank)| client.outages.iter().map(move |one| (rank, *one)));
+        let repairs = clients().flat_map(|(client, rank)| client.repairs.iter().map(move |one| (rank, *one)));
         MixReport {
             mix,
             transactions: measured.iter().map(|client| client.transactions).sum(),
@@ -81,6 +84,7 @@ impl MixReport {
             ],
             died: dead.count() > 0,
             outages: outages.collect(),
+            repairs: repairs.collect(),
         }
     }
 
@@ -119,10 +123,11 @@ impl MixReport {
 
 impl Report {
     /// Report of a run that begins.
-    pub fn new(options: &Options, ranks: usize, transport: String) -> Report {
+    pub fn new(options: &Options, servers: Servers, transport: String) -> Report {
         let processors = udeck::sys::usable_cpus().len();
+        let (clients, spares) = (servers.clients().len(), servers.spares().len());
+        let ranks = SERVERS + clients + spares;
         let pinning = format!("{ranks} processes; this one may use {processors} processors");
-        let clients = ranks - SERVERS;
         let percent = 100.0 * options.remote;
         let mut method = vec![
             format!("2 servers and {clients} clients; each client has one transaction under way at a time"),
@@ -137,13 +142,21 @@ impl Report {
         if let Some(kill) = options.kill {
             method.push(format!("server {} is killed after {} s", options.victim, kill.as_secs_f64()));
         }
+        if spares > 0 {
+            method.push(format!(
+                "{spares} spare nodes: one copies the data after a death, and takes the dead server's place"
+            ));
+        }
+        if let Some(second) = options.second_victim() {
+            method.push(format!("server {second} is killed when the spare has the first one's place"));
+        }
         Report {
             machine: Machine::describe(pinning, transport),
             method,
             format: options.format,
             link: options.link_kind(),
             mixes: Vec::new(),
-            killed: None,
+            killed: Vec::new(),
             verdict: Verdict::default(),
         }
     }
@@ -192,6 +205,7 @@ impl Report {
         for mix in &self.mixes {
             self.notes(&mut text, mix);
         }
+        self.availability(&mut text);
         text += &self.sentence();
         text
     }
@@ -228,6 +242,36 @@ impl Report {
             let _ =
                 writeln!(text, "client {client} {whose}: resumed after {:.1} ms", outage.micros as f64 / 1e3);
         }
+        for (client, micros) in &mix.repairs {
+            let _ = writeln!(text, "client {client}: two servers again after {:.1} ms", *micros as f64 / 1e3);
+        }
+    }
+
+    /// Time in microseconds in which each half did not answer, and the time of all mixes in seconds. `None`: no server died.
+    fn silence(&self) -> Option<([Option<u64>; 2], f64)> {
+        let mut clients: BTreeMap<usize, Vec<Outage>> = BTreeMap::new();
+        for (client, outage) in self.mixes.iter().flat_map(|mix| &mix.outages) {
+            clients.entry(*client).or_default().push(*outage);
+        }
+        let clients: Vec<Vec<Outage>> = clients.into_values().collect();
+        let seconds = self.mixes.iter().map(|mix| mix.seconds).sum();
+        (!clients.is_empty()).then(|| (silent_times(&clients), seconds))
+    }
+
+    /// Adds the availability of each half.
+    fn availability(&self, text: &mut String) {
+        let Some((silent, seconds)) = self.silence() else { return };
+        for (half, silent) in silent.into_iter().enumerate() {
+            let _ = match silent {
+                Some(silent) => writeln!(
+                    text,
+                    "half {half}: available for {:.3} % of {seconds:.2} s; {:.1} ms without an answer at deaths",
+                    percent(silent, seconds),
+                    silent as f64 / 1e3
+                ),
+                None => writeln!(text, "half {half}: nobody asked for its rows when a server died"),
+            };
+        }
     }
 
     /// The verdict as a sentence.
@@ -238,7 +282,7 @@ impl Report {
             let on: Vec<String> = servers.iter().map(|server| format!("server {server}")).collect();
             let on = on.join(" and ");
             let alike = if servers.len() == 2 { ", alike on both," } else { "" };
-            let gone = self.killed.map_or(String::new(), |dead| format!("; server {dead} was killed"));
+            let gone: String = self.killed.iter().map(|dead| format!("; server {dead} was killed")).collect();
             return format!(
                 "CHECKED {answers} answers; the {rows} rows and BLOBs on {on}{alike} are what was acknowledged by \
                  {changes} changes{gone}\n"
@@ -256,7 +300,7 @@ impl Report {
         for (name, _) in self.mixes.first().map(MixReport::figures).into_iter().flatten() {
             let _ = write!(text, ",{name}");
         }
-        text += ",resumed_ms,checked\n";
+        text += ",resumed_ms,repaired_ms,checked\n";
         for mix in &self.mixes {
             let _ = write!(text, "{},{},{},{}", mix.mix.name(), mix.transactions, mix.messages, mix.seconds);
             for (_, value) in mix.figures() {
@@ -264,7 +308,9 @@ impl Report {
             }
             let longest = mix.outages.iter().map(|(_, outage)| outage.micros).max();
             let resumed = longest.map_or(String::new(), |micros| (micros as f64 / 1e3).to_string());
-            let _ = writeln!(text, ",{resumed},{}", if self.is_good() { "ok" } else { "FAILED" });
+            let longest = mix.repairs.iter().map(|(_, micros)| micros).max();
+            let repaired = longest.map_or(String::new(), |micros| (*micros as f64 / 1e3).to_string());
+            let _ = writeln!(text, ",{resumed},{repaired},{}", if self.is_good() { "ok" } else { "FAILED" });
         }
         text
     }
@@ -278,6 +324,9 @@ impl Report {
                 let outages = mix.outages.iter().map(|(client, outage)| {
                     json!({"client": client, "own_server": outage.own, "resumed_ms": outage.micros as f64 / 1e3})
                 });
+                let repairs = mix.repairs.iter();
+                let repairs =
+                    repairs.map(|(client, micros)| json!({"client": client, "repaired_ms": *micros as f64 / 1e3}));
                 json!({
                     "mix": mix.mix.name(),
                     "transactions": mix.transactions,
@@ -286,10 +335,14 @@ impl Report {
                     "datagrams_sent_again": mix.again,
                     "figures": serde_json::Map::from_iter(figures),
                     "outages": outages.collect::<Vec<_>>(),
+                    "repairs": repairs.collect::<Vec<_>>(),
                 })
             })
             .collect();
         let machine = &self.machine;
+        let silence = self.silence();
+        let availability =
+            silence.map(|(silent, seconds)| silent.map(|half| half.map(|half| percent(half, seconds))));
         json!({
             "udeck": machine.version,
             "date": machine.date,
@@ -304,6 +357,7 @@ impl Report {
             "method": self.method,
             "mixes": mixes,
             "killed": self.killed,
+            "availability_percent": availability,
             "checked": self.verdict,
         })
     }
@@ -314,7 +368,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn client(transactions: u64, outage: Option<Outage>) -> Measured {
+    fn client(transactions: u64, outages: Vec<Outage>, repairs: Vec<u64>) -> Measured {
         Measured {
             transactions,
             micros: 2_000_000,
@@ -327,21 +381,22 @@ mod tests {
                 of_servers: [7, 20],
                 ..Usage::default()
             },
-            outage,
+            outages,
+            repairs,
         }
     }
 
     fn report(format: &str) -> Report {
         let options = Options::parse_from(["hadb", "--format", format]);
-        let outage = Outage { own: true, micros: 2_500 };
+        let outage = Outage { own: true, micros: 2_500, halves: [true, false] };
         // Server 1 has died: its messages are counted where the others received them.
         let server = Usage { user: 1_000, system: 200, sent: 80, of_servers: [0, 40], ..Usage::default() };
-        let measured = [client(150, Some(outage)), client(50, None)];
+        let measured = [client(150, vec![outage], vec![40_000]), client(50, Vec::new(), Vec::new())];
         let mix = MixReport::new(Mix::TpcB, &measured, &BTreeMap::from([(0, server)]));
-        let mut report = Report::new(&options, 4, "pigeons".to_owned());
+        let mut report = Report::new(&options, Servers::of_job(4, 0), "pigeons".to_owned());
         report.machine = Machine::sample("anywhere", "pigeons");
         report.mixes.push(mix);
-        report.killed = Some(1);
+        report.killed = vec![1];
         report.verdict = Verdict { rows: 9, servers: vec![0], changes: 77, findings: Vec::new() };
         report
     }
@@ -358,6 +413,9 @@ mod tests {
         assert_eq!(row[7..], ["5.0", "1.0", "3.0", "1.0"]);
         for line in [
             "client 2 lost its server: resumed after 2.5 ms",
+            "client 2: two servers again after 40.0 ms",
+            "half 0: available for 99.875 % of 2.00 s; 2.5 ms without an answer at deaths",
+            "half 1: nobody asked for its rows when a server died",
             "CHECKED 200 answers; the 9 rows and BLOBs on server 0 are what was acknowledged by 77 changes; server 1 was killed",
         ] {
             assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
@@ -369,7 +427,8 @@ mod tests {
         let json: Value = serde_json::from_str(&report("json").render()).expect("JSON");
         let mix = &json["mixes"][0];
         assert_eq!(mix["figures"]["messages_per_transaction"], 1.8);
-        assert_eq!((&mix["outages"][0]["resumed_ms"], &json["killed"]), (&json!(2.5), &json!(1)));
+        assert_eq!((&mix["outages"][0]["resumed_ms"], &json["killed"]), (&json!(2.5), &json!([1])));
+        assert_eq!(json["availability_percent"], json!([99.875, null]));
         let csv = report("csv").render();
         let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
         assert_eq!(rows[0].len(), rows[1].len(), "{csv}");

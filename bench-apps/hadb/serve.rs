@@ -1,25 +1,29 @@
 //! A server's process: its state machine over a link.
 
+use crate::copy::Limits;
 use crate::cpu;
 use crate::failure::{HadbError, Result};
 use crate::link::{Blob, Event, Link};
 use crate::message::{Body, Control, Outgoing, Usage};
-use crate::server::Server;
+use crate::node::Node;
+use crate::ranks::Servers;
 use crate::verdict::Dump;
 use rustix::process::{Signal, getpid, kill_process};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Number of servers, which are ranks 0 and 1.
-pub const SERVERS: usize = 2;
 /// Longest silence of a client; then the run ends.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest time in which a spare confirms no piece of a copy; then the run ends.
+const COPY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves until the run is over.
-pub fn serve(link: &mut Link, rank: usize) -> Result {
-    let mut server = Server::new(rank as u8);
+/// Serves until the run is over, as a server or as a spare.
+pub fn serve(link: &mut Link, rank: usize, servers: Servers) -> Result {
+    let mut server = Node::new(rank, servers, Limits::USUAL);
+    let mut copy = CopyWatch::default();
     loop {
-        let answers = match link.receive(PATIENCE)? {
+        let limit = copy.limit(server.copy_progress())?;
+        let answers = match link.receive(limit)? {
             Event::Message { body: Body::Control(control), from, .. } => {
                 match answer(link, &server, control)? {
                     Answer::Nothing => Vec::new(),
@@ -33,8 +37,9 @@ pub fn serve(link: &mut Link, rank: usize) -> Result {
                 let blob = blob.map(|blob| keep(link, &body, blob)).transpose()?;
                 server.handle(from, body, blob)
             }
-            Event::Lost(dead) if dead < SERVERS => server.take_over(),
+            Event::Lost(dead) if servers.has(dead) => server.lost(dead),
             Event::Lost(dead) => return Err(HadbError::Lost(dead)),
+            Event::Idle if limit < PATIENCE => Vec::new(),
             Event::Idle => {
                 return Err(HadbError::Overdue {
                     what: "anything from the clients".to_owned(),
@@ -43,6 +48,31 @@ pub fn serve(link: &mut Link, rank: usize) -> Result {
             }
         };
         answers.into_iter().try_for_each(|message| link.send(message))?;
+    }
+}
+
+/// Time of the last progress of a copy to a spare.
+#[derive(Default)]
+struct CopyWatch {
+    last: Option<((usize, u64), Instant)>,
+}
+
+impl CopyWatch {
+    /// Longest time that the server may wait for the next event.
+    fn limit(&mut self, progress: Option<(usize, u64)>) -> Result<Duration> {
+        let Some(progress) = progress else {
+            self.last = None;
+            return Ok(PATIENCE);
+        };
+        let now = Instant::now();
+        let since = self.last.filter(|(last, _)| *last == progress).map_or(now, |(_, since)| since);
+        self.last = Some((progress, since));
+        let left = (since + COPY_PATIENCE).saturating_duration_since(now);
+        if left.is_zero() {
+            let what = format!("spare {} to confirm a piece of the copy", progress.0);
+            return Err(HadbError::Overdue { what, after: COPY_PATIENCE });
+        }
+        Ok(left)
     }
 }
 
@@ -57,7 +87,7 @@ enum Answer {
     Quit,
 }
 
-fn answer(link: &Link, server: &Server<Blob>, control: Control) -> Result<Answer> {
+fn answer(link: &Link, server: &Node<Blob>, control: Control) -> Result<Answer> {
     Ok(match control {
         Control::Die { after } => {
             thread::Builder::new()
@@ -72,8 +102,8 @@ fn answer(link: &Link, server: &Server<Blob>, control: Control) -> Result<Answer
         }
         Control::Ask => Answer::Say(Control::Usage(usage(link))),
         Control::Show => {
-            let dump = postcard::to_allocvec(&Dump::of(server.tables()));
-            Answer::Say(Control::Shown(dump.map_err(|_| HadbError::BadMessage { from: 0 })?))
+            let dump = server.tables().map(|tables| postcard::to_allocvec(&Dump::of(tables)));
+            Answer::Say(Control::Shown(dump.transpose().map_err(|_| HadbError::BadMessage { from: 0 })?))
         }
         Control::Quit => Answer::Quit,
         _ => Answer::Nothing,

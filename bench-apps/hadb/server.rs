@@ -22,20 +22,36 @@
 //! transaction has not happened, and the other server drops its locks. If it dies afterwards, the other server has the complete
 //! transaction, and the answer, too. If the other server dies, the coordinator begins its transactions again, alone. So no
 //! transaction is in doubt while one of the two servers lives.
+//!
+//! A server that is alone ends each transaction at once, and copies its data to a spare, if there is one (`copy`). The spare then
+//! takes the dead server's place.
 
+use crate::copy::{Copier, Limits};
 use crate::locks::{Holder, Locks};
 use crate::message::{Body, Op, Outgoing, Record, Txn};
+use crate::ranks::Servers;
 use crate::row::{Key, Row};
 use crate::table::Tables;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 
-/// One of the two servers.
+/// One of the two servers at a time.
 #[derive(Clone, Debug)]
 pub struct Server<B> {
+    /// The half that is this server's.
     me: u8,
-    /// Whether the other server is dead.
-    solo: bool,
+    /// Rank of the other server; `None`: this one is alone.
+    peer: Option<usize>,
+    /// Number of deaths of servers and of joins of spares.
+    view: u32,
+    servers: Servers,
+    /// Spares that live and have not been used.
+    spares: Vec<usize>,
+    limits: Limits,
+    /// The copy to a spare, while one is under way.
+    copier: Option<Copier>,
+    /// Transactions that wait until the spare has confirmed log records: at most one of each client.
+    held: VecDeque<(u32, u64, Work<B>)>,
     tables: Tables<B>,
     locks: Locks,
     /// Statements of transactions whose end has not come, by client.
@@ -74,11 +90,32 @@ struct RemoteTransaction<B> {
 }
 
 impl<B: Clone> Server<B> {
-    /// Makes server 0 or 1.
-    pub fn new(me: u8) -> Self {
-        let (jobs, remote) = (BTreeMap::new(), BTreeMap::new());
+    /// Makes the server of the half `me`, with empty tables. `peer` is the rank of the other one.
+    pub fn new(me: u8, peer: usize, servers: Servers, spares: Vec<usize>, limits: Limits) -> Self {
+        let (jobs, remote, held) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
         let (tables, locks, noted) = (Tables::new(), Locks::default(), BTreeMap::new());
-        Server { me, solo: false, tables, locks, noted, jobs, remote, out: Vec::new() }
+        let (peer, view, copier, out) = (Some(peer), 0, None, Vec::new());
+        Server {
+            me,
+            peer,
+            view,
+            servers,
+            spares,
+            limits,
+            copier,
+            held,
+            tables,
+            locks,
+            noted,
+            jobs,
+            remote,
+            out,
+        }
+    }
+
+    /// The same server in this view, with these tables.
+    pub fn joined(self, view: u32, tables: Tables<B>) -> Self {
+        Server { view, tables, ..self }
     }
 
     pub fn tables(&self) -> &Tables<B> {
@@ -87,29 +124,77 @@ impl<B: Clone> Server<B> {
 
     /// Handles a message of a client or of the other server, and returns the messages to be sent.
     pub fn handle(&mut self, from: usize, body: Body, blob: Option<B>) -> Vec<Outgoing<B>> {
-        let other = 1 - usize::from(self.me);
-        if from == other {
-            // A dead server's message that had not been read does not count.
-            if !self.solo {
-                self.of_server(body, blob);
-            }
+        // A dead server's message that had not been read does not count.
+        if self.peer == Some(from) {
+            self.of_server(body, blob);
+        } else if let Some(copier) = self.copier.as_mut().filter(|copier| copier.to() == from) {
+            copier.confirmed(&body);
+            self.copy();
+        } else if self.servers.has(from) {
+            // Nothing else is expected from there.
         } else if let Ok(client) = u32::try_from(from) {
             self.of_client(client, body, blob);
         }
         mem::take(&mut self.out)
     }
 
-    /// Takes over after the other server's death: from now on this server owns all rows.
-    pub fn take_over(&mut self) -> Vec<Outgoing<B>> {
-        if !self.solo {
-            self.solo = true;
-            self.locks = Locks::default();
-            self.remote.clear();
-            for (client, job) in mem::take(&mut self.jobs) {
-                self.start(client, job.seq, job.work);
+    /// Handles the death of another server or of a spare.
+    pub fn lost(&mut self, dead: usize) -> Vec<Outgoing<B>> {
+        self.spares.retain(|spare| *spare != dead);
+        if self.peer == Some(dead) {
+            self.take_over();
+        }
+        self.copier.take_if(|copier| copier.to() == dead);
+        if self.peer.is_none() && self.copier.is_none() {
+            if !self.spares.is_empty() {
+                self.copier = Some(Copier::new(self.spares.remove(0), &self.tables, self.limits));
             }
+            self.copy();
         }
         mem::take(&mut self.out)
+    }
+
+    /// Takes over after the other server's death: from now on this server owns all rows.
+    fn take_over(&mut self) {
+        self.peer = None;
+        self.view += 1;
+        self.locks = Locks::default();
+        self.remote.clear();
+        for (client, job) in mem::take(&mut self.jobs) {
+            self.start(client, job.seq, job.work);
+        }
+    }
+
+    /// Sends the spare what it may be sent now. The spare becomes the other server when it has all.
+    fn copy(&mut self) {
+        if let Some(copier) = self.copier.as_mut() {
+            let to = copier.to();
+            while let Some((piece, blob)) = copier.piece(&self.tables) {
+                self.out.push(Outgoing { to, body: Body::Piece(piece), blob });
+            }
+            if copier.is_complete() {
+                (self.copier, self.peer, self.view) = (None, Some(to), self.view + 1);
+                self.send_server(Body::Join { half: 1 - self.me, view: self.view }, None);
+            }
+        }
+        while !self.has_to_wait()
+            && let Some((client, seq, work)) = self.held.pop_front()
+        {
+            self.start(client, seq, work);
+        }
+    }
+
+    fn has_to_wait(&self) -> bool {
+        self.copier.as_ref().is_some_and(Copier::is_full)
+    }
+
+    /// The spare to which this server copies its data, if it does, and the number of confirmations from there.
+    pub fn copy_progress(&self) -> Option<(usize, u64)> {
+        self.copier.as_ref().map(|copier| (copier.to(), copier.progress()))
+    }
+
+    fn is_alone(&self) -> bool {
+        self.peer.is_none()
     }
 
     fn of_client(&mut self, client: u32, body: Body, blob: Option<B>) {
@@ -187,7 +272,7 @@ impl<B: Clone> Server<B> {
     }
 
     fn owns(&self, half: u8) -> bool {
-        self.solo || half == self.me
+        self.is_alone() || half == self.me
     }
 
     /// Begins a transaction, unless it has already been done.
@@ -195,10 +280,13 @@ impl<B: Clone> Server<B> {
         match self.tables.answered(client) {
             Some(answered) if answered.seq == seq => {
                 let rows = answered.rows.clone();
-                return self.send_client(client, Body::Committed { seq, solo: self.solo, rows }, None);
+                return self.send_client(client, Body::Committed { seq, view: self.view, rows }, None);
             }
             Some(answered) if answered.seq > seq => return,
             _ => {}
+        }
+        if self.has_to_wait() && matches!(work, Work::Update { .. }) {
+            return self.held.push_back((client, seq, work));
         }
         if let Some(why) = self.objection(&work) {
             return self.refuse(client, seq, why);
@@ -304,7 +392,7 @@ impl<B: Clone> Server<B> {
         if let Some(job) = self.jobs.get_mut(&client) {
             job.records.clone_from(&records);
         }
-        if self.solo {
+        if self.is_alone() {
             self.commit(client);
         } else {
             self.send_server(Body::Log { txn, records }, blob);
@@ -317,9 +405,15 @@ impl<B: Clone> Server<B> {
             Work::Update { blob, .. } => blob,
             Work::Read(_) => None,
         };
-        self.tables.apply(Txn { client, seq: job.seq }, &job.records, blob);
+        let txn = Txn { client, seq: job.seq };
+        if let Some(copier) = self.copier.as_mut() {
+            copier.logged();
+            let body = Body::Log { txn, records: job.records.clone() };
+            self.out.push(Outgoing { to: copier.to(), body, blob: blob.clone() });
+        }
+        self.tables.apply(txn, &job.records, blob);
         let rows = job.records.iter().map(|record| record.after).collect();
-        self.send_client(client, Body::Committed { seq: job.seq, solo: self.solo, rows }, None);
+        self.send_client(client, Body::Committed { seq: job.seq, view: self.view, rows }, None);
         self.release(Holder::Own(client));
     }
 
@@ -367,7 +461,7 @@ impl<B: Clone> Server<B> {
     }
 
     fn send_found(&mut self, txn: Txn, row: Row, blob: Option<B>) {
-        self.send_client(txn.client, Body::Found { seq: txn.seq, solo: self.solo, row }, blob);
+        self.send_client(txn.client, Body::Found { seq: txn.seq, view: self.view, row }, blob);
     }
 
     fn send_client(&mut self, client: u32, body: Body, blob: Option<B>) {
@@ -375,6 +469,8 @@ impl<B: Clone> Server<B> {
     }
 
     fn send_server(&mut self, body: Body, blob: Option<B>) {
-        self.out.push(Outgoing { to: 1 - usize::from(self.me), body, blob });
+        if let Some(to) = self.peer {
+            self.out.push(Outgoing { to, body, blob });
+        }
     }
 }

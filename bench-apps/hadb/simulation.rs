@@ -1,12 +1,14 @@
-//! Simulation of both servers and their clients without processes: any message under way may be the next to arrive, and a server
-//! may die at any moment, with any part of its messages still to arrive, or none. In every case, each acknowledged change must be
-//! in the remaining tables, exactly once.
+//! Simulation of servers, spares and their clients without processes: any message under way may be the next to arrive, and servers
+//! and spares may die at any moment, with any part of their messages still to arrive, or none. In every case, each acknowledged
+//! change must be in the remaining tables, exactly once; or, if the last server with all data has died, the clients are told.
 
 use crate::client::{Call, Session, Step};
+use crate::copy::Limits;
 use crate::message::{Body, Op, Outgoing};
+use crate::node::Node;
 use crate::oracle::Oracle;
+use crate::ranks::{SERVERS, Servers};
 use crate::row::{BLOBS_OF_A_CLIENT, Key, Table, contents};
-use crate::server::Server;
 use crate::verdict::{Dump, Verdict};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,11 +21,17 @@ type Way = VecDeque<(Body, Option<Bytes>)>;
 /// test.
 const STEPS: usize = 100_000;
 
-/// Death of a server: which, and when.
+/// Bounds of copies here: a copy of few rows takes many messages.
+const LIMITS: Limits = Limits { rows: 2, entries: 1, pieces: 2, records: 2 };
+/// The text by which clients are told that data are lost.
+const LOST: &str = "the data are lost";
+
+/// Death of a server or spare: which, and when.
 #[derive(Clone, Copy, Debug)]
 struct Crash {
+    /// Number of the victim: the servers, then the spares.
     victim: usize,
-    /// Number of messages that arrive before the death.
+    /// Number of events before the death, of all or since the death before.
     after: usize,
     /// Number of messages on each way from the server that still arrive.
     survive: usize,
@@ -34,45 +42,57 @@ struct Client {
     oracle: Oracle,
     current: Option<Call<Bytes>>,
     todo: VecDeque<Call<Bytes>>,
+    /// Whether the client was told that data are lost.
+    is_told: bool,
 }
 
 /// A possible next event.
 #[derive(Clone, Copy)]
 enum Event {
     Arrival(usize, usize),
-    /// This rank learns that the server has died.
-    News(usize),
+    /// The first rank learns that the second one has died.
+    News(usize, usize),
 }
 
 struct Simulation {
-    /// The servers; `None`: dead.
-    servers: [Option<Server<Bytes>>; 2],
+    servers: Servers,
+    /// Living servers and spares.
+    nodes: BTreeMap<usize, Node<Bytes>>,
     clients: Vec<Client>,
     /// Messages under way, by sender and receiver.
     ways: BTreeMap<(usize, usize), Way>,
-    crash: Option<Crash>,
-    /// Ranks that have not learned of the death.
-    uninformed: Vec<usize>,
+    crashes: VecDeque<Crash>,
+    /// Ranks that have not learned of a death, and whose.
+    uninformed: Vec<(usize, usize)>,
     steps: usize,
+    /// Value of `steps` at the last death.
+    died: usize,
+    /// Value of `steps` when a spare became a server.
+    joined: Option<usize>,
     /// Number of messages between the ranks, in all.
     messages: u64,
 }
 
 impl Simulation {
-    fn new(calls: Vec<Vec<Call<Bytes>>>, crash: Option<Crash>) -> Self {
+    fn new(calls: Vec<Vec<Call<Bytes>>>, spares: usize, crashes: &[Crash]) -> Self {
+        let servers = Servers::of_job(SERVERS + calls.len() + spares, spares);
         let client = |(place, todo): (usize, Vec<Call<Bytes>>)| Client {
-            session: Session::new(place % 2),
+            session: Session::new(place % 2, servers.all().collect()),
             oracle: Oracle::default(),
             current: None,
             todo: todo.into(),
+            is_told: false,
         };
         let mut new = Simulation {
-            servers: [0, 1].map(|me| Some(Server::new(me))),
+            servers,
+            nodes: servers.all().map(|rank| (rank, Node::new(rank, servers, LIMITS))).collect(),
             clients: calls.into_iter().enumerate().map(client).collect(),
             ways: BTreeMap::new(),
-            crash,
+            crashes: crashes.to_vec().into(),
             uninformed: Vec::new(),
             steps: 0,
+            died: 0,
+            joined: None,
             messages: 0,
         };
         (0..new.clients.len()).for_each(|place| new.begin(place));
@@ -84,39 +104,48 @@ impl Simulation {
         client.current = client.todo.pop_front();
         if let Some(call) = client.current.clone() {
             let message = client.session.begin(call);
-            self.send(place + 2, vec![message]);
+            self.send(place + SERVERS, vec![message]);
         }
     }
 
     fn send(&mut self, from: usize, messages: Vec<Outgoing<Bytes>>) {
         for Outgoing { to, body, blob } in messages {
             self.messages += 1;
-            if to >= 2 || self.servers[to].is_some() {
+            if !self.servers.has(to) || self.nodes.contains_key(&to) {
                 self.ways.entry((from, to)).or_default().push_back((body, blob));
             }
         }
     }
 
     fn die(&mut self, crash: Crash) {
-        self.servers[crash.victim] = None;
-        self.ways.retain(|(_, to), _| *to != crash.victim);
+        self.died = self.steps;
+        let Some(victim) = self.servers.all().nth(crash.victim) else { return };
+        if self.nodes.remove(&victim).is_none() {
+            return;
+        }
+        self.ways.retain(|(_, to), _| *to != victim);
         for ((from, _), way) in &mut self.ways {
-            if *from == crash.victim {
+            if *from == victim {
                 way.truncate(crash.survive);
             }
         }
-        self.uninformed = (0..self.clients.len() + 2).filter(|rank| *rank != crash.victim).collect();
+        self.uninformed.retain(|(rank, _)| *rank != victim);
+        let others = self.servers.clients().chain(self.nodes.keys().copied());
+        self.uninformed.extend(others.map(|rank| (rank, victim)));
     }
 
     /// Runs until nothing is left to happen; `choose` picks one of the given number of events.
     fn run(&mut self, mut choose: impl FnMut(usize) -> usize) -> Result<(), String> {
         loop {
-            if let Some(crash) = self.crash.take_if(|crash| crash.after <= self.steps) {
+            while let Some(crash) = self.crashes.front().copied()
+                && self.died + crash.after <= self.steps
+            {
+                self.crashes.pop_front();
                 self.die(crash);
             }
             let arrivals = self.ways.iter().filter(|(_, way)| !way.is_empty());
             let mut events: Vec<Event> = arrivals.map(|((from, to), _)| Event::Arrival(*from, *to)).collect();
-            events.extend(self.uninformed.iter().map(|rank| Event::News(*rank)));
+            events.extend(self.uninformed.iter().map(|(rank, dead)| Event::News(*rank, *dead)));
             if events.is_empty() {
                 return Ok(());
             }
@@ -126,7 +155,7 @@ impl Simulation {
             }
             match events[choose(events.len()) % events.len()] {
                 Event::Arrival(from, to) => self.arrive(from, to)?,
-                Event::News(rank) => self.tell(rank),
+                Event::News(rank, dead) => self.tell(rank, dead),
             }
         }
     }
@@ -135,51 +164,72 @@ impl Simulation {
         let Some((body, blob)) = self.ways.get_mut(&(from, to)).and_then(VecDeque::pop_front) else {
             return Ok(());
         };
-        if to < 2 {
-            let out = self.servers[to].as_mut().map(|server| server.handle(from, body, blob));
-            self.send(to, out.unwrap_or_default());
+        if self.servers.has(to) {
+            let Some(node) = self.nodes.get_mut(&to) else { return Ok(()) };
+            let out = node.handle(from, body, blob);
+            let has_joined = to >= SERVERS && node.tables().is_some();
+            self.joined = self.joined.or(has_joined.then_some(self.steps));
+            self.send(to, out);
             return Ok(());
         }
-        let client = &mut self.clients[to - 2];
+        let client = &mut self.clients[to - SERVERS];
         match client.session.handle(from, body, blob) {
             Step::Nothing => {}
             Step::Send(message) => self.send(to, vec![message]),
+            Step::Failed(why) if why.contains(LOST) => client.is_told = true,
             Step::Failed(why) => return Err(why),
             Step::Done(answer) => {
                 let call = client.current.take().ok_or("an answer to nothing")?;
                 client.oracle.note(&call, &answer)?;
-                self.begin(to - 2);
+                self.begin(to - SERVERS);
             }
         }
         Ok(())
     }
 
-    fn tell(&mut self, rank: usize) {
-        self.uninformed.retain(|other| *other != rank);
-        let Some(dead) = self.servers.iter().position(Option::is_none) else { return };
-        let out = match rank {
-            0 | 1 => self.servers[rank].as_mut().map(Server::take_over).unwrap_or_default(),
-            _ => self.clients[rank - 2].session.server_lost(dead).into_iter().collect(),
+    fn tell(&mut self, rank: usize, dead: usize) {
+        self.uninformed.retain(|news| *news != (rank, dead));
+        let out = match self.nodes.get_mut(&rank) {
+            Some(node) => node.lost(dead),
+            None => self.clients[rank - SERVERS].session.server_lost(dead).into_iter().collect(),
         };
         self.send(rank, out);
     }
 
-    /// Checks that all transactions have ended, and that the tables have exactly the acknowledged changes.
+    /// Living servers with all data, and their tables.
+    fn dumps(&self) -> Vec<(usize, Dump)> {
+        let nodes = self.nodes.iter();
+        nodes.filter_map(|(rank, node)| Some((*rank, Dump::of(node.tables()?)))).collect()
+    }
+
+    /// Checks that all transactions have ended, and that the tables have exactly the acknowledged changes. If no server is left
+    /// that had all data, each client must have been told, or have nothing more to do.
     fn judge(&self) -> Result<(), String> {
-        if let Some(stuck) = self.clients.iter().position(|client| client.current.is_some()) {
+        let dumps = self.dumps();
+        let is_lost = dumps.is_empty() && !self.nodes.is_empty();
+        let is_stuck = |client: &Client| client.current.is_some() && !(is_lost && client.is_told);
+        if let Some(stuck) = self.clients.iter().position(is_stuck) {
             return Err(format!("client {stuck} waits for ever: {:?}", self.clients[stuck].current));
         }
+        if is_lost {
+            return Ok(());
+        }
+        if self.clients.iter().any(|client| client.is_told) {
+            return Err("a client was told that data are lost, and a server has them".to_owned());
+        }
         let oracles: Vec<Oracle> = self.clients.iter().map(|client| client.oracle.clone()).collect();
-        let living = self.servers.iter().enumerate();
-        let dumps: Vec<(usize, Dump)> =
-            living.filter_map(|(rank, server)| Some((rank, Dump::of(server.as_ref()?.tables())))).collect();
         let findings = Verdict::of(&oracles, &dumps).findings;
         if findings.is_empty() { Ok(()) } else { Err(findings.join("; ")) }
     }
 }
 
-fn play(calls: Vec<Vec<Call<Bytes>>>, crash: Option<Crash>, choices: &[u16]) -> Result<Simulation, String> {
-    let mut simulation = Simulation::new(calls, crash);
+fn play(
+    calls: Vec<Vec<Call<Bytes>>>,
+    spares: usize,
+    crashes: &[Crash],
+    choices: &[u16],
+) -> Result<Simulation, String> {
+    let mut simulation = Simulation::new(calls, spares, crashes);
     let mut choices = choices.iter().cycle();
     simulation.run(|_| choices.next().map_or(0, |choice| usize::from(*choice)))?;
     simulation.judge()?;
@@ -234,7 +284,7 @@ fn flows() -> Vec<(Call<Bytes>, u64)> {
 #[test]
 fn flows_take_the_messages_of_the_table() {
     for (call, messages) in flows() {
-        let done = play(vec![vec![call.clone()]], None, &[0]).expect("no failure");
+        let done = play(vec![vec![call.clone()]], 0, &[], &[0]).expect("no failure");
         assert_eq!(done.messages, messages, "{call:?}");
     }
 }
@@ -250,19 +300,87 @@ fn a_server_may_die_at_any_message_of_any_flow() {
             same => same.clone(),
         };
         let calls = vec![vec![call.clone(), call.clone()], vec![of_the_other]];
-        let whole = play(calls.clone(), None, &[0, 1, 2]).expect("no failure").steps;
+        let whole = play(calls.clone(), 0, &[], &[0, 1, 2]).expect("no failure").steps;
         for (after, victim, survive) in (0..=whole)
             .flat_map(|after| (0..2).flat_map(move |victim| (0..3).map(move |s| (after, victim, s))))
         {
             let crash = Crash { victim, after, survive };
             for choices in [&[0, 1, 2][..], &[0], &[5, 3, 0, 1]] {
-                let played = play(calls.clone(), Some(crash), choices);
+                let played = play(calls.clone(), 0, &[crash], choices);
                 assert!(played.is_ok(), "{call:?} {crash:?} {choices:?}: {:?}", played.err());
                 crashes += 1;
             }
         }
     }
     assert!(crashes > 500, "{crashes}");
+}
+
+/// Transactions of two clients of different servers, with rows, histories and BLOBs of both halves.
+fn some_of_all() -> Vec<Vec<Call<Bytes>>> {
+    [0, 1]
+        .map(|place| {
+            let half = place as u8;
+            let mut calls = vec![tpcb(half, 1 - half, 7), steps([0, 1, 1, 0], 5)];
+            let key = Key { table: Table::Blobs, half: 1 - half, index: place as u32 * BLOBS_OF_A_CLIENT };
+            calls.extend([
+                store(place, 1 - half, 3),
+                Call::Read(key),
+                store(place, 1 - half, 4),
+                Call::Read(key),
+            ]);
+            calls.extend([tpcb(half, half, 2), Call::Read(tuple(half, 1))]);
+            calls
+        })
+        .into()
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_server_that_dies_at_any_message() {
+    let whole = play(some_of_all(), 1, &[], &[0, 1, 2]).expect("no failure").steps;
+    let mut moved = 0;
+    for (after, victim, survive) in
+        (0..=whole).flat_map(|after| (0..2).flat_map(move |victim| (0..3).map(move |s| (after, victim, s))))
+    {
+        for choices in [&[0, 1, 2][..], &[0], &[5, 3, 0, 1]] {
+            let crash = Crash { victim, after, survive };
+            let played = play(some_of_all(), 1, &[crash], choices);
+            let played = played.unwrap_or_else(|why| panic!("{crash:?} {choices:?}: {why}"));
+            let full: Vec<usize> = played.dumps().iter().map(|(rank, _)| *rank).collect();
+            assert_eq!(full, [1 - victim, 4], "{crash:?} {choices:?}");
+            moved += played.clients.iter().filter(|client| client.session.coordinator() == 4).count();
+        }
+    }
+    assert!(moved > 100, "clients of the dead server go to the spare: {moved}");
+}
+
+/// The second victim is the survivor, or the spare. Only a survivor that dies before the spare has all takes data away.
+#[test]
+fn a_second_server_may_die_at_any_message_once_the_spare_has_joined() {
+    let (mut before, mut later, mut of_spare) = (0, 0, 0);
+    for (first, victim) in [0, 9, 20, 33].into_iter().flat_map(|first| [(first, 0), (first, 1)]) {
+        let crash = Crash { victim, after: first, survive: 1 };
+        for choices in [&[0, 1, 2][..], &[5, 3, 0, 1]] {
+            let whole = play(some_of_all(), 1, &[crash], choices).expect("no failure").steps;
+            for (after, second, survive) in (0..=whole - first)
+                .flat_map(|after| [1 - victim, 2].map(move |second| (after, second)))
+                .flat_map(|(after, second)| [0, 2].map(move |survive| (after, second, survive)))
+            {
+                let crashes = [crash, Crash { victim: second, after, survive }];
+                let played = play(some_of_all(), 1, &crashes, choices);
+                let played = played.unwrap_or_else(|why| panic!("{crashes:?} {choices:?}: {why}"));
+                match (played.dumps().is_empty(), second) {
+                    (true, 2) => panic!("data are lost with the spare: {crashes:?} {choices:?}"),
+                    (false, 2) => of_spare += 1,
+                    (true, _) => {
+                        assert_eq!(played.joined, None, "{crashes:?} {choices:?}");
+                        before += 1;
+                    }
+                    (false, _) => later += 1,
+                }
+            }
+        }
+    }
+    assert!(before > 100 && later > 100 && of_spare > 100, "{before} {later} {of_spare}");
 }
 
 fn any_call(place: usize) -> impl Strategy<Value = Call<Bytes>> {
@@ -291,12 +409,16 @@ proptest! {
             prop::collection::vec(any_call(2), 0..6),
             prop::collection::vec(any_call(3), 0..6),
         ),
-        crash in prop::option::weighted(0.8, (0..2_usize, 0..150_usize, 0..4_usize)),
+        spares in 0..3_usize,
+        crashes in prop::collection::vec((0..4_usize, 0..150_usize, 0..4_usize), 0..4),
         choices in prop::collection::vec(any::<u16>(), 1..300),
     ) {
         let calls = vec![calls.0, calls.1, calls.2, calls.3];
-        let crash = crash.map(|(victim, after, survive)| Crash { victim, after, survive });
-        if let Err(why) = play(calls, crash, &choices) {
+        // One node lives to the end.
+        let crashes = crashes.into_iter().take(1 + spares);
+        let crashes: Vec<Crash> =
+            crashes.map(|(victim, after, survive)| Crash { victim: victim % (2 + spares), after, survive }).collect();
+        if let Err(why) = play(calls, spares, &crashes, &choices) {
             prop_assert!(false, "{}", why);
         }
     }

@@ -5,9 +5,10 @@
 //! change is a [`Record`] with the row after it (an *after-image*): the standby does not compute, it writes. The tables record
 //! the applied transactions, so that a repeated one is answered and not applied again.
 
-use crate::message::{Op, Record, Txn};
+use crate::message::{Op, Piece, Record, Txn};
 use crate::row::{Key, Row, history_key};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 /// Answer to a client's last transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct Answered {
 }
 
 /// All tables of both halves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tables<B> {
     /// Rows that were changed at least once.
     rows: HashMap<Key, Row>,
@@ -77,6 +78,41 @@ impl<B: Clone> Tables<B> {
 
     pub fn answered(&self, client: u32) -> Option<&Answered> {
         self.answered.get(&client)
+    }
+
+    /// Writes a piece of another server's tables, with the BLOB of its row.
+    pub fn write(&mut self, piece: Piece, blob: Option<B>) {
+        match piece {
+            Piece::Rows(rows) => {
+                let mut blob = blob;
+                for (key, row) in rows {
+                    self.rows.insert(key, row);
+                    match blob.take() {
+                        Some(blob) => drop(self.blobs.insert(key, blob)),
+                        None => drop(self.blobs.remove(&key)),
+                    }
+                }
+            }
+            Piece::History { half, entries } => self.history[usize::from(half & 1)].extend(entries),
+            Piece::Answers(answers) => {
+                let answers = answers.into_iter();
+                self.answered
+                    .extend(answers.map(|(txn, rows)| (txn.client, Answered { seq: txn.seq, rows })));
+            }
+        }
+    }
+
+    /// Entries of this half's history behind that of the transaction `after`, in order.
+    pub fn entries(&self, half: u8, after: Option<Txn>) -> impl Iterator<Item = (Txn, i64)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = self.history[usize::from(half & 1)].range((from, Bound::Unbounded));
+        entries.map(|(txn, delta)| (*txn, *delta))
+    }
+
+    /// Each client's last transaction, and the rows of its answer.
+    pub fn answers(&self) -> impl Iterator<Item = (Txn, &[Row])> {
+        let answers = self.answered.iter();
+        answers.map(|(client, answered)| (Txn { client: *client, seq: answered.seq }, &answered.rows[..]))
     }
 
     /// Every row that was changed at least once, with its place.

@@ -53,6 +53,44 @@ fn nothing_acknowledged_is_lost_when_a_server_is_killed_over_udapl_and_networks(
     survives("--link dat --transport udp", 1);
 }
 
+/// A server is killed, the spare takes its place, and then the other server is killed, too.
+fn survives_twice(link: &str, victim: usize) {
+    let second = 1 - victim;
+    let line = format!(
+        "{link} --spares 1 --time 0.7 --kill 0.2 --victim {victim} --kill-again --mix 4tup-run,tpcb,blob"
+    );
+    let ended = run(&line).ok();
+    let checked = ended.line_with(CHECKED);
+    assert!(checked.contains("on server 4 are what was acknowledged"), "{ended}");
+    assert!(checked.contains(&format!("server {victim} was killed; server {second} was killed")), "{ended}");
+    let count = |what: &str| ended.stdout.lines().filter(|line| line.contains(what)).count();
+    assert!(count(": two servers again after") >= 1, "{ended}");
+    assert_eq!(count(": available for"), 2, "{ended}");
+}
+
+#[test]
+fn a_second_death_is_survived_once_the_spare_has_joined() {
+    survives_twice("--transport shm", 0);
+    survives_twice("--transport tcp", 1);
+    survives_twice("--link dat --transport shm", 1);
+}
+
+/// The second spare plays the node that comes back: it is empty, and copies everything.
+#[test]
+fn a_second_spare_makes_two_servers_again_after_a_second_death() {
+    let ended =
+        run("--transport shm --spares 2 --time 0.7 --kill 0.2 --kill-again --mix 4tup-run,tpcb,blob").ok();
+    let checked = ended.line_with(CHECKED);
+    assert!(checked.contains("on server 4 and server 5, alike on both"), "{ended}");
+    assert!(checked.contains("server 1 was killed; server 0 was killed"), "{ended}");
+}
+
+#[test]
+fn a_spare_and_the_server_that_is_left_agree() {
+    let ended = run("--transport shm --spares 1 --time 0.5 --kill 0.2 --mix tpcb,blob").ok();
+    assert!(ended.line_with(CHECKED).contains("on server 0 and server 4, alike on both"), "{ended}");
+}
+
 /// Number of messages as counted by a run of one mix only.
 fn messages_of(mix: &str, remote: u32, link: &str) -> f64 {
     let line = format!("{link} --mix {mix} --remote {remote} --time 0.2 --format csv");
