@@ -22,7 +22,7 @@ pub fn serve(link: &mut Link, rank: usize, servers: Servers) -> Result {
     let mut server = Node::new(rank, servers, Limits::USUAL);
     let mut copy = CopyWatch::default();
     loop {
-        let limit = copy.limit(server.copy_progress())?;
+        let limit = copy.limit(server.copy_progress(), Instant::now())?;
         let answers = match link.receive(limit)? {
             Event::Message { body: Body::Control(control), from, .. } => {
                 match answer(link, &server, control)? {
@@ -58,13 +58,12 @@ struct CopyWatch {
 }
 
 impl CopyWatch {
-    /// Longest time that the server may wait for the next event.
-    fn limit(&mut self, progress: Option<(usize, u64)>) -> Result<Duration> {
+    /// Longest time that the server may wait for the next event. `progress` has the spare, and the number of its confirmations.
+    fn limit(&mut self, progress: Option<(usize, u64)>, now: Instant) -> Result<Duration> {
         let Some(progress) = progress else {
             self.last = None;
             return Ok(PATIENCE);
         };
-        let now = Instant::now();
         let since = self.last.filter(|(last, _)| *last == progress).map_or(now, |(_, since)| since);
         self.last = Some((progress, since));
         let left = (since + COPY_PATIENCE).saturating_duration_since(now);
@@ -114,4 +113,25 @@ fn answer(link: &Link, server: &Node<Blob>, control: Control) -> Result<Answer> 
 pub fn usage(link: &Link) -> Usage {
     let (user, system) = cpu::used();
     Usage { user, system, ..link.usage() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_without_progress_ends_the_run_and_names_the_spare() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut watch = CopyWatch::default();
+        let mut limit =
+            |progress, seconds| watch.limit(progress, after(seconds)).map_err(|error| error.to_string());
+        assert_eq!(limit(None, 0), Ok(PATIENCE));
+        assert_eq!(limit(Some((4, 0)), 10), Ok(COPY_PATIENCE));
+        assert_eq!(limit(Some((4, 0)), 50), Ok(Duration::from_secs(20)));
+        assert_eq!(limit(Some((4, 1)), 69), Ok(COPY_PATIENCE), "it has confirmed one");
+        assert_eq!(limit(Some((5, 1)), 100), Ok(COPY_PATIENCE), "another spare");
+        assert!(limit(Some((5, 1)), 160).is_err_and(|why| why.contains("spare 5")));
+        assert_eq!(limit(None, 161), Ok(PATIENCE));
+    }
 }
