@@ -18,7 +18,7 @@ pub use dragonfly::dragonfly;
 pub use file::{BadLine, parse};
 pub use irregular::irregular;
 pub use mesh::{hypercube, mesh};
-pub use torus::{torus, trunked_torus};
+pub use torus::{HalfWay, torus, trunked_torus};
 pub use tree::{tree, valiant_tree};
 
 use thiserror::Error;

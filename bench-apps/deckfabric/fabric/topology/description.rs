@@ -1,6 +1,8 @@
 //! Description of a network in a file: its kind, and its size.
 
-use super::{Network, dragonfly, hypercube, irregular, mesh, parse, tree, trunked_torus, valiant_tree};
+use super::{
+    HalfWay, Network, dragonfly, hypercube, irregular, mesh, parse, tree, trunked_torus, valiant_tree,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs,
@@ -9,7 +11,7 @@ use std::{
 
 /// `[topology]`: kind and size of the network.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", rename_all_fields = "kebab-case", tag = "kind")]
 #[expect(missing_docs, reason = "the functions that make the networks describe their numbers")]
 pub enum Description {
     Tree {
@@ -24,6 +26,9 @@ pub enum Description {
         /// Links between neighbours.
         #[serde(default = "one")]
         trunk: usize,
+        /// Direction of packets half way round a ring.
+        #[serde(default)]
+        half_way: HalfWay,
     },
     Mesh {
         dims: Vec<usize>,
@@ -73,7 +78,7 @@ impl Description {
         let built = match self {
             Self::Tree { k, n, routes: Routes::Fixed } => tree(*k, *n),
             Self::Tree { k, n, routes: Routes::Valiant } => valiant_tree(*k, *n),
-            Self::Torus { dims, hosts, trunk } => trunked_torus(dims, *hosts, *trunk),
+            Self::Torus { dims, hosts, trunk, half_way } => trunked_torus(dims, *hosts, *trunk, *half_way),
             Self::Mesh { dims, hosts } => mesh(dims, *hosts),
             Self::Hypercube { dimensions, hosts } => hypercube(*dimensions, *hosts),
             Self::Dragonfly { hosts, group, global } => dragonfly(*hosts, *group, *global),

@@ -2,16 +2,33 @@
 //! 0, all others channel 1.
 
 use super::{BadTopology, MOST_PORTS, Network, Peer, Route, within};
+use serde::{Deserialize, Serialize};
+
+/// `topology.half-way`: direction of a packet half way round a ring, where both are the shortest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HalfWay {
+    /// Up from even coordinates, down from odd ones: both directions have the same load.
+    #[default]
+    Both,
+    /// Up from all: under uniform traffic a ring of 8 has 5/3 of the load down in its links up.
+    Up,
+}
 
 /// Makes a torus of any dimensions, with `hosts` hosts at each switch. The ports 2d and 2d + 1 lead up and down in
 /// the dimension d.
 pub fn torus(dims: &[usize], hosts: usize) -> Result<Network, BadTopology> {
-    trunked_torus(dims, hosts, 1)
+    trunked_torus(dims, hosts, 1, HalfWay::Both)
 }
 
 /// Makes a torus whose neighbours have `trunk` links each. A packet may take any of them. In the dimension d, the ports from
 /// 2d × `trunk` on lead up, and those from (2d + 1) × `trunk` on lead down.
-pub fn trunked_torus(dims: &[usize], hosts: usize, trunk: usize) -> Result<Network, BadTopology> {
+pub fn trunked_torus(
+    dims: &[usize],
+    hosts: usize,
+    trunk: usize,
+    half_way: HalfWay,
+) -> Result<Network, BadTopology> {
     within("the number of dimensions", dims.len(), 1, 6)?;
     dims.iter().try_for_each(|&dim| within("a dimension", dim, 2, 1024))?;
     within("hosts at each switch", hosts, 1, 32)?;
@@ -46,7 +63,7 @@ pub fn trunked_torus(dims: &[usize], hosts: usize, trunk: usize) -> Result<Netwo
         for (dim, &size) in dims.iter().enumerate() {
             let (own, goal) = (at % size, to % size);
             if own != goal {
-                let Route { port, vc } = towards(own, goal, size, dim);
+                let Route { port, vc } = towards(own, goal, size, dim, half_way);
                 return Route { port: port * trunk as u8, vc };
             }
             (at, to) = (at / size, to / size);
@@ -55,11 +72,11 @@ pub fn trunked_torus(dims: &[usize], hosts: usize, trunk: usize) -> Result<Netwo
     }))
 }
 
-/// Returns the next hop in a dimension. Half way round there are two shortest ways: even coordinates take the one
-/// up, so that both are used.
-fn towards(own: usize, goal: usize, size: usize, dim: usize) -> Route {
+/// Returns the next hop in a dimension.
+fn towards(own: usize, goal: usize, size: usize, dim: usize, half_way: HalfWay) -> Route {
     let up = (goal + size - own) % size;
-    let goes_up = 2 * up < size || (2 * up == size && own.is_multiple_of(2));
+    let is_up_half_way = half_way == HalfWay::Up || own.is_multiple_of(2);
+    let goes_up = 2 * up < size || (2 * up == size && is_up_half_way);
     let crosses = if goes_up { own > goal } else { own < goal };
     Route { port: (2 * dim + usize::from(!goes_up)) as u8, vc: u8::from(!crosses) }
 }

@@ -5,7 +5,7 @@ use crate::{
     config::Lanes,
     deadlock,
     stages::{Centre, Stages},
-    topology::{trunked_torus, valiant_tree},
+    topology::{HalfWay, trunked_torus, valiant_tree},
 };
 
 const CROSS: u32 = 5;
@@ -26,8 +26,8 @@ fn hierarchical() -> Config {
 /// MPort of four ports.
 #[test]
 fn without_load_a_message_takes_the_stages_of_its_ports() {
-    for network in
-        [tree(2, 3), tree(6, 2), torus(&[4, 3], 1), trunked_torus(&[3, 2], 2, 3)].map(Result::unwrap)
+    for network in [tree(2, 3), tree(6, 2), torus(&[4, 3], 1), trunked_torus(&[3, 2], 2, 3, HalfWay::Both)]
+        .map(Result::unwrap)
     {
         for (from, to) in [(0, 1), (0, network.hosts() - 1), (network.hosts() - 1, 1)] {
             let path = network.path(from, to);
@@ -82,7 +82,9 @@ fn a_crossbar_moves_what_has_waited_at_its_own_speed() {
 
 #[test]
 fn messages_take_all_links_of_a_trunk_and_all_ways_up() {
-    for (network, count) in [(trunked_torus(&[2, 2], 1, 5).unwrap(), 5), (valiant_tree(4, 2).unwrap(), 4)] {
+    for (network, count) in
+        [(trunked_torus(&[2, 2], 1, 5, HalfWay::Both).unwrap(), 5), (valiant_tree(4, 2).unwrap(), 4)]
+    {
         deadlock::check(&network).unwrap();
         let to = network.hosts() - 1;
         let posts = (0..60).map(|nth| (1 + 20 * nth, post(0, to, 4))).collect();
@@ -98,8 +100,16 @@ fn messages_take_all_links_of_a_trunk_and_all_ways_up() {
             assert!(carried > 0, "{}: port {port}", network.name);
         }
     }
-    assert!((trunked_torus(&[8, 8], 8, 10).unwrap().uniform_bound() - 1.0).abs() < 0.01);
-    assert!((trunked_torus(&[4], 4, 1).unwrap().uniform_bound() - 0.5).abs() < 0.1);
+    assert!((trunked_torus(&[8, 8], 8, 10, HalfWay::Both).unwrap().uniform_bound() - 1.0).abs() < 0.01);
+    assert!((trunked_torus(&[4], 4, 1, HalfWay::Both).unwrap().uniform_bound() - 0.5).abs() < 0.1);
+}
+
+/// A ring of 8 has 10 of 16 hops upwards where packets half way round it go up: 4 hosts need 5 links.
+#[test]
+fn packets_half_way_that_all_go_up_fill_the_links_up() {
+    let bound = |half_way| trunked_torus(&[8, 8, 4], 4, 4, half_way).unwrap().uniform_bound();
+    assert!((bound(HalfWay::Both) - 1.0).abs() < 0.01);
+    assert!((bound(HalfWay::Up) - 0.8).abs() < 0.01);
 }
 
 /// Uniform traffic at full load: the hierarchical switch takes more than one whose crossbar is as fast as the links, in which
@@ -138,7 +148,7 @@ fn lanes() -> Lanes {
 
 #[test]
 fn levels_may_share_lanes_but_not_channels() {
-    let network = trunked_torus(&[3, 3], 2, 2).unwrap();
+    let network = trunked_torus(&[3, 3], 2, 2, HalfWay::Both).unwrap();
     let stages = hierarchical().stages.map(|stages| Stages {
         output: 128,
         centre: stages.centre.map(|centre| Centre { buffer: 128, ..centre }),
@@ -210,7 +220,7 @@ proptest! {
         let centre = Centre { ports, links, speed: central, cross: 2, buffer };
         let stages = Stages { speed, store: 3, output: buffer, least: 8, pause, centre: is_hierarchical.then_some(centre) };
         let config = Config { packet: 8, buffer, stages: Some(stages), ..Config::default() };
-        for network in [trunked_torus(&[3, 2], 2, 2).unwrap(), valiant_tree(3, 2).unwrap(), irregular(5, 2, 3, seed).unwrap()] {
+        for network in [trunked_torus(&[3, 2], 2, 2, HalfWay::Both).unwrap(), valiant_tree(3, 2).unwrap(), irregular(5, 2, 3, seed).unwrap()] {
             all_arrives(&network, &config, seed);
         }
     }
