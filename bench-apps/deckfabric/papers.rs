@@ -3,10 +3,12 @@
 mod alfaro;
 mod congestion;
 mod evaluation;
+mod hierarchical;
 mod library;
 mod page;
 mod tables;
 
+use hierarchical::{SCHEDULERS, SWITCHES, schedulers, schedulers_runs, switches, switches_runs};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use udeck_cli::columns::{lines, row};
@@ -110,7 +112,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 15] = [
+const EXPERIMENTS: [Experiment; 23] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -121,6 +123,14 @@ const EXPERIMENTS: [Experiment; 15] = [
     (tables::SHARES, |_| 2, tables::shares),
     (tables::THROUGHPUT, tables::throughput_runs, tables::throughput),
     (tables::LATENCY, tables::latency_runs, tables::latency),
+    (SCHEDULERS[0], |extent| schedulers_runs(extent, 0), |extent, bar| schedulers(extent, 0, bar)),
+    (SCHEDULERS[1], |extent| schedulers_runs(extent, 1), |extent, bar| schedulers(extent, 1, bar)),
+    (SCHEDULERS[2], |extent| schedulers_runs(extent, 2), |extent, bar| schedulers(extent, 2, bar)),
+    (SCHEDULERS[3], |extent| schedulers_runs(extent, 3), |extent, bar| schedulers(extent, 3, bar)),
+    (SWITCHES[0], |extent| switches_runs(extent, 0), |extent, bar| switches(extent, 0, bar)),
+    (SWITCHES[1], |extent| switches_runs(extent, 1), |extent, bar| switches(extent, 1, bar)),
+    (SWITCHES[2], |extent| switches_runs(extent, 2), |extent, bar| switches(extent, 2, bar)),
+    (SWITCHES[3], |extent| switches_runs(extent, 3), |extent, bar| switches(extent, 3, bar)),
     (congestion::STEADY, congestion::steady_runs, congestion::steady),
     (congestion::LONG, |_| congestion::RUNS, congestion::long),
     (congestion::BURSTS, |_| congestion::RUNS, congestion::bursts),
@@ -129,9 +139,10 @@ const EXPERIMENTS: [Experiment; 15] = [
 ];
 
 /// Runs the parts whose titles contain `only`, and shows each as soon as it is complete. A part that fails does not stop
-/// the others.
+/// the others. Parts without runs of this extent are left out.
 pub fn run(extent: Extent, only: &str, show: impl FnMut(&Section)) -> Vec<Section> {
-    let parts: Vec<_> = EXPERIMENTS.into_iter().filter(|(title, ..)| title.contains(only)).collect();
+    let is_played = |(title, runs, _): &Experiment| title.contains(only) && runs(extent) > 0;
+    let parts: Vec<_> = EXPERIMENTS.into_iter().filter(is_played).collect();
     run_experiments(&parts, extent, show)
 }
 
