@@ -88,7 +88,8 @@ pub struct Config {
     pub explain: bool,
     /// Whether each rank writes its counters to the error stream when it finishes (`DECK_STATS`, `1` or `0`).
     pub stats: bool,
-    /// File for a trace of the job, for Perfetto and Chrome (`DECK_TRACE`); `None`: no trace.
+    /// File for a trace of the job (`DECK_TRACE`): for `deckfabric` if its name ends in `.vef`, else for Perfetto and
+    /// Chrome; `None`: no trace.
     pub trace: Option<PathBuf>,
 }
 

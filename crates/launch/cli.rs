@@ -57,8 +57,9 @@ Environment:
   DECK_EXPLAIN    1: as --explain
   DECK_DETECT     as --detect, in seconds
   DECK_IFACE      as --iface
-  DECK_TRACE      a file for a trace of the job, for Perfetto and Chrome;
-                  of a job that is ended or fails, too
+  DECK_TRACE      a file for a trace of the job, for Perfetto and Chrome,
+                  or, if its name ends in .vef, for deckfabric; of a job
+                  that is ended or fails, too
   DECK_DEADLINE   seconds that a call of a rank waits for another rank [600]
   DECK_...        every other setting of the library, too, is passed on to
                   ranks on all hosts

@@ -27,7 +27,7 @@ pub(crate) fn gather(job: &Job, shares: &[Share], number: u64, printers: &Printe
     let mut parts = parts_beside(path, number);
     let is_here = |rank| shares.iter().any(|share| share.here && share.ranks().contains(&rank));
     parts.retain(|(rank, _)| is_here(*rank));
-    if parts.is_empty() || is_merged(path, number) {
+    if parts.is_empty() || is_merged(path, number, &parts) {
         return;
     }
     let lane = |rank, host: &str| {

@@ -1,4 +1,4 @@
-//! Traces of a job, in the Trace Event Format that Perfetto and Chrome show. Internal: no promise of stability.
+//! Traces of a job, in the Trace Event Format that Perfetto and Chrome show, or for simulators. Internal: no promise of stability.
 //!
 //! The library describes its work by events and spans of the `tracing` crate. A [`TraceLayer`] records them,
 //! and those of the program, in a buffer of each thread. The buffers go to a file of the process, its *part*;
@@ -12,6 +12,7 @@
 //! | `file` | how the files are opened, in folders that others write to |
 //! | `json` | an event as a line of JSON |
 //! | `merge` | one file of all parts; clocks; arrows |
+//! | `merge/vef` | the same for simulators: messages, and what each waits for |
 //!
 //! No code here knows worlds, messages or connections: `udeck-deck` has the call sites, gathers the parts of
 //! other hosts, and compares the clocks.

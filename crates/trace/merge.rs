@@ -5,7 +5,11 @@
 //! out. Slices come in the order of their beginnings, the longer first, as the format demands for nested ones.
 //! Only one part is in memory at a time, and the ids of all arrows.
 //!
-//! The file appears under its name when it is complete, and so it is valid JSON whenever it exists.
+//! The file appears under its name when it is complete, and so it is valid whenever it exists.
+//!
+//! A name that ends in `.vef` has the messages written for simulators ([`vef`]); any other the events.
+
+mod vef;
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -75,12 +79,23 @@ pub struct Lane {
     pub is_complete: bool,
 }
 
+impl Lane {
+    /// Tells in a word how many of the rank's events the trace has.
+    fn state(&self) -> &'static str {
+        match (&self.part, self.is_complete) {
+            (None, _) => "lost",
+            (_, false) => "incomplete",
+            (_, true) => "complete",
+        }
+    }
+}
+
 /// Result of a merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// Number of events that were written.
+    /// Number of events that were written; in the format VEF3, of messages.
     pub events: u64,
-    /// Number of arrows with both ends.
+    /// Number of arrows with both ends: messages that were retrieved.
     pub arrows: u64,
     /// Number of events that ranks have dropped.
     pub dropped: u64,
@@ -105,8 +120,19 @@ pub fn parts_beside(path: &Path, job: u64) -> Vec<(u32, PathBuf)> {
     found
 }
 
-/// Tells whether the file at `path` is the trace of this job.
-pub fn is_merged(path: &Path, job: u64) -> bool {
+/// Whether the file is to have the messages for a simulator. Its name decides.
+fn is_vef(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "vef")
+}
+
+/// Tells whether the file at `path` is the trace of this job, whose remaining parts are `parts`. A file in the
+/// format VEF3 does not name its job: it is this job's if it is no older than the parts.
+pub fn is_merged(path: &Path, job: u64, parts: &[(u32, PathBuf)]) -> bool {
+    if is_vef(path) {
+        let changed = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let is_later = |merged| parts.iter().all(|(_, part)| changed(part).is_none_or(|part| part <= merged));
+        return changed(path).is_some_and(is_later);
+    }
     let mut start = Vec::new();
     let read = open_regular(path, OFlags::empty()).and_then(|file| file.take(4096).read_to_end(&mut start));
     let start = String::from_utf8_lossy(&start);
@@ -151,7 +177,7 @@ pub fn merge(
     job: u64,
     may_go_on: &dyn Fn() -> bool,
 ) -> Result<Merged, PartError> {
-    let path = &place_of(path)?;
+    let (is_vef, path) = (is_vef(path), &place_of(path)?);
     let watch = Watch { may_go_on, lines: Cell::new(0) };
     let mut survey = Survey::default();
     let mut lanes = lanes.to_vec();
@@ -183,7 +209,11 @@ pub fn merge(
     ));
     let failed = |source| PartError { path: path.to_owned(), source };
     let file = create_shared(&partial).map_err(failed)?;
-    let written = write(file, &lanes, &parts, (&survey, &watch), job);
+    let known = (&survey, &watch);
+    let written = match is_vef {
+        true => vef::write(file, &lanes, &parts, known),
+        false => write(file, &lanes, &parts, known, job),
+    };
     let written = written
         .and_then(|merged| fs::rename(&partial, path).map(|()| Merged { left_out: unreadable, ..merged }));
     written.map_err(|source| {
@@ -237,16 +267,7 @@ fn once_each(sorted: &[u64]) -> impl Iterator<Item = u64> {
 
 impl Survey {
     fn read(&mut self, part: &Path, clock: &Clock, watch: &Watch<'_>) -> io::Result<()> {
-        let mut reader = BufReader::new(open_own(part)?);
-        let mut bytes = Vec::new();
-        while reader.read_until(b'\n', &mut bytes)? > 0 {
-            watch.look()?;
-            if let Some(line) = Line::of(&String::from_utf8_lossy(&bytes)) {
-                self.note(part, clock, line);
-            }
-            bytes.clear();
-        }
-        Ok(())
+        each_line(part, watch, |line| self.note(part, clock, line))
     }
 
     fn note(&mut self, part: &Path, clock: &Clock, line: Line<'_>) {
@@ -287,6 +308,20 @@ impl Watch<'_> {
         }
         Ok(())
     }
+}
+
+/// Passes each event of a part to `note`.
+fn each_line(part: &Path, watch: &Watch<'_>, mut note: impl FnMut(Line<'_>)) -> io::Result<()> {
+    let mut reader = BufReader::new(open_own(part)?);
+    let mut bytes = Vec::new();
+    while reader.read_until(b'\n', &mut bytes)? > 0 {
+        watch.look()?;
+        if let Some(line) = Line::of(&String::from_utf8_lossy(&bytes)) {
+            note(line);
+        }
+        bytes.clear();
+    }
+    Ok(())
 }
 
 fn text_of(part: &Path) -> io::Result<String> {
@@ -416,14 +451,10 @@ fn head(lanes: &[Lane], dropped: u64, job: u64) -> String {
     json::quoted(&mut to, METHOD);
     let _ = write!(to, ",\n\"clock_error_ns\":{error},\"dropped_events\":{dropped},\"ranks\":[");
     for (nth, lane) in lanes.iter().enumerate() {
-        let Lane { rank, host, part, clock, is_complete } = lane;
+        let Lane { rank, host, clock, .. } = lane;
         let _ = write!(to, "{}\n{{\"rank\":{rank},\"host\":", if nth == 0 { "" } else { "," });
         json::quoted(&mut to, host);
-        let state = match (part, is_complete) {
-            (None, _) => "lost",
-            (_, false) => "incomplete",
-            (_, true) => "complete",
-        };
+        let state = lane.state();
         let offset = clock.0.first().map_or(0, |sample| sample.offset);
         let error = clock.error();
         let _ =

@@ -30,7 +30,7 @@ impl Bin {
     /// The launcher.
     ///
     /// # Panics
-    /// This function and the other four panic if the program was not built, and name the command that builds
+    /// This function and the other five panic if the program was not built, and name the command that builds
     /// it.
     #[must_use]
     pub fn deckrun() -> Self {
@@ -53,6 +53,12 @@ impl Bin {
     #[must_use]
     pub fn hadb() -> Self {
         Self::find("hadb")
+    }
+
+    /// The simulator of networks.
+    #[must_use]
+    pub fn deckfabric() -> Self {
+        Self::find("deckfabric")
     }
 
     /// The example of this name.

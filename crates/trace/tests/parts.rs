@@ -173,10 +173,13 @@ fn two_jobs_with_one_path_do_not_write_into_each_others_parts() {
     folder.part_of(JOB + 1, 0, &slice(0, "1.000", "1.000", "theirs"));
     assert_eq!(parts_beside(&folder.path(), JOB), [(0, mine.clone())]);
     fs::write(folder.path(), "whatever").unwrap();
-    assert!(!udeck_trace::is_merged(&folder.path(), JOB));
+    assert!(!udeck_trace::is_merged(&folder.path(), JOB, &[]));
     merge(&folder.path(), &[lane(0, Some(mine), &[])], JOB, &|| true).unwrap();
     assert_eq!(events(&folder.path())[0]["name"], "mine");
-    assert!(udeck_trace::is_merged(&folder.path(), JOB) && !udeck_trace::is_merged(&folder.path(), JOB + 1));
+    assert!(
+        udeck_trace::is_merged(&folder.path(), JOB, &[])
+            && !udeck_trace::is_merged(&folder.path(), JOB + 1, &[])
+    );
 }
 
 #[test]
@@ -323,6 +326,6 @@ fn a_trace_replaces_what_a_link_of_ours_leads_to_and_no_strangers() {
 fn a_fifo_in_the_traces_place_is_no_trace() {
     let folder = Folder::new("fifo-place");
     plant("fifo", &folder.path(), Path::new(""));
-    assert!(!is_merged(&folder.path(), JOB));
+    assert!(!is_merged(&folder.path(), JOB, &[]));
     assert!(check_place(&folder.path()).is_err());
 }

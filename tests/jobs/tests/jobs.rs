@@ -24,6 +24,8 @@ mod namespaces;
 mod nas_ft;
 #[path = "jobs/pause.rs"]
 mod pause;
+#[path = "jobs/recorded.rs"]
+mod recorded;
 #[path = "jobs/share.rs"]
 mod share;
 #[path = "jobs/stuck.rs"]

@@ -1,6 +1,8 @@
 //! Ranks whose trace is examined (`DECK_TRACE`). `trace-rank WORD`:
 //!
 //! * `ring`: each rank posts messages of many sizes to the next one, by all protocols and ways to post, and all meet at barriers.
+//! * `self`: as `ring`, with messages to itself.
+//! * `token`: a message of 1,234 bytes goes around among all ranks, five times.
 //! * `killed`: rank 1 has posted, waits until its part of the trace contains the post, and kills itself.
 //! * `first-killed`, `interrupted`: all ranks have posted and wait for ever. When the parts contain the posts, rank 0 kills
 //!   itself, or interrupts deckrun.
@@ -34,6 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "full" => full(&world)?,
         "first-killed" | "interrupted" => hang(&world, &word)?,
         "ring" => ring(&world)?,
+        "self" => with_self(&world)?,
+        "token" => token(&world)?,
         "planned" => planned(&world)?,
         _ => {
             let span = tracing::info_span!("solve", cells = 1000, method = "\"by\"\nhand");
@@ -81,6 +85,32 @@ fn ring(world: &World) -> Result {
     let under_way = world.all()?.all_reduce_nonblocking(vec![1_u64], udeck::op::Sum)?;
     world.barrier()?;
     assert_eq!(under_way.wait()?, [world.size() as u64]);
+    Ok(())
+}
+
+fn with_self(world: &World) -> Result {
+    ring(world)?;
+    let inbox = world.mailboxes::<u8>("self")?;
+    let own = world.postbox_of::<u8>("self", world.rank())?;
+    for size in SIZES {
+        own.post(world.buf(size)?)?;
+        inbox.retrieve()?;
+    }
+    Ok(())
+}
+
+fn token(world: &World) -> Result {
+    let inbox = world.mailboxes::<u8>("token")?;
+    let next = world.postbox_of::<u8>("token", (world.rank() + 1) % world.size())?;
+    for _ in 0..5 {
+        if world.rank() == 0 {
+            next.post(&[0; 1234])?;
+            inbox.retrieve()?;
+        } else {
+            inbox.retrieve()?;
+            next.post(&[0; 1234])?;
+        }
+    }
     Ok(())
 }
 
