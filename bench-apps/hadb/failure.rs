@@ -13,10 +13,6 @@ pub enum HadbError {
     Launch(#[from] deckrun::LaunchError),
     #[error("{0}")]
     Options(String),
-    #[error(
-        "takes 4 ranks (two servers and two clients) or 6 (four clients), with {1} spares more, and this job has {0}: run `hadb` alone, or `deckrun -n 4 hadb`"
-    )]
-    Ranks(usize, usize),
     #[error("rank {from} sent what this build does not understand: do all ranks run the same hadb?")]
     BadMessage { from: usize },
     #[error("rank {peer} has acknowledged nothing for {} s, and is not known to be dead", after.as_secs())]

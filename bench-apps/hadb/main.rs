@@ -1,7 +1,7 @@
 //! `hadb`: a highly available database's message flows, over mailboxes, uDAPL's end points, or UDP sockets alone.
 //!
-//! Two servers run, each the primary of one half of the rows and the hot standby of the other half, and one or two clients for
-//! each. The messages of a transaction, as counted at run time:
+//! Two servers run, each the primary of one half of the rows and the hot standby of the other half, and one to four
+//! clients, each of which talks to one of them: the first and the third to server 0, the others to server 1. The messages of a transaction, as counted at run time:
 //!
 //! | transaction | messages | who says what |
 //! |---|---|---|
@@ -106,13 +106,9 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
     }
     let world = udeck::init_with(config)?;
     let (rank, size) = (world.rank(), world.size());
-    let sizes = match options.clients_per_node {
-        Some(_) => vec![options.ranks()],
-        None => vec![2 * SERVERS + options.spares, 3 * SERVERS + options.spares],
-    };
-    if !sizes.contains(&size) {
+    if let Err(refusal) = options.check_ranks(size) {
         world.finish()?;
-        return Err(HadbError::Ranks(size, options.spares));
+        return Err(HadbError::Options(refusal));
     }
     let mut link = match options.link_kind() {
         LinkKind::Mailboxes => Link::mailboxes(world)?,

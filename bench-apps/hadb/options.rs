@@ -1,11 +1,14 @@
 //! The command line.
 
 use crate::ranks::SERVERS;
+use crate::row::MAX_CLIENTS;
 use clap::builder::TypedValueParser as _;
 use clap::{Parser, ValueEnum};
 use std::time::Duration;
 use udeck_cli::Generate;
 
+/// Number of clients, unless it is said.
+const CLIENTS: u32 = 2;
 const MORE: &str = "\
 Examples:
   hadb                              all mixes over shared memory, two servers and two clients; it
@@ -14,7 +17,7 @@ Examples:
                                     one mix over TCP, for 10 s
   hadb --link dat --transport tcp   by uDAPL's end points, over TCP
   hadb --link bare                  the baseline: UDP sockets alone, without the library
-  hadb --clients-per-node 2 --remote 1
+  hadb --clients 4 --remote 1
                                     four clients, and every row is on the other server
   hadb --time 8 --kill 15           a server is killed after 15 s; nothing acknowledged is lost
   hadb --time 8 --kill 2 --spares 1 --kill-again
@@ -44,9 +47,10 @@ pub struct Options {
     /// Number of seconds that each mix runs
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     pub time: Duration,
-    /// Clients of each server. Under a launcher: half of the ranks that are not servers
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
-    pub clients_per_node: Option<u32>,
+    /// Number of clients, 1 to 4: the first and the third one talk to server 0, the others to server 1. By default 2; under a
+    /// launcher, all ranks that are not servers
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
+    pub clients: Option<u32>,
     /// Share of rows that are on another server than the client's own: 0 to 1
     #[arg(long, value_name = "FRACTION", default_value = "0.15", value_parser = fraction)]
     pub remote: f64,
@@ -163,7 +167,7 @@ impl Options {
 
     /// Number of ranks of a job of this program's own.
     pub fn ranks(&self) -> usize {
-        SERVERS * (1 + self.clients_per_node.unwrap_or(1) as usize) + self.spares
+        SERVERS + self.clients.unwrap_or(CLIENTS) as usize + self.spares
     }
 
     /// Rank of the server that is to be killed as soon as a spare has the place of the first one.
@@ -175,6 +179,24 @@ impl Options {
     pub fn victims(&self) -> Vec<usize> {
         let first = self.kill.map(|_| usize::from(self.victim));
         first.into_iter().chain(self.second_victim()).collect()
+    }
+
+    /// Refuses a launcher's job of another size than `--clients` says, or than any number of clients takes.
+    pub fn check_ranks(&self, ranks: usize) -> Result<(), String> {
+        let others = SERVERS + self.spares;
+        let (fewest, most) = (others + 1, others + MAX_CLIENTS as usize);
+        match self.clients {
+            Some(clients) if ranks != self.ranks() => Err(format!(
+                "--clients {clients}: takes {} ranks, with {others} servers and spares, and this job has {ranks}: start {0}, or \
+                 say another --clients",
+                self.ranks()
+            )),
+            None if !(fewest..=most).contains(&ranks) => Err(format!(
+                "takes {fewest} to {most} ranks, {others} servers and spares and 1 to {MAX_CLIENTS} clients, and this job has \
+                 {ranks}: run `hadb` alone, or `deckrun -n 4 hadb`"
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Interface that carries messages, from both options.
@@ -269,7 +291,8 @@ mod tests {
             "--link pigeon",
             "--link bare --transport tcp",
             "--link dat --transport bare-udp",
-            "--clients-per-node 3",
+            "--clients 0",
+            "--clients 5",
             "--kill 12",
             "--victim 1",
             "--spares 3",
@@ -279,6 +302,24 @@ mod tests {
         ] {
             assert!(parse(&format!("hadb {wrong}")).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_launchers_job_has_servers_and_the_clients_that_were_said() {
+        let refusal = |line: &str, ranks| parse(line).expect("fits").check_ranks(ranks).err();
+        for ranks in 3..=6 {
+            assert_eq!(refusal("hadb", ranks), None);
+            assert_eq!(refusal(&format!("hadb --clients {}", ranks - 2), ranks), None);
+        }
+        for ranks in [1, 2, 7] {
+            assert!(
+                refusal("hadb", ranks).expect("too few or many").contains("takes 3 to 6 ranks"),
+                "{ranks}"
+            );
+        }
+        let other = refusal("hadb --clients 1", 4).expect("another number");
+        assert!(other.contains("takes 3 ranks") && other.contains("this job has 4: start 3"), "{other}");
+        assert_eq!(parse("hadb").expect("fits").ranks(), 4);
     }
 
     #[test]

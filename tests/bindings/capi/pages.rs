@@ -19,7 +19,7 @@ const COMPLETED: [(&str, &str); 6] = [
     ("deckperf overlap --comp", "--compute"),
     ("deckqos analyse --low", "--low-turn"),
     ("nas-ft --prof", "--profile"),
-    ("hadb --clients", "--clients-per-node"),
+    ("hadb --cli", "--clients"),
 ];
 /// After the program's name, deckrun's options are not completed.
 const OF_THE_PROGRAM: &str = "deckrun -n 2 --hosts a:2 no-such-program --watch";

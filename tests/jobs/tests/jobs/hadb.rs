@@ -113,7 +113,7 @@ fn transactions_take_the_messages_of_their_flows() {
 
 #[test]
 fn four_clients_and_both_servers_agree() {
-    let ended = run("--time 0.3 --clients-per-node 2 --remote 0.5").ok();
+    let ended = run("--time 0.3 --clients 4 --remote 0.5").ok();
     assert!(ended.line_with(CHECKED).contains("on server 0 and server 1, alike on both"), "{ended}");
 }
 
@@ -121,7 +121,7 @@ fn four_clients_and_both_servers_agree() {
 #[test]
 fn all_mixes_over_udapl_are_what_was_acknowledged() {
     for transport in ["shm", "tcp", "udp"] {
-        let line = format!("--link dat --transport {transport} --time 0.3 --clients-per-node 2 --remote 0.5");
+        let line = format!("--link dat --transport {transport} --time 0.3 --clients 4 --remote 0.5");
         let ended = run(&line).ok();
         assert!(ended.line_with(CHECKED).contains("on server 0 and server 1, alike on both"), "{ended}");
         assert!(ended.line_with("end points over").contains(transport), "{ended}");
@@ -130,10 +130,15 @@ fn all_mixes_over_udapl_are_what_was_acknowledged() {
 
 #[test]
 fn it_runs_as_ranks_of_a_launcher() {
-    let ended = Bin::hadb().ranks(6).args(["--time", "0.2", "--format", "json"]).run().ok();
-    assert!(ended.stdout.contains("\"findings\": []"), "{ended}");
-    let refused = Bin::hadb().ranks(3).run().fails();
-    assert!(refused.stderr.contains("takes 4 ranks"), "{refused}");
+    for ranks in [3, 6] {
+        let ended = Bin::hadb().ranks(ranks).args(["--time", "0.2", "--format", "json"]).run().ok();
+        assert!(ended.stdout.contains("\"findings\": []"), "{ended}");
+        assert!(ended.stdout.contains(&format!("2 servers and {} clients", ranks - 2)), "{ended}");
+    }
+    let refused = Bin::hadb().ranks(2).run().fails();
+    assert!(refused.stderr.contains("takes 3 to 6 ranks"), "{refused}");
+    let refused = Bin::hadb().ranks(3).args(["--clients", "4"]).run().fails();
+    assert!(refused.stderr.contains("takes 6 ranks"), "{refused}");
 }
 
 #[test]
