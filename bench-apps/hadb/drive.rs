@@ -3,7 +3,7 @@
 use crate::client::{Answer, Call, Session, Step};
 use crate::failure::{HadbError, Result};
 use crate::link::{Blob, Event, Link};
-use crate::message::{Body, Control, Op, Outgoing, Usage};
+use crate::message::{Body, Control, Outgoing, Usage};
 use crate::options::{Mix, Options};
 use crate::oracle::Oracle;
 use crate::ranks::{SERVERS, Servers};
@@ -28,6 +28,7 @@ pub struct Measured {
     pub micros: u64,
     /// Histogram: response time in nanoseconds, and number of answers with it.
     pub times: Vec<(u64, u64)>,
+    pub shortest: u64,
     pub longest: u64,
     pub usage: Usage,
     /// Effects of servers' deaths during the mix.
@@ -75,7 +76,7 @@ impl Client {
         Client {
             link,
             session: Session::new(home, servers.all().collect()),
-            workload: Workload::new(options.seed, place as u32, home as u8, options.remote),
+            workload: Workload::new(options.seed, place as u32, home as u8, options.remote, options.blobs()),
             oracle: Oracle::default(),
             home,
             servers,
@@ -95,14 +96,14 @@ impl Client {
         self.link
     }
 
-    /// Runs transactions for `time`, and reports the elapsed time now and then.
+    /// Runs transactions for `time`, or until all BLOBs are inserted or deleted, and reports the elapsed time now and then.
     pub fn run(&mut self, mix: Mix, time: Duration, mut progress: impl FnMut(Duration)) -> Result<Measured> {
         let mut times = response_times();
         let (before, start) = (usage(&self.link), Instant::now());
         let (mut answered, mut told, mut transactions) = (start, start, 0);
         let (mut outages, mut repairs) = (Vec::new(), Vec::new());
         while start.elapsed() < time {
-            let call = self.call(mix)?;
+            let Some(call) = self.call(mix)? else { break };
             let asked = Instant::now();
             let answer = self.transaction(call.clone())?;
             let now = Instant::now();
@@ -132,6 +133,7 @@ impl Client {
         Ok(Measured {
             transactions,
             micros: start.elapsed().as_micros() as u64,
+            shortest: times.min(),
             longest: times.max(),
             times: times
                 .iter_recorded()
@@ -143,16 +145,17 @@ impl Client {
         })
     }
 
-    fn call(&mut self, mix: Mix) -> Result<Call<Blob>> {
-        Ok(match self.workload.next(mix, &self.oracle) {
+    fn call(&mut self, mix: Mix) -> Result<Option<Call<Blob>>> {
+        let Some(next) = self.workload.next(mix) else { return Ok(None) };
+        Ok(Some(match next {
             NextOperation::Read(key) => Call::Read(key),
             NextOperation::Steps(ops) => Call::Steps(ops),
             NextOperation::Run(ops) => Call::Run { ops, blob: None },
-            NextOperation::Store { key, seed, len } => {
+            NextOperation::Store { op, seed, len } => {
                 let blob = self.link.blob(len, |bytes| contents::fill(seed, bytes))?;
-                Call::Run { ops: vec![Op::Store { key, seed }], blob: Some(blob) }
+                Call::Run { ops: vec![op], blob: Some(blob) }
             }
-        })
+        }))
     }
 
     fn transaction(&mut self, call: Call<Blob>) -> Result<Answer<Blob>> {

@@ -10,8 +10,9 @@
 //! | `4tup-run`, all tuples are the coordinator's | 12 | four times client: Statement, coordinator: Noted; client: Commit; coordinator: Log; standby: Logged; coordinator: Committed |
 //! | `4tup-run`, some are the other server's | 14 | as above, and before the log coordinator: Prepare; owner: Prepared |
 //! | `tpcb` | 4 or 6 | client: Run; with an account elsewhere Prepare, Prepared; Log, Logged; coordinator: Committed |
-//! | `blob`, written | 4 or 6 | as `tpcb`; the BLOB is beside Run, and beside Log or Prepare |
-//! | `blob`, read | 2 or 6 | as `1tup-read`; the BLOB is beside Found, and beside Fetched |
+//! | `blob-insert`, `blob-update` | 4 or 6 | as `tpcb`; the BLOB is beside Run, and beside Log or Prepare |
+//! | `blob-read` | 2 or 6 | as `1tup-read`; the BLOB is beside Found, and beside Fetched |
+//! | `blob-delete` | 4 or 6 | as `tpcb` |
 //!
 //! While a server is alone, it copies its data to a spare, if there is one (`copy`); the spare then takes the dead server's
 //! place.

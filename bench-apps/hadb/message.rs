@@ -19,14 +19,20 @@ pub enum Op {
     Add { key: Key, delta: i64 },
     /// Inserts an entry into a half's history.
     Insert { half: u8, delta: i64 },
-    /// Stores a BLOB, whose contents follow from `seed`.
+    /// Inserts a BLOB, whose contents follow from `seed`, where there is none.
+    Create { key: Key, seed: u64 },
+    /// Updates a BLOB: other contents, which may have another length.
     Store { key: Key, seed: u64 },
+    /// Deletes a BLOB.
+    Delete { key: Key },
 }
 
 impl Op {
     pub fn half(&self) -> u8 {
         match *self {
-            Op::Add { key, .. } | Op::Store { key, .. } => key.half,
+            Op::Add { key, .. } | Op::Create { key, .. } | Op::Store { key, .. } | Op::Delete { key } => {
+                key.half
+            }
             Op::Insert { half, .. } => half,
         }
     }
@@ -34,9 +40,16 @@ impl Op {
     /// Row that has to be locked. A history's entry belongs to its transaction, so it needs no lock.
     pub fn key(&self) -> Option<Key> {
         match *self {
-            Op::Add { key, .. } | Op::Store { key, .. } => Some(key),
+            Op::Add { key, .. } | Op::Create { key, .. } | Op::Store { key, .. } | Op::Delete { key } => {
+                Some(key)
+            }
             Op::Insert { .. } => None,
         }
+    }
+
+    /// Whether a BLOB travels with the operation.
+    pub fn has_blob(&self) -> bool {
+        matches!(self, Op::Create { .. } | Op::Store { .. })
     }
 }
 

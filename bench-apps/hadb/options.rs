@@ -1,14 +1,21 @@
 //! The command line.
 
 use crate::ranks::SERVERS;
-use crate::row::MAX_CLIENTS;
+use crate::row::{BLOBS_OF_A_CLIENT, MAX_CLIENTS};
+use crate::workload::Blobs;
 use clap::builder::TypedValueParser as _;
 use clap::{Parser, ValueEnum};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use udeck_cli::Generate;
 
 /// Number of clients, unless it is said.
 const CLIENTS: u32 = 2;
+/// Number of a client's BLOBs, unless it is said: so many, if they take no more bytes than this.
+const BLOBS: u32 = 10_000;
+const BLOBS_ROOM: usize = 64 << 20;
+/// Largest length of a BLOB, in bytes.
+const LONGEST_BLOB: usize = 16 << 20;
 const MORE: &str = "\
 Examples:
   hadb                              all mixes over shared memory, two servers and two clients; it
@@ -17,6 +24,8 @@ Examples:
                                     one mix over TCP, for 10 s
   hadb --link dat --transport tcp   by uDAPL's end points, over TCP
   hadb --link bare                  the baseline: UDP sockets alone, without the library
+  hadb --mix blob --blob-bytes 10K-1M
+                                    BLOBs of 10 KB to 1 MB: insert, read, update, delete
   hadb --clients 4 --remote 1
                                     four clients, and every row is on the other server
   hadb --time 8 --kill 15           a server is killed after 15 s; nothing acknowledged is lost
@@ -54,6 +63,12 @@ pub struct Options {
     /// Share of rows that are on another server than the client's own: 0 to 1
     #[arg(long, value_name = "FRACTION", default_value = "0.15", value_parser = fraction)]
     pub remote: f64,
+    /// Length of BLOBs in bytes, as 1K, or 10K-1M for lengths between two, each order of magnitude equally likely
+    #[arg(long, value_name = "BYTES", default_value = "1K", value_parser = lengths)]
+    blob_bytes: RangeInclusive<usize>,
+    /// Largest number of BLOBs that a client inserts. By default 10000, or what 64 MB hold
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(BLOBS_OF_A_CLIENT)))]
+    blobs: Option<u32>,
     /// Interface that carries messages
     #[arg(long, value_enum, value_name = "NAME")]
     link: Option<LinkKind>,
@@ -97,8 +112,16 @@ enum MixChoice {
     /// Account, teller, branch and history, in one message
     #[value(name = "tpcb")]
     TpcB,
-    /// Read and write 10 KB to 1 MB
+    /// The four operations of BLOBs
     Blob,
+    /// Insert BLOBs, until all are there or the time is over
+    BlobInsert,
+    /// Read a BLOB
+    BlobRead,
+    /// Update a BLOB
+    BlobUpdate,
+    /// Delete BLOBs, until none is left or the time is over
+    BlobDelete,
 }
 
 /// A kind of transaction.
@@ -107,19 +130,38 @@ pub enum Mix {
     OneTupleRead,
     FourTupleRun,
     TpcB,
-    Blob,
+    BlobInsert,
+    BlobRead,
+    BlobUpdate,
+    BlobDelete,
 }
 
 impl Mix {
-    pub const ALL: [Mix; 4] = [Mix::OneTupleRead, Mix::FourTupleRun, Mix::TpcB, Mix::Blob];
+    pub const ALL: [Mix; 7] = [
+        Mix::OneTupleRead,
+        Mix::FourTupleRun,
+        Mix::TpcB,
+        Mix::BlobInsert,
+        Mix::BlobRead,
+        Mix::BlobUpdate,
+        Mix::BlobDelete,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Mix::OneTupleRead => "1tup-read",
             Mix::FourTupleRun => "4tup-run",
             Mix::TpcB => "tpcb",
-            Mix::Blob => "blob",
+            Mix::BlobInsert => "blob-insert",
+            Mix::BlobRead => "blob-read",
+            Mix::BlobUpdate => "blob-update",
+            Mix::BlobDelete => "blob-delete",
         }
+    }
+
+    /// Whether the mix needs BLOBs that another one has inserted.
+    fn needs_blobs(self) -> bool {
+        matches!(self, Mix::BlobRead | Mix::BlobUpdate | Mix::BlobDelete)
     }
 }
 
@@ -159,10 +201,20 @@ impl Options {
                 MixChoice::OneTupleRead => *mix == Mix::OneTupleRead,
                 MixChoice::FourTupleRun => *mix == Mix::FourTupleRun,
                 MixChoice::TpcB => *mix == Mix::TpcB,
-                MixChoice::Blob => *mix == Mix::Blob,
+                MixChoice::Blob => *mix == Mix::BlobInsert || mix.needs_blobs(),
+                MixChoice::BlobInsert => *mix == Mix::BlobInsert,
+                MixChoice::BlobRead => *mix == Mix::BlobRead,
+                MixChoice::BlobUpdate => *mix == Mix::BlobUpdate,
+                MixChoice::BlobDelete => *mix == Mix::BlobDelete,
             })
         };
         Mix::ALL.into_iter().filter(wants).collect()
+    }
+
+    /// BLOBs of each client.
+    pub fn blobs(&self) -> Blobs {
+        let hold = (BLOBS_ROOM / self.blob_bytes.end()).clamp(1, BLOBS as usize) as u32;
+        Blobs { lengths: self.blob_bytes.clone(), most: self.blobs.unwrap_or(hold) }
     }
 
     /// Number of ranks of a job of this program's own.
@@ -225,7 +277,11 @@ impl Options {
         if self.kill_again && self.spares == 0 {
             return Err("--kill-again: nobody would be left; say --spares 1, too".to_owned());
         }
-        let whole = self.time * self.mixes().len() as u32;
+        let mixes = self.mixes();
+        if let Some(mix) = mixes.iter().find(|mix| mix.needs_blobs() && !mixes.contains(&Mix::BlobInsert)) {
+            return Err(format!("--mix {0}: there are no BLOBs; say blob-insert,{0}", mix.name()));
+        }
+        let whole = self.time * mixes.len() as u32;
         match self.kill {
             Some(kill) if kill >= whole => Err(format!(
                 "--kill {}: the run is over after {} s; say less, or a longer --time",
@@ -247,6 +303,26 @@ fn seconds(text: &str) -> Result<Duration, String> {
 fn fraction(text: &str) -> Result<f64, String> {
     let fraction = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
     fraction.ok_or_else(|| "a number from 0 to 1".to_owned())
+}
+
+/// Parses a length in bytes, or two with a hyphen between them.
+fn lengths(text: &str) -> Result<RangeInclusive<usize>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let [smallest, largest] = [first, last].map(length);
+    let range = smallest.zip(largest).filter(|(smallest, largest)| smallest <= largest);
+    range.map(|(smallest, largest)| smallest..=largest).ok_or_else(|| {
+        "a number of bytes from 1 to 16M, with K or M for 1024 or 1024 times 1024, or two such as 10K-1M"
+            .to_owned()
+    })
+}
+
+fn length(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let bytes = digits.parse::<usize>().ok()?.checked_mul(unit)?;
+    (1..=LONGEST_BLOB).contains(&bytes).then_some(bytes)
 }
 
 fn transport(text: &str) -> Result<Transport, String> {
@@ -278,8 +354,11 @@ mod tests {
     #[test]
     fn mixes_run_in_their_order_each_once() {
         assert_eq!(parse("hadb").expect("defaults").mixes(), Mix::ALL);
-        let some = parse("hadb --mix blob,1tup-read,blob").expect("two mixes").mixes();
-        assert_eq!(some, [Mix::OneTupleRead, Mix::Blob]);
+        let some = parse("hadb --mix blob,1tup-read,blob").expect("five mixes").mixes();
+        let of_blobs = [Mix::BlobInsert, Mix::BlobRead, Mix::BlobUpdate, Mix::BlobDelete];
+        assert_eq!((some[0], &some[1..]), (Mix::OneTupleRead, &of_blobs[..]));
+        let some = parse("hadb --mix blob-delete,blob-insert").expect("two mixes").mixes();
+        assert_eq!(some, [Mix::BlobInsert, Mix::BlobDelete]);
         assert!(parse("hadb --mix 2tup-read").is_err());
     }
 
@@ -293,7 +372,14 @@ mod tests {
             "--link dat --transport bare-udp",
             "--clients 0",
             "--clients 5",
-            "--kill 12",
+            "--kill 21",
+            "--mix blob-read",
+            "--mix 1tup-read,blob-delete",
+            "--blob-bytes 0",
+            "--blob-bytes 17M",
+            "--blob-bytes 2K-1K",
+            "--blob-bytes 1G",
+            "--blobs 0",
             "--victim 1",
             "--spares 3",
             "--kill 1 --kill-again",
@@ -323,13 +409,22 @@ mod tests {
     }
 
     #[test]
+    fn blobs_have_a_length_and_a_number_that_memory_holds() {
+        let blobs = |line: &str| parse(line).expect("fits").blobs();
+        assert_eq!(blobs("hadb"), Blobs { lengths: 1024..=1024, most: 10_000 });
+        assert_eq!(blobs("hadb --blob-bytes 10k --blobs 5000").most, 5000);
+        assert_eq!(blobs("hadb --blob-bytes 10K-1M"), Blobs { lengths: 10_240..=1_048_576, most: 64 });
+        assert_eq!(blobs("hadb --blob-bytes 16M").most, 4);
+    }
+
+    #[test]
     fn what_carries_messages_has_a_name_and_bare_sockets_have_two() {
         let link_kind = |line: &str| parse(line).expect("fits").link_kind();
         assert_eq!(link_kind("hadb"), LinkKind::Mailboxes);
         assert_eq!(link_kind("hadb --transport shm"), LinkKind::Mailboxes);
         assert_eq!(link_kind("hadb --link dat --transport tcp"), LinkKind::Dat);
         for bare in ["--link bare", "--transport bare-udp", "--link bare --transport bare-udp"] {
-            assert_eq!(link_kind(&format!("hadb --kill 11.9 --victim 0 {bare}")), LinkKind::Bare, "{bare}");
+            assert_eq!(link_kind(&format!("hadb --kill 20.9 --victim 0 {bare}")), LinkKind::Bare, "{bare}");
         }
     }
 }

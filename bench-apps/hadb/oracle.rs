@@ -27,7 +27,8 @@ pub struct Oracle {
 pub struct Stored {
     pub version: u64,
     pub seed: u64,
-    pub len: u64,
+    /// `None`: the BLOB is deleted.
+    pub len: Option<u64>,
 }
 
 impl Oracle {
@@ -60,10 +61,14 @@ impl Oracle {
                     let (count, sum) = self.rows.entry(key).or_default();
                     (*count, *sum) = (*count + 1, sum.wrapping_add(delta));
                 }
-                Op::Store { key, seed } => {
+                Op::Create { key, seed } | Op::Store { key, seed } => {
                     self.see(key, row, true)?;
-                    let len = blob.map_or(0, <[u8]>::len) as u64;
+                    let len = Some(blob.map_or(0, <[u8]>::len) as u64);
                     self.blobs.insert(key, Stored { version: row.version, seed, len });
+                }
+                Op::Delete { key } => {
+                    self.see(key, row, true)?;
+                    self.blobs.insert(key, Stored { version: row.version, seed: 0, len: None });
                 }
                 Op::Insert { half, delta } => {
                     let (count, sum) = &mut self.history[usize::from(half & 1)];
@@ -89,14 +94,11 @@ impl Oracle {
 
     fn check_blob(&self, key: Key, row: &Row, blob: Option<&[u8]>) -> Result<(), String> {
         let Some(stored) = self.blobs.get(&key) else { return Ok(()) };
-        let (bytes, sound) = (blob.unwrap_or_default(), blob.is_some_and(|blob| is_stored(blob, stored)));
-        if (row.version, row.value as u64) == (stored.version, stored.seed) && sound {
+        let len = blob.map(|blob| blob.len() as u64);
+        let sound = blob.is_none_or(|blob| contents::is_sound(stored.seed, blob));
+        if (row.version, row.value as u64, len) == (stored.version, stored.seed, stored.len) && sound {
             return Ok(());
         }
-        Err(format!("{key:?} was read with {} bytes of version {}, not {stored:?}", bytes.len(), row.version))
+        Err(format!("{key:?} was read with {len:?} bytes of version {}, not {stored:?}", row.version))
     }
-}
-
-fn is_stored(blob: &[u8], stored: &Stored) -> bool {
-    blob.len() as u64 == stored.len && contents::is_sound(stored.seed, blob)
 }

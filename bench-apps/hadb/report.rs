@@ -37,6 +37,7 @@ pub struct MixReport {
     mean: f64,
     p50: f64,
     p99: f64,
+    shortest: f64,
     longest: f64,
     /// Processor time in microseconds, in user and system mode, of all servers that lived to the end of the mix,
     /// and of all clients.
@@ -57,6 +58,7 @@ impl MixReport {
         for (value, count) in measured.iter().flat_map(|client| &client.times) {
             times.saturating_record_n(*value, *count);
         }
+        let answered = || measured.iter().filter(|client| client.transactions > 0);
         let all = || measured.iter().map(|client| &client.usage).chain(servers.values());
         let dead = (0..SERVERS).filter(|server| !servers.contains_key(server));
         let of_the_dead: u64 =
@@ -76,6 +78,7 @@ impl MixReport {
             mean: micros(times.mean()),
             p50: micros(times.value_at_quantile(0.5) as f64),
             p99: micros(times.value_at_quantile(0.99) as f64),
+            shortest: micros(answered().map(|client| client.shortest).min().unwrap_or(0) as f64),
             longest: micros(measured.iter().map(|client| client.longest).max().unwrap_or(0) as f64),
             servers: [servers.values().map(|u| u.user).sum(), servers.values().map(|u| u.system).sum()],
             clients: [
@@ -102,7 +105,7 @@ impl MixReport {
     }
 
     /// Name and value of every figure, in the order of the columns.
-    fn figures(&self) -> [(&'static str, f64); 13] {
+    fn figures(&self) -> [(&'static str, f64); 14] {
         [
             ("transactions_per_s", self.rate(self.transactions)),
             ("messages_per_s", self.rate(self.messages)),
@@ -110,6 +113,7 @@ impl MixReport {
             ("mean_us", self.mean),
             ("p50_us", self.p50),
             ("p99_us", self.p99),
+            ("min_us", self.shortest),
             ("max_us", self.longest),
             ("server_user_us", self.each(self.servers[0])),
             ("server_system_us", self.each(self.servers[1])),
@@ -193,11 +197,11 @@ impl Report {
                  processor time (us each)\n\
                  # mix      actions/s     each       mean       50%       99%        max  servers: user system  clients: user system\n";
         for mix in &self.mixes {
-            let [rate, _, each, mean, p50, p99, max, su, ss, cu, cs, _, _] =
+            let [rate, _, each, mean, p50, p99, _, max, su, ss, cu, cs, _, _] =
                 mix.figures().map(|(_, value)| value);
             let _ = writeln!(
                 text,
-                "{:<10} {rate:>9.0} {each:>9.2} {mean:>10.1} {p50:>9.1} {p99:>9.1} {max:>10.1} {su:>14.1} {ss:>6.1} {cu:>14.1} {cs:>6.1}",
+                "{:<11} {rate:>8.0} {each:>9.2} {mean:>10.1} {p50:>9.1} {p99:>9.1} {max:>10.1} {su:>14.1} {ss:>6.1} {cu:>14.1} {cs:>6.1}",
                 mix.mix.name()
             );
         }
@@ -373,6 +377,7 @@ mod tests {
             transactions,
             micros: 2_000_000,
             times: vec![(1_000_000, transactions)],
+            shortest: 500_000,
             longest: 5_000_000,
             usage: Usage {
                 user: 300,
@@ -427,6 +432,7 @@ mod tests {
         let json: Value = serde_json::from_str(&report("json").render()).expect("JSON");
         let mix = &json["mixes"][0];
         assert_eq!(mix["figures"]["messages_per_transaction"], 1.8);
+        assert_eq!(mix["figures"]["min_us"], 500.0);
         assert_eq!((&mix["outages"][0]["resumed_ms"], &json["killed"]), (&json!(2.5), &json!([1])));
         assert_eq!(json["availability_percent"], json!([99.875, null]));
         let csv = report("csv").render();

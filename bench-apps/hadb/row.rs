@@ -28,8 +28,8 @@ impl Table {
 
 /// Largest number of clients.
 pub const MAX_CLIENTS: u32 = 4;
-/// Number of BLOBs of each client in each half.
-pub const BLOBS_OF_A_CLIENT: u32 = 4;
+/// Largest number of BLOBs of a client.
+pub const BLOBS_OF_A_CLIENT: u32 = 100_000;
 
 /// Place of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -317,12 +317,8 @@ impl<B: Clone> Server<B> {
                 let twice = (1..ops.len()).any(|at| {
                     ops[at].key().is_some_and(|key| ops[..at].iter().any(|op| op.key() == Some(key)))
                 });
-                let missing = ops.iter().any(|op| self.tables.after(op).is_none());
-                match (missing, twice) {
-                    (true, _) => Some("there is no such row"),
-                    (_, true) => Some("it names a row twice"),
-                    _ => None,
-                }
+                let objection = ops.iter().find_map(|op| self.tables.objection(op));
+                objection.or_else(|| twice.then_some("it names a row twice"))
             }
         }
     }
@@ -364,7 +360,7 @@ impl<B: Clone> Server<B> {
         let Some(job) = self.jobs.get(&client) else { return };
         let Work::Update { ops, blob } = &job.work else { return };
         let theirs: Vec<Op> = ops.iter().filter(|op| !self.owns(op.half())).copied().collect();
-        let blob = blob.clone().filter(|_| theirs.iter().any(|op| matches!(op, Op::Store { .. })));
+        let blob = blob.clone().filter(|_| theirs.iter().any(Op::has_blob));
         let txn = Txn { client, seq: job.seq };
         self.send_server(Body::Prepare { txn, ops: theirs }, blob);
     }
@@ -386,8 +382,7 @@ impl<B: Clone> Server<B> {
             return self.refuse(client, txn.seq, "the other server has prepared other rows");
         };
         // For a row of the other server, that server has had the BLOB since it prepared the row.
-        let new =
-            records.iter().any(|record| matches!(record.op, Op::Store { .. }) && self.owns(record.op.half()));
+        let new = records.iter().any(|record| record.op.has_blob() && self.owns(record.op.half()));
         let blob = blob.clone().filter(|_| new);
         if let Some(job) = self.jobs.get_mut(&client) {
             job.records.clone_from(&records);

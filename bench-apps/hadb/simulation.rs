@@ -11,7 +11,7 @@ use crate::ranks::{SERVERS, Servers};
 use crate::row::{BLOBS_OF_A_CLIENT, Key, Table, contents};
 use crate::verdict::{Dump, Verdict};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 type Bytes = Arc<[u8]>;
@@ -244,11 +244,28 @@ fn add(key: Key, delta: i64) -> Op {
     Op::Add { key, delta }
 }
 
-fn store(place: usize, half: u8, seed: u64) -> Call<Bytes> {
-    let key = Key { table: Table::Blobs, half, index: place as u32 * BLOBS_OF_A_CLIENT };
-    let mut bytes = vec![0; 20 + seed as usize % 7];
-    contents::fill(seed, &mut bytes);
-    Call::Run { ops: vec![Op::Store { key, seed }], blob: Some(bytes.into()) }
+/// The BLOB of a client in this half.
+fn blob(place: usize, half: u8) -> Key {
+    Key { table: Table::Blobs, half, index: place as u32 * BLOBS_OF_A_CLIENT }
+}
+
+fn change(op: Op) -> Call<Bytes> {
+    let bytes = match op {
+        Op::Create { seed, .. } | Op::Store { seed, .. } => {
+            let mut bytes = vec![0; 20 + seed as usize % 7];
+            contents::fill(seed, &mut bytes);
+            Some(bytes.into())
+        }
+        _ => None,
+    };
+    Call::Run { ops: vec![op], blob: bytes }
+}
+
+/// The operations of BLOBs in their order, with a read after each of them.
+fn life_of_a_blob(place: usize, half: u8) -> Vec<Call<Bytes>> {
+    let key = blob(place, half);
+    let ops = [Op::Create { key, seed: 3 }, Op::Store { key, seed: 4 }, Op::Delete { key }];
+    ops.into_iter().flat_map(|op| [change(op), Call::Read(key)]).collect()
 }
 
 fn tpcb(half: u8, account_half: u8, delta: i64) -> Call<Bytes> {
@@ -276,8 +293,8 @@ fn flows() -> Vec<(Call<Bytes>, u64)> {
         (steps([1; 4], 5), 14),
         (tpcb(0, 0, 7), 4),
         (tpcb(0, 1, 7), 6),
-        (store(0, 0, 3), 4),
-        (store(0, 1, 3), 6),
+        (change(Op::Create { key: blob(0, 0), seed: 3 }), 4),
+        (change(Op::Create { key: blob(0, 1), seed: 3 }), 6),
     ]
 }
 
@@ -287,6 +304,9 @@ fn flows_take_the_messages_of_the_table() {
         let done = play(vec![vec![call.clone()]], 0, &[], &[0]).expect("no failure");
         assert_eq!(done.messages, messages, "{call:?}");
     }
+    let lives =
+        [0, 1].map(|half| play(vec![life_of_a_blob(0, half)], 0, &[], &[0]).expect("no failure").messages);
+    assert_eq!(lives, [3 * (4 + 2), 3 * (6 + 6)], "create, store and delete; and a read of each");
 }
 
 /// Two clients of different servers change the same rows in the same way, so that one's transaction waits for
@@ -294,12 +314,10 @@ fn flows_take_the_messages_of_the_table() {
 #[test]
 fn a_server_may_die_at_any_message_of_any_flow() {
     let mut crashes = 0;
-    for (call, _) in flows() {
-        let of_the_other = match &call {
-            Call::Run { blob: Some(_), .. } => store(1, 1, 9),
-            same => same.clone(),
-        };
-        let calls = vec![vec![call.clone(), call.clone()], vec![of_the_other]];
+    let changes = |call: &Call<Bytes>| !matches!(call, Call::Run { blob: Some(_), .. });
+    let twice = |(call, _): (Call<Bytes>, u64)| vec![vec![call.clone(), call.clone()], vec![call]];
+    let lives = [0, 1].map(|half| vec![life_of_a_blob(0, half), life_of_a_blob(1, half)]);
+    for calls in flows().into_iter().filter(|(call, _)| changes(call)).map(twice).chain(lives) {
         let whole = play(calls.clone(), 0, &[], &[0, 1, 2]).expect("no failure").steps;
         for (after, victim, survive) in (0..=whole)
             .flat_map(|after| (0..2).flat_map(move |victim| (0..3).map(move |s| (after, victim, s))))
@@ -307,7 +325,7 @@ fn a_server_may_die_at_any_message_of_any_flow() {
             let crash = Crash { victim, after, survive };
             for choices in [&[0, 1, 2][..], &[0], &[5, 3, 0, 1]] {
                 let played = play(calls.clone(), 0, &[crash], choices);
-                assert!(played.is_ok(), "{call:?} {crash:?} {choices:?}: {:?}", played.err());
+                assert!(played.is_ok(), "{calls:?} {crash:?} {choices:?}: {:?}", played.err());
                 crashes += 1;
             }
         }
@@ -389,13 +407,29 @@ fn any_call(place: usize) -> impl Strategy<Value = Call<Bytes>> {
         key().prop_map(Call::Read),
         (prop::array::uniform4(0..2_u8), -9..9_i64).prop_map(|(halves, delta)| steps(halves, delta)),
         (0..2_u8, 0..2_u8, -9..9_i64).prop_map(|(half, account, delta)| tpcb(half, account, delta)),
-        (0..2_u8, any::<u16>()).prop_map(move |(half, seed)| store(place, half, u64::from(seed))),
-        (0..2_u8).prop_map(move |half| Call::Read(Key {
-            table: Table::Blobs,
-            half,
-            index: place as u32 * BLOBS_OF_A_CLIENT
-        })),
+        (0..2_u8, any::<u16>()).prop_map(move |(half, seed)| {
+            change(Op::Create { key: blob(place, half), seed: u64::from(seed) })
+        }),
+        (0..2_u8).prop_map(move |half| change(Op::Delete { key: blob(place, half) })),
+        (0..2_u8).prop_map(move |half| Call::Read(blob(place, half))),
     ]
+}
+
+/// Makes a client's operations of BLOBs possible: one that is there is updated and not inserted, and only one that is there is
+/// deleted.
+fn possible(calls: Vec<Call<Bytes>>) -> Vec<Call<Bytes>> {
+    let mut present = BTreeSet::new();
+    let mut possible = |mut call: Call<Bytes>| {
+        if let Call::Run { ops, .. } = &mut call {
+            match ops[0] {
+                Op::Create { key, seed } if !present.insert(key) => ops[0] = Op::Store { key, seed },
+                Op::Delete { key } if !present.remove(&key) => return None,
+                _ => {}
+            }
+        }
+        Some(call)
+    };
+    calls.into_iter().filter_map(&mut possible).collect()
 }
 
 proptest! {
@@ -413,7 +447,7 @@ proptest! {
         crashes in prop::collection::vec((0..4_usize, 0..150_usize, 0..4_usize), 0..4),
         choices in prop::collection::vec(any::<u16>(), 1..300),
     ) {
-        let calls = vec![calls.0, calls.1, calls.2, calls.3];
+        let calls = [calls.0, calls.1, calls.2, calls.3].map(possible).into();
         // One node lives to the end.
         let crashes = crashes.into_iter().take(1 + spares);
         let crashes: Vec<Crash> =

@@ -48,11 +48,24 @@ impl<B: Clone> Tables<B> {
     pub fn after(&self, op: &Op) -> Option<Row> {
         let (key, value) = match *op {
             Op::Add { key, delta } => (key, self.row(key)?.value.wrapping_add(delta)),
-            Op::Store { key, seed } => (key, seed as i64),
+            Op::Create { key, seed } | Op::Store { key, seed } => (key, seed as i64),
+            Op::Delete { key } => (key, 0),
             // A history has no row of its own; the answer is the branch's first row, as a placeholder.
             Op::Insert { half, delta } => return (half < 2).then(|| Row::new(history_key(half), 1, delta)),
         };
         Some(Row::new(key, self.row(key)?.version + 1, value))
+    }
+
+    /// Reason why `op` cannot be done.
+    pub fn objection(&self, op: &Op) -> Option<&'static str> {
+        match op {
+            _ if self.after(op).is_none() => Some("there is no such row"),
+            Op::Create { key, .. } if self.blobs.contains_key(key) => Some("there is such a BLOB already"),
+            Op::Store { key, .. } | Op::Delete { key } if !self.blobs.contains_key(key) => {
+                Some("there is no such BLOB")
+            }
+            _ => None,
+        }
     }
 
     /// Applies the records, and records that the transaction is done.
@@ -61,11 +74,15 @@ impl<B: Clone> Tables<B> {
         for Record { op, after } in records {
             match *op {
                 Op::Add { key, .. } => drop(self.rows.insert(key, *after)),
-                Op::Store { key, .. } => {
+                Op::Create { key, .. } | Op::Store { key, .. } => {
                     self.rows.insert(key, *after);
                     if let Some(blob) = blob.take() {
                         self.blobs.insert(key, blob);
                     }
+                }
+                Op::Delete { key } => {
+                    self.rows.insert(key, *after);
+                    self.blobs.remove(&key);
                 }
                 Op::Insert { half, delta } => {
                     self.history[usize::from(half & 1)].insert(txn, delta);
@@ -146,6 +163,25 @@ mod tests {
         assert_eq!((tables.history(0), tables.history(1)), ((0, 0), (1, 4)));
         assert_eq!(tables.answered(2).map(|answered| answered.seq), Some(9));
         assert_eq!(tables.changed().collect::<Vec<_>>(), [(KEY, &Row::new(KEY, 1, 4))]);
+    }
+
+    #[test]
+    fn a_blob_is_created_once_and_updated_or_deleted_only_while_it_is_there() {
+        let key = Key { table: Table::Blobs, ..KEY };
+        let [create, store, delete] =
+            [Op::Create { key, seed: 1 }, Op::Store { key, seed: 2 }, Op::Delete { key }];
+        let mut tables = Tables::new();
+        let refused = |tables: &Tables<u8>| [create, store, delete].map(|op| tables.objection(&op).is_some());
+        for (seq, op) in (1..).zip([create, store, delete, create, delete]) {
+            assert_eq!(
+                refused(&tables),
+                if op == create { [false, true, true] } else { [true, false, false] }
+            );
+            let record = Record { op, after: tables.after(&op).expect("a row") };
+            tables.apply(Txn { client: 2, seq }, &[record], op.has_blob().then_some(7));
+            assert_eq!(tables.blob(key).is_some(), op != delete, "{op:?}");
+            assert_eq!(tables.row(key).map(|row| row.version), Some(seq));
+        }
     }
 
     #[test]
