@@ -55,7 +55,7 @@ pub fn lead(link: Link, size: usize, servers: Servers, options: &Options) -> Res
     let mut client = Client::new(link, LEADER, servers, options);
     client.second_victim = options.second_victim();
     let mut leader = Leader { client, servers, options };
-    let mut report = Report::new(options, servers, leader.client.link().describe());
+    let mut report = Report::new(options, servers, leader.client.link().description().to_owned());
     let conducted = leader.conduct(&mut report);
     let mut client = leader.client;
     for rank in (0..size).filter(|rank| *rank != LEADER) {

@@ -1,20 +1,25 @@
-//! Links that carry messages: by mailboxes, by uDAPL's end points, or by UDP sockets alone. Servers and clients know only
-//! this interface.
+//! Links that carry messages: by mailboxes, by uDAPL's end points, or by UDP sockets alone; or by UDP sockets with clients, and
+//! by the library between servers. Servers and clients know only this interface.
 
 mod bare;
 mod dat;
 mod deck;
+mod split;
 mod window;
 
 use crate::failure::Result;
 use crate::message::{Body, Outgoing, Usage};
+use crate::options::LinkKind;
+use crate::ranks::Servers;
 use bare::BareLink;
 use dat::DatLink;
 use deck::DeckLink;
+use split::SplitLink;
 use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use udeck::{Received, SharedBuf, World};
+use udeck::{Error, Received, SharedBuf, World};
 
 /// Bytes of a BLOB, in place.
 #[derive(Clone, Debug)]
@@ -53,63 +58,90 @@ pub enum Event {
     Idle,
 }
 
+/// Interfaces that carry messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// Between clients and all others.
+    pub clients: LinkKind,
+    /// Between servers.
+    pub nodes: LinkKind,
+}
+
+/// Pairs of ranks that a carrier connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pairs {
+    All,
+    /// Pairs with a client.
+    OfClients(Servers),
+    /// Pairs of servers, or spares.
+    OfNodes(Servers),
+}
+
+impl Pairs {
+    fn has(self, one: usize, other: usize) -> bool {
+        one != other
+            && match self {
+                Pairs::All => true,
+                Pairs::OfClients(servers) => !(servers.has(one) && servers.has(other)),
+                Pairs::OfNodes(servers) => servers.has(one) && servers.has(other),
+            }
+    }
+}
+
 /// Connections of a rank with all others.
-pub enum Link {
+pub struct Link {
+    carrier: Carrier,
+    description: String,
+    // The world is dropped after all that uses it.
+    world: Rc<World>,
+}
+
+enum Carrier {
     Deck(Box<DeckLink>),
     Dat(Box<DatLink>),
     Bare(Box<BareLink>),
+    Split(Box<SplitLink>),
 }
 
 impl Link {
-    /// Makes a link of mailboxes. All ranks must call it; it waits for them.
-    pub fn mailboxes(world: World) -> Result<Link> {
-        Ok(Link::Deck(Box::new(DeckLink::connect(world)?)))
+    /// Connects this rank with all others. All ranks must call it; it waits for them.
+    pub fn connect(world: World, links: Links, servers: Servers) -> Result<Link> {
+        let world = Rc::new(world);
+        let (carrier, description) = if links.clients == links.nodes {
+            let all = Carrier::connect(&world, links.nodes, Pairs::All)?;
+            let description = all.describe();
+            (all, description)
+        } else {
+            split::connect(&world, links, servers)?
+        };
+        Ok(Link { carrier, description, world })
     }
 
-    /// Makes a link with a uDAPL end point for each other rank, on the world's NIC. All ranks must call it; it
-    /// waits for them.
-    pub fn end_points(world: World) -> Result<Link> {
-        DatLink::connect(world).map(|link| Link::Dat(Box::new(link)))
-    }
-
-    /// Makes a link with a UDP socket for each other rank; `world` only exchanges their ports. All ranks must
-    /// call it; it waits for them.
-    pub fn sockets(world: World) -> Result<Link> {
-        BareLink::connect(world).map(|link| Link::Bare(Box::new(link)))
+    /// Description of the transports, for the report.
+    pub fn description(&self) -> &str {
+        &self.description
     }
 
     /// Sends a message. A message to a dead rank is lost; [`Link::receive`] reports the death.
     pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
-        match self {
-            Link::Deck(link) => link.send(message),
-            Link::Dat(link) => link.send(message),
-            Link::Bare(link) => link.send(message),
-        }
+        self.carrier.send(message)
     }
 
     /// Returns the next event, or [`Event::Idle`] after `limit`.
     pub fn receive(&mut self, limit: Duration) -> Result<Event> {
-        match self {
-            Link::Deck(link) => link.receive(limit),
-            Link::Dat(link) => link.receive(limit),
-            Link::Bare(link) => link.receive(limit),
-        }
+        self.carrier.receive(limit)
     }
 
     /// Makes a BLOB, in memory from which it can be sent.
     pub fn blob(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<Blob> {
-        match self {
-            Link::Deck(link) => {
-                let mut bytes = link.world().buf_reused::<u8>(len)?;
-                fill(&mut bytes);
-                Ok(Blob::Shared(bytes.share()))
-            }
-            Link::Dat(_) | Link::Bare(_) => {
-                let mut bytes = vec![0; len];
-                fill(&mut bytes);
-                Ok(Blob::Bytes(Arc::new(bytes)))
-            }
+        if self.carrier.has_mailboxes() {
+            let mut bytes = self.world.buf_reused::<u8>(len)?;
+            fill(&mut bytes);
+            return Ok(Blob::Shared(bytes.share()));
         }
+        let mut bytes = vec![0; len];
+        fill(&mut bytes);
+        Ok(Blob::Bytes(Arc::new(bytes)))
     }
 
     /// Copies the BLOB to memory of this rank, if another rank's death could take its memory away.
@@ -122,28 +154,97 @@ impl Link {
 
     /// Messages, and packets or datagrams, up to now.
     pub fn usage(&self) -> Usage {
-        match self {
-            Link::Deck(link) => link.usage,
-            Link::Dat(link) => link.usage,
-            Link::Bare(link) => link.usage,
-        }
-    }
-
-    /// Description of the transport to the other server or client, for the report.
-    pub fn describe(&self) -> String {
-        match self {
-            Link::Deck(link) => link.describe(),
-            Link::Dat(link) => link.describe(),
-            Link::Bare(_) => bare::DESCRIPTION.to_owned(),
-        }
+        self.carrier.usage()
     }
 
     /// Delivers sent messages and leaves the job. Links without the library's help leave after the rank `last`.
     pub fn finish(self, last: Option<usize>) -> Result {
+        let Link { carrier, world, .. } = self;
+        let tolerates_loss = carrier.tolerates_loss();
+        carrier.finish(last)?;
+        // The carrier has dropped its share.
+        match Rc::into_inner(world).map_or(Ok(()), World::finish) {
+            // Messages that the dead did not read are no failure of the run.
+            Err(Error::PeerLost { .. } | Error::Undelivered { .. } | Error::Multiple(_))
+                if tolerates_loss =>
+            {
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+}
+
+impl Carrier {
+    fn connect(world: &Rc<World>, kind: LinkKind, pairs: Pairs) -> Result<Carrier> {
+        Ok(match kind {
+            LinkKind::Mailboxes => Carrier::Deck(Box::new(DeckLink::connect(world, pairs)?)),
+            LinkKind::Dat => Carrier::Dat(Box::new(DatLink::connect(world, pairs)?)),
+            LinkKind::Bare => Carrier::Bare(Box::new(BareLink::connect(world, pairs)?)),
+        })
+    }
+
+    fn send(&mut self, message: Outgoing<Blob>) -> Result {
         match self {
-            Link::Deck(link) => link.finish(),
-            Link::Dat(link) => link.finish(last),
-            Link::Bare(link) => link.finish(last),
+            Carrier::Deck(link) => link.send(message),
+            Carrier::Dat(link) => link.send(message),
+            Carrier::Bare(link) => link.send(message),
+            Carrier::Split(link) => link.send(message),
+        }
+    }
+
+    fn receive(&mut self, limit: Duration) -> Result<Event> {
+        match self {
+            Carrier::Deck(link) => link.receive(limit),
+            Carrier::Dat(link) => link.receive(limit),
+            Carrier::Bare(link) => link.receive(limit),
+            Carrier::Split(link) => link.receive(limit),
+        }
+    }
+
+    /// Whether a BLOB is sent in place from message memory.
+    fn has_mailboxes(&self) -> bool {
+        match self {
+            Carrier::Deck(_) => true,
+            Carrier::Dat(_) | Carrier::Bare(_) => false,
+            Carrier::Split(link) => link.nodes.has_mailboxes(),
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        match self {
+            Carrier::Deck(link) => link.usage,
+            Carrier::Dat(link) => link.usage,
+            Carrier::Bare(link) => link.usage,
+            Carrier::Split(link) => link.usage(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Carrier::Deck(link) => link.describe(),
+            Carrier::Dat(link) => link.describe(),
+            Carrier::Bare(_) | Carrier::Split(_) => bare::DESCRIPTION.to_owned(),
+        }
+    }
+
+    /// Whether lost ranks are no failure of the run's end. Only mailboxes tell whether one was lost.
+    fn tolerates_loss(&self) -> bool {
+        match self {
+            Carrier::Deck(link) => link.has_lost_peer,
+            Carrier::Dat(_) | Carrier::Bare(_) | Carrier::Split(_) => true,
+        }
+    }
+
+    fn finish(self, last: Option<usize>) -> Result {
+        match self {
+            Carrier::Deck(link) => {
+                drop(link);
+                Ok(())
+            }
+            Carrier::Dat(link) => link.finish(last),
+            Carrier::Bare(link) => link.finish(last),
+            Carrier::Split(link) => link.finish(last),
         }
     }
 }

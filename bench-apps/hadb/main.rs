@@ -50,7 +50,7 @@ use conduct::LEADER;
 use deckrun::{End, Job, OnFailure, Outcome};
 use failure::{HadbError, Result};
 use link::Link;
-use options::{LinkKind, Options, Transport};
+use options::{Options, Transport};
 use ranks::{SERVERS, Servers};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -111,12 +111,8 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
         world.finish()?;
         return Err(HadbError::Options(refusal));
     }
-    let mut link = match options.link_kind() {
-        LinkKind::Mailboxes => Link::mailboxes(world)?,
-        LinkKind::Dat => Link::end_points(world)?,
-        LinkKind::Bare => Link::sockets(world)?,
-    };
     let servers = Servers::of_job(size, options.spares);
+    let mut link = Link::connect(world, options.links(), servers)?;
     if servers.has(rank) {
         serve::serve(&mut link, rank, servers)?;
         link.finish(Some(LEADER))?;

@@ -222,6 +222,18 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// Sum of both usages.
+    pub fn and(&self, other: &Usage) -> Usage {
+        Usage {
+            user: self.user + other.user,
+            system: self.system + other.system,
+            sent: self.sent + other.sent,
+            of_servers: [0, 1].map(|server| self.of_servers[server] + other.of_servers[server]),
+            packets: self.packets + other.packets,
+            again: self.again + other.again,
+        }
+    }
+
     /// Difference to the usage at `before`.
     pub fn since(&self, before: &Usage) -> Usage {
         Usage {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::link::Links;
 use crate::ranks::SERVERS;
 use crate::row::{BLOBS_OF_A_CLIENT, MAX_CLIENTS};
 use crate::workload::Blobs;
@@ -24,6 +25,8 @@ Examples:
                                     one mix over TCP, for 10 s
   hadb --link dat --transport tcp   by uDAPL's end points, over TCP
   hadb --link bare                  the baseline: UDP sockets alone, without the library
+  hadb --client-link bare --node-link dat
+                                    UDP sockets for the clients, and uDAPL between the servers
   hadb --mix blob --blob-bytes 10K-1M
                                     BLOBs of 10 KB to 1 MB: insert, read, update, delete
   hadb --clients 4 --remote 1
@@ -72,6 +75,12 @@ pub struct Options {
     /// Interface that carries messages
     #[arg(long, value_enum, value_name = "NAME")]
     link: Option<LinkKind>,
+    /// Interface between clients and servers, if it is another
+    #[arg(long, value_enum, value_name = "NAME")]
+    client_link: Option<LinkKind>,
+    /// Interface between servers, if it is another
+    #[arg(long, value_enum, value_name = "NAME")]
+    node_link: Option<LinkKind>,
     /// Transport of the messages: shm, tcp, udp or verbs. By default as the launcher says, else shm. (bare-udp: the same as
     /// --link bare)
     #[arg(long, value_name = "NAME", value_parser = transport)]
@@ -251,29 +260,44 @@ impl Options {
         }
     }
 
-    /// Interface that carries messages, from both options.
-    pub fn link_kind(&self) -> LinkKind {
-        match (self.link, self.transport) {
+    /// Interfaces that carry messages, from all options.
+    pub fn links(&self) -> Links {
+        let both = match (self.link, self.transport) {
             (Some(link), _) => link,
             (None, Some(Transport::BareUdp)) => LinkKind::Bare,
             (None, _) => LinkKind::Mailboxes,
-        }
+        };
+        Links { clients: self.client_link.unwrap_or(both), nodes: self.node_link.unwrap_or(both) }
+    }
+
+    /// Refuses interfaces that do not go together, and a transport for sockets.
+    fn check_links(&self) -> Result<(), String> {
+        let Links { clients, nodes } = self.links();
+        let refusal = match (clients, nodes, self.transport) {
+            (LinkKind::Bare, LinkKind::Bare, Some(Transport::Deck(name))) => {
+                format!("--link bare: has no transport; leave --transport {name} out")
+            }
+            (LinkKind::Bare, LinkKind::Bare, _) => return Ok(()),
+            (_, _, Some(Transport::BareUdp)) => {
+                "--transport bare-udp: is --link bare; say a transport of the library's".to_owned()
+            }
+            (_, LinkKind::Bare, _) => "--node-link bare: only with --client-link bare, which is --link bare; the \
+                 servers are those that the library is to connect"
+                .to_owned(),
+            (LinkKind::Mailboxes, LinkKind::Dat, _) | (LinkKind::Dat, LinkKind::Mailboxes, _) => {
+                "--client-link, --node-link: mailboxes and uDAPL would share one transport and one NIC, and be \
+                 measured as one; say one --link for all, or --client-link bare"
+                    .to_owned()
+            }
+            _ => return Ok(()),
+        };
+        Err(refusal)
     }
 
     /// Refuses contradictions: the program's own sockets are no transport of the library, and a kill after the
     /// end is a mistake.
     pub fn check(self) -> Result<Self, String> {
-        match (self.link_kind(), self.transport) {
-            (LinkKind::Bare, Some(Transport::Deck(name))) => {
-                return Err(format!("--link bare: has no transport; leave --transport {name} out"));
-            }
-            (LinkKind::Mailboxes | LinkKind::Dat, Some(Transport::BareUdp)) => {
-                return Err(
-                    "--transport bare-udp: is --link bare; say a transport of the library's".to_owned()
-                );
-            }
-            _ => {}
-        }
+        self.check_links()?;
         if self.kill_again && self.spares == 0 {
             return Err("--kill-again: nobody would be left; say --spares 1, too".to_owned());
         }
@@ -419,12 +443,36 @@ mod tests {
 
     #[test]
     fn what_carries_messages_has_a_name_and_bare_sockets_have_two() {
-        let link_kind = |line: &str| parse(line).expect("fits").link_kind();
-        assert_eq!(link_kind("hadb"), LinkKind::Mailboxes);
-        assert_eq!(link_kind("hadb --transport shm"), LinkKind::Mailboxes);
-        assert_eq!(link_kind("hadb --link dat --transport tcp"), LinkKind::Dat);
+        let links = |line: &str| {
+            let Links { clients, nodes } = parse(line).expect("fits").links();
+            (clients, nodes)
+        };
+        let both = |link| (link, link);
+        assert_eq!(links("hadb"), both(LinkKind::Mailboxes));
+        assert_eq!(links("hadb --transport shm"), both(LinkKind::Mailboxes));
+        assert_eq!(links("hadb --link dat --transport tcp"), both(LinkKind::Dat));
         for bare in ["--link bare", "--transport bare-udp", "--link bare --transport bare-udp"] {
-            assert_eq!(link_kind(&format!("hadb --kill 20.9 --victim 0 {bare}")), LinkKind::Bare, "{bare}");
+            assert_eq!(links(&format!("hadb --kill 20.9 --victim 0 {bare}")), both(LinkKind::Bare), "{bare}");
+        }
+        let split = (LinkKind::Bare, LinkKind::Dat);
+        assert_eq!(links("hadb --client-link bare --node-link dat --transport tcp"), split);
+        assert_eq!(links("hadb --link dat --client-link bare"), split);
+        assert_eq!(links("hadb --link bare --node-link dat"), split);
+        assert_eq!(links("hadb --client-link bare"), (LinkKind::Bare, LinkKind::Mailboxes));
+    }
+
+    #[test]
+    fn links_that_do_not_go_together_are_refused_with_what_would_do() {
+        for (line, words) in [
+            ("--node-link bare", "is --link bare"),
+            ("--link dat --node-link bare", "is --link bare"),
+            ("--client-link dat", "--client-link bare"),
+            ("--node-link dat", "--client-link bare"),
+            ("--client-link bare --node-link bare --transport tcp", "leave --transport tcp out"),
+            ("--client-link bare --transport bare-udp --node-link dat", "a transport of the library's"),
+        ] {
+            let refused = parse(&format!("hadb {line}")).expect_err(line);
+            assert!(refused.contains(words), "{line}: {refused}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::availability::{percent, silent_times};
 use crate::drive::{Measured, Outage, response_times};
+use crate::link::Links;
 use crate::message::Usage;
 use crate::options::{Format, LinkKind, Mix, Options};
 use crate::ranks::{SERVERS, Servers};
@@ -16,7 +17,7 @@ pub struct Report {
     machine: Machine,
     method: Vec<String>,
     format: Format,
-    link: LinkKind,
+    links: Links,
     pub mixes: Vec<MixReport>,
     /// Servers and spares that died, in order.
     pub killed: Vec<usize>,
@@ -158,7 +159,7 @@ impl Report {
             machine: Machine::describe(pinning, transport),
             method,
             format: options.format,
-            link: options.link_kind(),
+            links: options.links(),
             mixes: Vec::new(),
             killed: Vec::new(),
             verdict: Verdict::default(),
@@ -227,17 +228,21 @@ impl Report {
             mix.processor() as f64 / mix.messages.max(1) as f64
         );
         let packets = mix.each(mix.packets);
-        let _ = match self.link {
-            LinkKind::Mailboxes => Ok(()),
-            LinkKind::Dat => {
-                writeln!(text, "# {name}: {packets:.2} sends and RDMA writes for each transaction")
-            }
-            LinkKind::Bare => writeln!(
-                text,
-                "# {name}: {packets:.2} datagrams for each transaction, with acknowledgements; {} were sent again",
-                mix.again
-            ),
+        let what = match (self.links.clients, self.links.nodes) {
+            (LinkKind::Bare, LinkKind::Dat) => Some("datagrams, sends and RDMA writes"),
+            (LinkKind::Bare, _) => Some("datagrams"),
+            (_, LinkKind::Dat) => Some("sends and RDMA writes"),
+            _ => None,
         };
+        if let Some(what) = what {
+            let _ = write!(text, "# {name}: {packets:.2} {what} for each transaction");
+            let _ = match self.links.clients {
+                LinkKind::Bare => {
+                    writeln!(text, ", with acknowledgements; {} datagrams were sent again", mix.again)
+                }
+                _ => writeln!(text),
+            };
+        }
         if mix.died {
             let _ = writeln!(text, "# {name}: the dead server's processor time is not in it");
         }

@@ -5,7 +5,7 @@
 //! datagram to it is refused. Therefore each rank sends a datagram to each other rank ten times a second. Silence alone proves no
 //! death: a rank that sends nothing for half a minute ends the run.
 
-use super::{Blob, Event, count_received, count_sent, window::Window};
+use super::{Blob, Event, Pairs, count_received, count_sent, window::Window};
 use crate::failure::{HadbError, Result};
 use crate::message::{Body, Outgoing, Usage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,8 +30,6 @@ pub struct BareLink {
     ready: VecDeque<Event>,
     scratch: Vec<u8>,
     pub usage: Usage,
-    /// The world, which is only needed to leave the job.
-    world: World,
 }
 
 struct Peer {
@@ -43,14 +41,14 @@ struct Peer {
 }
 
 impl BareLink {
-    /// Opens the sockets. Each rank tells each other rank the port of the socket for it.
-    pub fn connect(world: World) -> Result<BareLink> {
+    /// Opens the sockets. Each rank tells each other rank the port of the socket for it; `world` only serves for this.
+    pub(super) fn connect(world: &World, pairs: Pairs) -> Result<BareLink> {
         let open = HadbError::system::<io::Error>;
         let inbox = world.mailboxes::<u16>("hadb.ports")?;
         let outs = world.postboxes::<u16>("hadb.ports")?;
         let mut sockets: Vec<Option<UdpSocket>> = Vec::new();
         for (rank, out) in outs.iter().enumerate() {
-            if rank == world.rank() {
+            if !pairs.has(world.rank(), rank) {
                 sockets.push(None);
                 continue;
             }
@@ -59,7 +57,7 @@ impl BareLink {
             out.post(&[port])?;
             sockets.push(Some(socket));
         }
-        for _ in 1..world.size() {
+        for _ in 0..sockets.iter().flatten().count() {
             let port = inbox.retrieve()?;
             let socket = sockets.get(port.source()).and_then(Option::as_ref);
             let (Some(socket), Some(port)) = (socket, port.first()) else {
@@ -73,7 +71,12 @@ impl BareLink {
         let peer = |socket| Peer { socket, window: Window::default(), sent: Instant::now(), dead: false };
         let peers = sockets.into_iter().map(|socket| socket.map(peer)).collect();
         let (ready, usage) = (VecDeque::new(), Usage::default());
-        Ok(BareLink { peers, ready, scratch: vec![0; SCRATCH], usage, world })
+        Ok(BareLink { peers, ready, scratch: vec![0; SCRATCH], usage })
+    }
+
+    /// Sockets of all peers.
+    pub fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
+        self.peers.iter().flatten().map(|peer| &peer.socket)
     }
 
     pub fn send(&mut self, message: Outgoing<Blob>) -> Result {
@@ -133,6 +136,18 @@ impl BareLink {
         }
     }
 
+    /// Takes all datagrams that have arrived, if there may be any. Returns the time until which nothing else is due: none, while
+    /// events wait to be taken, so that an acknowledgement travels with the answer.
+    pub fn poll(&mut self, has_news: bool) -> Result<Option<Instant>> {
+        while has_news && self.wait(Duration::ZERO)? {}
+        if self.ready.is_empty() { self.maintain(Instant::now()).map(Some) } else { Ok(None) }
+    }
+
+    /// Takes an event that [`BareLink::poll`] has found.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.ready.pop_front()
+    }
+
     /// Sends the datagrams that are due. Returns the time until which no other will be due.
     fn maintain(&mut self, now: Instant) -> Result<Instant> {
         let mut next = now + ALIVE;
@@ -162,8 +177,8 @@ impl BareLink {
         Ok(next)
     }
 
-    /// Waits for datagrams, and takes one from each rank that has sent some.
-    fn wait(&mut self, limit: Duration) -> Result {
+    /// Waits for datagrams, and takes one from each rank that has sent some. Returns whether there were any.
+    fn wait(&mut self, limit: Duration) -> Result<bool> {
         let asked: Vec<usize> = (0..self.peers.len())
             .filter(|rank| self.peers[*rank].as_ref().is_some_and(|peer| !peer.dead))
             .collect();
@@ -181,7 +196,8 @@ impl BareLink {
             .filter(|(_, socket)| !socket.revents().is_empty())
             .map(|(rank, _)| *rank)
             .collect();
-        heard.into_iter().try_for_each(|rank| self.take(rank))
+        heard.iter().try_for_each(|rank| self.take(*rank))?;
+        Ok(!heard.is_empty())
     }
 
     fn take(&mut self, rank: usize) -> Result {
@@ -229,11 +245,7 @@ impl BareLink {
             // A rank that misses this acknowledgement learns that the port is closed.
             let _ = peer.socket.send(&peer.window.acknowledgement());
         }
-        drop(self.peers);
-        match self.world.finish() {
-            Err(udeck::Error::PeerLost { .. } | udeck::Error::Undelivered { .. }) => Ok(()),
-            other => Ok(other?),
-        }
+        Ok(())
     }
 }
 

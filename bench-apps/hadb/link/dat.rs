@@ -18,10 +18,11 @@ mod connect;
 mod stream;
 mod wire;
 
-use super::{Blob, Event, count_received, count_sent};
+use super::{Blob, Event, Pairs, count_received, count_sent};
 use crate::failure::{HadbError, Result};
 use crate::message::{Body, Outgoing, Usage};
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use stream::{SLOT, Stream};
 use udeck::via::Deadline;
@@ -52,7 +53,7 @@ pub struct DatLink {
     checked: Instant,
     pub usage: Usage,
     // The world is dropped after the objects of its NIC.
-    world: World,
+    world: Rc<World>,
 }
 
 struct Peer {
@@ -75,8 +76,15 @@ enum State {
 }
 
 impl DatLink {
-    pub fn connect(world: World) -> Result<DatLink> {
-        connect::connect(world)
+    pub(super) fn connect(world: &Rc<World>, pairs: Pairs) -> Result<DatLink> {
+        connect::connect(world, pairs)
+    }
+
+    /// Makes a function for another thread, which ends this rank's wait with [`Event::Idle`].
+    pub fn waker(&self) -> impl Fn() + Send + use<> {
+        let evd = self.evd.clone();
+        // A dispatcher without room is one that has events.
+        move || drop(evd.post_software(0))
     }
 
     pub fn describe(&self) -> String {
@@ -102,10 +110,10 @@ impl DatLink {
                 return Ok(event);
             }
             let now = Instant::now();
-            if now >= deadline {
+            self.step(now, deadline)?;
+            if now >= deadline && self.ready.is_empty() {
                 return Ok(Event::Idle);
             }
-            self.step(now, deadline)?;
         }
     }
 
@@ -118,7 +126,7 @@ impl DatLink {
         if now >= next {
             return self.check_for_deaths(now);
         }
-        match self.evd.wait(Deadline::after(next.min(deadline) - now)) {
+        match self.evd.wait(Deadline::after(next.min(deadline).saturating_duration_since(now))) {
             Ok(event) => self.handle(event)?,
             Err(Error::Timeout { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -176,6 +184,7 @@ impl DatLink {
                     peer.state = if in_order { State::Left } else { State::Broken(now) };
                 }
             }
+            DatEvent::Software(_) => self.ready.push_back(Event::Idle),
             // No other rank connects; a dropped request is rejected.
             _ => {}
         }
@@ -250,12 +259,7 @@ impl DatLink {
             }
         }
         self.step_while("the end of all connections", |peer| peer.state == State::Connected)?;
-        let DatLink { peers, packets, pieces, evd, world, .. } = self;
-        drop((peers, packets, pieces, evd));
-        match world.finish() {
-            Err(udeck::Error::PeerLost { .. } | udeck::Error::Undelivered { .. }) => Ok(()),
-            other => Ok(other?),
-        }
+        Ok(())
     }
 
     fn step_while(&mut self, what: &str, is_awaited: impl Fn(&Peer) -> bool) -> Result {

@@ -3,10 +3,11 @@
 //! A message's tag says whether a BLOB follows, as a message of its own, sent in place. The two go through one postbox, so no
 //! other message comes between them.
 
-use super::{Blob, Event, count_received, count_sent};
+use super::{Blob, Event, Pairs, count_received, count_sent};
 use crate::failure::{HadbError, Result};
 use crate::message::{Body, Outgoing, Usage};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use udeck::{Error, Mailbox, Postbox, Received, World};
@@ -15,6 +16,8 @@ const NAME: &str = "hadb";
 /// Tags of messages.
 const ALONE: u32 = 0;
 const BLOB_FOLLOWS: u32 = 1;
+/// Tag of a message of this rank to itself, by which another thread ends its wait.
+const WAKE: u32 = 2;
 
 pub struct DeckLink {
     // Mailbox and postboxes stand before the world, so that they are dropped first. (They may outlive it.)
@@ -23,24 +26,27 @@ pub struct DeckLink {
     /// Messages whose BLOBs have not arrived, by sender.
     halves: HashMap<usize, Body>,
     /// Whether any rank has died.
-    has_lost_peer: bool,
+    pub has_lost_peer: bool,
     pub usage: Usage,
-    world: World,
+    world: Rc<World>,
 }
 
 impl DeckLink {
-    pub fn connect(world: World) -> Result<DeckLink> {
+    pub(super) fn connect(world: &Rc<World>, pairs: Pairs) -> Result<DeckLink> {
         let inbox = world.mailboxes(NAME)?;
         let outs = world.postboxes(NAME)?;
         // A rank that has not posted yet is missed, too, if it dies.
-        inbox.expect((0..world.size()).filter(|rank| *rank != world.rank()));
+        inbox.expect((0..world.size()).filter(|rank| pairs.has(world.rank(), *rank)));
         world.barrier()?;
         let (halves, usage) = (HashMap::new(), Usage::default());
-        Ok(DeckLink { inbox, outs, halves, has_lost_peer: false, usage, world })
+        Ok(DeckLink { inbox, outs, halves, has_lost_peer: false, usage, world: world.clone() })
     }
 
-    pub fn world(&self) -> &World {
-        &self.world
+    /// Makes a function for another thread, which ends this rank's wait with [`Event::Idle`].
+    pub fn waker(&self) -> Result<impl Fn() + Send + use<>> {
+        let own = self.world.postbox_of::<u8>(NAME, self.world.rank())?;
+        // A mailbox without room is one that has messages.
+        Ok(move || drop(own.post_tagged(&[], WAKE)))
     }
 
     pub fn describe(&self) -> String {
@@ -86,6 +92,9 @@ impl DeckLink {
 
     fn received(&mut self, received: Received<u8>) -> Result<Option<Event>> {
         let from = received.source();
+        if received.tag() == WAKE {
+            return Ok(Some(Event::Idle));
+        }
         if let Some(body) = self.halves.remove(&from) {
             let blob = Some(Blob::Lent(Arc::new(received)));
             return Ok(Some(Event::Message { from, body, blob }));
@@ -97,17 +106,5 @@ impl DeckLink {
             return Ok(None);
         }
         Ok(Some(Event::Message { from, body, blob: None }))
-    }
-
-    pub fn finish(self) -> Result {
-        let DeckLink { inbox, outs, has_lost_peer, world, .. } = self;
-        drop((inbox, outs));
-        match world.finish() {
-            // Messages that the dead did not read are no failure of the run.
-            Err(Error::Undelivered { .. } | Error::Multiple(_) | Error::PeerLost { .. }) if has_lost_peer => {
-                Ok(())
-            }
-            other => Ok(other?),
-        }
     }
 }

@@ -2,10 +2,11 @@
 
 use super::stream::{RECEIVES, SLOT, SLOTS, Stream};
 use super::wire::{Greeting, PACKET};
-use super::{DatLink, Peer, State};
+use super::{DatLink, Pairs, Peer, State};
 use crate::failure::{HadbError, Result};
 use crate::message::Usage;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use udeck::World;
 use udeck::via::Deadline;
@@ -21,31 +22,31 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest number of a connection's events between two polls: all receives, packets and pieces, and the connection's own events.
 const EVENTS: usize = 2 * RECEIVES as usize + SLOTS as usize + 8;
 
-/// Connects all ranks. All ranks must call it; it waits for them. `world` exchanges the addresses of the service points, and
-/// later tells which ranks have died.
-pub fn connect(world: World) -> Result<DatLink> {
+/// Connects the ranks of these pairs. All ranks must call it; it waits for them. `world` exchanges the addresses of the service
+/// points, and later tells which ranks have died.
+pub(in super::super) fn connect(world: &Rc<World>, pairs: Pairs) -> Result<DatLink> {
     let ia = Ia::on_nic(world.nic())?;
-    ia.set_oversubscribed(ranks_here(&world) > udeck::sys::usable_cpus().len());
+    ia.set_oversubscribed(ranks_here(world) > udeck::sys::usable_cpus().len());
     let (rank, size) = (world.rank(), world.size());
     let (pz, evd) = (Pz::new(&ia), Evd::new(&ia, EVENTS * size));
-    let peers = (0..size).map(|other| (other != rank).then(|| peer(&pz, &evd)).transpose());
+    let peers = (0..size).map(|other| pairs.has(rank, other).then(|| peer(&pz, &evd)).transpose());
     let peers = peers.collect::<Result<Vec<_>>>()?;
+    let connections = peers.iter().flatten().count();
     let several = |each: u8, len: usize| {
-        (0..usize::from(each) * (size - 1)).map(|_| Lmr::new(&pz, len)).collect::<Result<Vec<_>, Error>>()
+        (0..usize::from(each) * connections).map(|_| Lmr::new(&pz, len)).collect::<Result<Vec<_>, Error>>()
     };
     let (packets, pieces) = (several(RECEIVES, PACKET)?, several(SLOTS, SLOT)?);
     // The service point is made before the others learn its address.
     let psp = Psp::new(QUALIFIER, &evd)?;
-    let addresses = exchange(&world, &psp)?;
+    let addresses = exchange(world, &psp)?;
     let (ready, usage, checked) = (VecDeque::new(), Usage::default(), Instant::now());
-    let mut link = DatLink { peers, ready, packets, pieces, evd, checked, usage, world };
+    let mut link = DatLink { peers, ready, packets, pieces, evd, checked, usage, world: world.clone() };
     for (other, address) in addresses.iter().enumerate().take(rank) {
         if let (Some(peer), Some(address)) = (&link.peers[other], address) {
             peer.ep.connect(address, PATIENCE, &greeting(rank, peer))?;
         }
     }
-    let mut waits = vec![true; size];
-    waits[rank] = false;
+    let mut waits: Vec<bool> = link.peers.iter().map(Option::is_some).collect();
     let deadline = Deadline::after(PATIENCE);
     while let Some(missing) = waits.iter().position(|waits| *waits) {
         match link.evd.wait(deadline) {

@@ -91,6 +91,14 @@ fn a_spare_and_the_server_that_is_left_agree() {
     assert!(ended.line_with(CHECKED).contains("on server 0 and server 4, alike on both"), "{ended}");
 }
 
+#[test]
+fn nothing_acknowledged_is_lost_when_a_server_is_killed_that_has_sockets_for_clients_and_the_library_for_servers()
+ {
+    survives("--client-link bare --node-link dat --transport shm", 0);
+    survives("--client-link bare --node-link dat --transport tcp", 1);
+    survives("--client-link bare --node-link mailboxes --transport tcp", 0);
+}
+
 /// Number of messages as counted by a run of one mix only.
 fn messages_of(mix: &str, remote: u32, link: &str) -> f64 {
     let line = format!("{link} --mix {mix} --remote {remote} --time 0.2 --format csv");
@@ -103,7 +111,9 @@ fn messages_of(mix: &str, remote: u32, link: &str) -> f64 {
 #[test]
 fn transactions_take_the_messages_of_their_flows() {
     let flows = [("1tup-read", [2.0, 6.0]), ("4tup-run", [12.0, 14.0]), ("tpcb", [4.0, 6.0])];
-    for link in ["--transport shm", "--transport bare-udp", "--link dat"] {
+    for link in
+        ["--transport shm", "--transport bare-udp", "--link dat", "--client-link bare --node-link dat"]
+    {
         for (mix, messages) in flows {
             let counted = [0, 1].map(|remote| messages_of(mix, remote, link));
             assert_eq!(counted, messages, "{mix}, {link}");
