@@ -13,6 +13,8 @@ pub enum HadbError {
     Launch(#[from] deckrun::LaunchError),
     #[error("{0}")]
     Options(String),
+    #[error("hadb {line}: {why}")]
+    Run { line: String, why: String },
     #[error("rank {from} sent what this build does not understand: do all ranks run the same hadb?")]
     BadMessage { from: usize },
     #[error("rank {peer} has acknowledged nothing for {} s, and is not known to be dead", after.as_secs())]

@@ -42,6 +42,7 @@ mod server;
 #[cfg(test)]
 mod simulation;
 mod table;
+mod tables;
 mod verdict;
 mod workload;
 
@@ -82,6 +83,15 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<ExitCode> {
     let alone = detect(&|name| std::env::var(name).ok()).is_ok_and(|found| found.launcher == Launcher::None);
+    if options.tables {
+        if !alone {
+            let what = "--tables: starts jobs of its own; run it without a launcher";
+            return Err(HadbError::Options(what.to_owned()));
+        }
+        let tables = tables::measure(options)?;
+        io::stdout().write_all(tables.as_bytes()).map_err(HadbError::system("writing the tables"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !alone {
         return be_a_rank(options);
     }

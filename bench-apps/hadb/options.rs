@@ -27,6 +27,7 @@ Examples:
   hadb --link bare                  the baseline: UDP sockets alone, without the library
   hadb --client-link bare --node-link dat
                                     UDP sockets for the clients, and uDAPL between the servers
+  hadb --tables --time 2            a thesis's tables of HADB over UDP and uDAPL, in its shape
   hadb --mix blob --blob-bytes 10K-1M
                                     BLOBs of 10 KB to 1 MB: insert, read, update, delete
   hadb --clients 4 --remote 1
@@ -98,6 +99,14 @@ pub struct Options {
     /// Kill the other server, too, as soon as a spare has the place of the first one
     #[arg(long, requires = "kill")]
     kill_again: bool,
+    /// Measure and print the tables of the thesis in which HADB ran over uDAPL, with the published ratios: all messages by UDP, and
+    /// uDAPL between the servers
+    #[arg(long, conflicts_with_all = ["mix", "clients", "remote", "blob_bytes", "blobs", "link", "client_link", "node_link",
+        "kill", "spares", "format"])]
+    pub tables: bool,
+    /// Number of times that --tables measures each row
+    #[arg(long, value_name = "N", default_value = "3", requires = "tables", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
     /// Format of the results
     #[arg(long, value_enum, default_value = "table")]
     pub format: Format,
@@ -297,6 +306,9 @@ impl Options {
     /// Refuses contradictions: the program's own sockets are no transport of the library, and a kill after the
     /// end is a mistake.
     pub fn check(self) -> Result<Self, String> {
+        if self.tables && self.transport == Some(Transport::BareUdp) {
+            return Err("--tables: measures bare sockets, too; say a transport for uDAPL".to_owned());
+        }
         self.check_links()?;
         if self.kill_again && self.spares == 0 {
             return Err("--kill-again: nobody would be left; say --spares 1, too".to_owned());
@@ -409,6 +421,10 @@ mod tests {
             "--kill 1 --kill-again",
             "--spares 1 --kill-again",
             "--time 0",
+            "--rounds 2",
+            "--tables --clients 1",
+            "--tables --kill 1",
+            "--tables --transport bare-udp",
         ] {
             assert!(parse(&format!("hadb {wrong}")).is_err(), "{wrong}");
         }
