@@ -101,9 +101,9 @@ impl SplitLink {
     /// Leaves the other server, and then the clients, the rank `last` after all others.
     pub fn finish(self, last: Option<usize>) -> Result {
         let SplitLink { clients, nodes, watcher, .. } = self;
+        drop(watcher);
         // The servers leave each other without an order.
         nodes.finish(Some(0))?;
-        drop(watcher);
         clients.finish(last)
     }
 }
