@@ -52,7 +52,7 @@ use deckrun::{End, Job, OnFailure, Outcome};
 use failure::{HadbError, Result};
 use link::Link;
 use options::{Options, Transport};
-use ranks::{SERVERS, Servers};
+use ranks::Servers;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use udeck::Config;

@@ -339,11 +339,11 @@ fn some_of_all() -> Vec<Vec<Call<Bytes>>> {
         .map(|place| {
             let half = place as u8;
             let mut calls = vec![tpcb(half, 1 - half, 7), steps([0, 1, 1, 0], 5)];
-            let key = Key { table: Table::Blobs, half: 1 - half, index: place as u32 * BLOBS_OF_A_CLIENT };
+            let key = blob(place, 1 - half);
             calls.extend([
-                store(place, 1 - half, 3),
+                change(Op::Create { key, seed: 3 }),
                 Call::Read(key),
-                store(place, 1 - half, 4),
+                change(Op::Store { key, seed: 4 }),
                 Call::Read(key),
             ]);
             calls.extend([tpcb(half, half, 2), Call::Read(tuple(half, 1))]);
