@@ -107,8 +107,8 @@ fn a_message_goes_after_the_one_that_its_rank_waited_for_or_after_the_ranks_last
     assert_eq!(lines, expected.join("\n"));
 }
 
-/// Of several messages that a rank has retrieved, the last one to arrive counts, in whatever order and by whatever thread
-/// they were retrieved.
+/// A message depends on the one that arrived last of those that its rank has retrieved, in whatever order and by
+/// whatever thread they were retrieved.
 #[test]
 fn the_message_that_arrived_last_counts() {
     let folder = Folder::new("latest");
