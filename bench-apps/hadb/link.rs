@@ -9,7 +9,7 @@ mod window;
 
 use crate::failure::Result;
 use crate::message::{Body, Outgoing, Usage};
-use crate::options::LinkKind;
+use crate::options::{LinkKind, Links};
 use crate::ranks::Servers;
 use bare::BareLink;
 use dat::DatLink;
@@ -56,15 +56,6 @@ pub enum Event {
     Lost(usize),
     /// Nothing happened within the time limit.
     Idle,
-}
-
-/// Interfaces that carry messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Links {
-    /// Between clients and all others.
-    pub clients: LinkKind,
-    /// Between servers.
-    pub nodes: LinkKind,
 }
 
 /// Pairs of ranks that a carrier connects.

@@ -1,9 +1,7 @@
 //! The command line.
 
-use crate::link::Links;
 use crate::ranks::SERVERS;
 use crate::row::{BLOBS_OF_A_CLIENT, MAX_CLIENTS};
-use crate::workload::Blobs;
 use clap::builder::TypedValueParser as _;
 use clap::{Parser, ValueEnum};
 use std::ops::RangeInclusive;
@@ -208,6 +206,24 @@ pub enum Transport {
     Deck(&'static str),
     /// The program's own UDP sockets.
     BareUdp,
+}
+
+/// Interfaces that carry messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// Between clients and all others.
+    pub clients: LinkKind,
+    /// Between servers.
+    pub nodes: LinkKind,
+}
+
+/// BLOBs of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blobs {
+    /// Their lengths in bytes; each order of magnitude is equally likely.
+    pub lengths: RangeInclusive<usize>,
+    /// Largest number that a client inserts.
+    pub most: u32,
 }
 
 impl Options {

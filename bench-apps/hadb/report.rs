@@ -2,9 +2,8 @@
 
 use crate::availability::{percent, silent_times};
 use crate::drive::{Measured, Outage, response_times};
-use crate::link::Links;
 use crate::message::Usage;
-use crate::options::{Format, LinkKind, Mix, Options};
+use crate::options::{Format, LinkKind, Links, Mix, Options};
 use crate::ranks::{SERVERS, Servers};
 use crate::verdict::Verdict;
 use serde_json::{Value, json};

@@ -1,11 +1,10 @@
 //! The workload of a client: a random sequence of transactions.
 
 use crate::message::Op;
-use crate::options::Mix;
+use crate::options::{Blobs, Mix};
 use crate::row::{BLOBS_OF_A_CLIENT, Key, Table};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use std::ops::RangeInclusive;
 
 /// The next transaction.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,15 +20,6 @@ pub enum NextOperation {
         seed: u64,
         len: usize,
     },
-}
-
-/// BLOBs of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blobs {
-    /// Their lengths in bytes; each order of magnitude is equally likely.
-    pub lengths: RangeInclusive<usize>,
-    /// Largest number that a client inserts.
-    pub most: u32,
 }
 
 /// Workload of one client.
@@ -143,6 +133,7 @@ impl Workload {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ops::RangeInclusive;
 
     fn workload(seed: u64, home: u8, remote: f64, lengths: RangeInclusive<usize>) -> Workload {
         Workload::new(seed, 1, home, remote, Blobs { lengths, most: 50 })

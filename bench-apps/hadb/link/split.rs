@@ -5,10 +5,10 @@
 //! has news, and then ends that wait: by a software event, or by a message of the server to itself. So a client's message takes
 //! one thread more than over sockets alone. A client has only sockets.
 
-use super::{Blob, Carrier, Event, Links, Pairs, bare::BareLink};
+use super::{Blob, Carrier, Event, Pairs, bare::BareLink};
 use crate::failure::{HadbError, Result};
 use crate::message::{Outgoing, Usage};
-use crate::options::LinkKind;
+use crate::options::{LinkKind, Links};
 use crate::ranks::Servers;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use std::io;
