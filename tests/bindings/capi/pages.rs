@@ -19,7 +19,7 @@ const COMPLETED: [(&str, &str); 6] = [
     ("deckperf overlap --comp", "--compute"),
     ("deckqos analyse --low", "--low-turn"),
     ("nas-ft --prof", "--profile"),
-    ("hadb --cli", "--clients"),
+    ("hadb --node-l", "--node-link"),
 ];
 /// After the program's name, deckrun's options are not completed.
 const OF_THE_PROGRAM: &str = "deckrun -n 2 --hosts a:2 no-such-program --watch";
