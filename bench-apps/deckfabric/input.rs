@@ -314,6 +314,12 @@ pub enum Pattern {
     Uniform,
     /// Each host sends to one other host, and receives from one.
     Permutation,
+    /// Each host sends to the one whose number has its bits in reverse order; a host whose own number that is sends nothing.
+    BitReversal,
+    /// Each host sends to the one whose number has all bits inverted.
+    BitComplement,
+    /// Each host sends to the one with the next number, and the last one to host 0.
+    NextNeighbour,
     /// Some hosts send to a few others.
     HotSpot,
 }

@@ -196,6 +196,11 @@ pub fn streams(scenario: &Scenario, hosts: usize, load: f64) -> Result<Vec<Strea
                 let (from, to) = permutation(hosts, seed);
                 (from, traffic::Pattern::Fixed(to), 1.0)
             }
+            Pattern::BitReversal | Pattern::BitComplement | Pattern::NextNeighbour => {
+                let (from, to) = numbered(traffic.pattern, hosts)
+                    .map_err(|why| Problem::wrong(line, format!("traffic {name:?}: {why}")))?;
+                (from, traffic::Pattern::Fixed(to), 1.0)
+            }
             Pattern::HotSpot => {
                 let (senders, receivers) = (traffic.senders.unwrap_or(0), traffic.receivers.unwrap_or(0));
                 let bad = || {
@@ -231,6 +236,32 @@ pub fn streams(scenario: &Scenario, hosts: usize, load: f64) -> Result<Vec<Strea
         })
     });
     streams.collect()
+}
+
+/// Senders and their destinations in a pattern of the hosts' numbers. A host that would send to itself is left out.
+fn numbered(pattern: Pattern, hosts: usize) -> Result<(Vec<u32>, Vec<u32>), String> {
+    let (name, least) = match pattern {
+        Pattern::BitReversal => ("bit-reversal", 4),
+        Pattern::BitComplement => ("bit-complement", 2),
+        _ => ("next-neighbour", 2),
+    };
+    if hosts < least {
+        return Err(format!("pattern {name:?} needs {least} hosts, and there are {hosts}"));
+    }
+    if pattern != Pattern::NextNeighbour && !hosts.is_power_of_two() {
+        let (below, above) = (hosts.next_power_of_two() / 2, hosts.next_power_of_two());
+        return Err(format!(
+            "pattern {name:?} turns the bits of a host's number, and needs a power of two of hosts: there are {hosts}. Take \
+             a network of {below} or {above}, or \"permutation\""
+        ));
+    }
+    let (count, bits) = (hosts as u32, hosts.trailing_zeros());
+    let to = |from: u32| match pattern {
+        Pattern::BitReversal => from.reverse_bits() >> (u32::BITS - bits),
+        Pattern::BitComplement => count - 1 - from,
+        _ => (from + 1) % count,
+    };
+    Ok((0..count).map(|from| (from, to(from))).filter(|(from, to)| from != to).unzip())
 }
 
 /// A random permutation in which no host sends to itself: hosts in a random order, each to the next one.

@@ -86,6 +86,26 @@ fn the_examples_run() {
     }
 }
 
+/// Destinations of a pattern of the hosts' numbers in a tree of 8 hosts, by sender.
+#[test]
+fn patterns_of_numbers_send_where_they_say() {
+    let destinations = |pattern: &str| {
+        let text = spoilt("k = 3\nn = 2", "k = 2\nn = 3");
+        let text = text.replacen("pattern = \"uniform\"", &format!("pattern = \"{pattern}\""), 1);
+        let scenario = input::read(&text, None).expect(pattern);
+        let stream = network::streams(&scenario, 8, 1.0).expect(pattern).swap_remove(0);
+        let udeck_fabric::traffic::Pattern::Fixed(to) = stream.to else { panic!("{pattern}") };
+        let run = run::all(&scenario, Path::new("")).expect(pattern);
+        assert!(run.points.iter().all(|point| point.classes[0].messages > 0), "{pattern}");
+        stream.from.into_iter().zip(to).collect::<Vec<_>>()
+    };
+    // 000, 010, 101 and 111 are the same in reverse.
+    assert_eq!(destinations("bit-reversal"), [(1, 4), (3, 6), (4, 1), (6, 3)]);
+    let all = |to: [u32; 8]| (0..8).zip(to).collect::<Vec<_>>();
+    assert_eq!(destinations("bit-complement"), all([7, 6, 5, 4, 3, 2, 1, 0]));
+    assert_eq!(destinations("next-neighbour"), all([1, 2, 3, 4, 5, 6, 7, 0]));
+}
+
 #[test]
 fn what_is_offered_below_saturation_is_accepted_and_named() {
     let json: serde_json::Value =
@@ -161,6 +181,13 @@ fn what_is_wrong_has_its_line_and_a_reason() {
         ("name = \"all\"", "name = \"\"", 14, "a name has 1 to 32"),
         ("pattern = \"uniform\"", "pattern = \"round\"", 15, "unknown variant `round`"),
         ("pattern = \"uniform\"", "pattern = \"hot-spot\"", 14, "needs senders"),
+        (
+            "pattern = \"uniform\"",
+            "pattern = \"bit-reversal\"",
+            14,
+            "needs a power of two of hosts: there are 9. Take a network of 8 or 16, or \"permutation\"",
+        ),
+        ("pattern = \"uniform\"", "pattern = \"bit-complement\"", 14, "there are 9"),
         ("load = 0.3", "load = -0.3", 14, "the load is -0.15"),
         ("flits = [1, 9]", "flits = [9, 1]", 14, "the shorter first"),
         ("flits = [1, 9]", "flits = 4\nlevel = 16", 9, "levels is 17"),
