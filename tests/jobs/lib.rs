@@ -30,7 +30,7 @@ impl Bin {
     /// The launcher.
     ///
     /// # Panics
-    /// This function and the other five panic if the program was not built, and name the command that builds
+    /// This function and the other six panic if the program was not built, and name the command that builds
     /// it.
     #[must_use]
     pub fn deckrun() -> Self {
@@ -59,6 +59,12 @@ impl Bin {
     #[must_use]
     pub fn deckfabric() -> Self {
         Self::find("deckfabric")
+    }
+
+    /// The planner of arbitration tables.
+    #[must_use]
+    pub fn deckqos() -> Self {
+        Self::find("deckqos")
     }
 
     /// The example of this name.

@@ -5,6 +5,7 @@
 //! into `target/book`. The step `doc` checks that the Rust samples compile (`src/book.rs`).
 
 mod errors;
+mod index;
 mod markdown;
 
 use crate::{
@@ -56,6 +57,7 @@ pub fn check(workspace: &Workspace, limit: Duration) -> StepReport {
         lengths(root),
         settings(root),
         errors::check(root),
+        index::check(root),
     ] {
         match checked {
             Ok(problems) if problems.is_empty() => report.passed += 1,

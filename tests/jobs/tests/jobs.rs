@@ -8,6 +8,8 @@ use udeck_jobs::{Bin, Ended};
 mod deckperf;
 #[path = "jobs/deckrun.rs"]
 mod deckrun;
+#[path = "jobs/documents.rs"]
+mod documents;
 #[path = "jobs/examples.rs"]
 mod examples;
 #[path = "jobs/group.rs"]

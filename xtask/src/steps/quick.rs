@@ -28,13 +28,14 @@ const PACKAGES: [&str; 17] = [
 ];
 /// The programs of the jobs, and the library that C programs are linked with.
 const PROGRAMS: &str = "--lib --bin deckrun --bin nas-ft --bin group-rank --bin lost-rank --example hello --example pack --example ring";
+/// Programs that play the short commands of the index of the documents, and their packages. Their own tests are in the other list.
+const INDEX: &str = "-p deckfabric -p deckqos --bin deckfabric --bin deckqos";
 /// Test programs of the conformance suite for transports that any machine has.
 const SUITE: &str = "--test shm --test sim --test tcp --test udp";
 /// Fabrics of the suite, without variants that differ in one setting.
 const FABRICS: &str = "-- --nocapture shm:: sim:: tcp:: udp::";
-/// Jobs that end well, over shared memory and TCP, and jobs in which a rank is killed.
-const JOBS: &str =
-    "-- deckrun:: group:: lost:: examples::hello examples::pack examples::ring nas_ft::class_s_verifies_on_2";
+/// Jobs that end well, over shared memory and TCP, jobs in which a rank is killed, and the index of the documents.
+const JOBS: &str = "-- deckrun:: group:: lost:: documents:: examples::hello examples::pack examples::ring nas_ft::class_s_verifies_on_2";
 
 pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let debug = workspace.target.join("debug").display().to_string();
@@ -47,7 +48,7 @@ pub fn steps(workspace: &Workspace, fail_fast: bool) -> Vec<Step> {
     let unit = "--lib --test it";
     let build = vec![
         (Role::Check, of("test --no-run", &format!("{unit} {SUITE} --test jobs --test capi"))),
-        (Role::Check, of("build", PROGRAMS)),
+        (Role::Check, of("build", PROGRAMS).args(INDEX)),
     ];
     let units = beside_jobs(test(&format!("{unit} -- --skip proptest --skip prop_")), workspace);
     let c = installed(test("--test capi -- ::cc"), "debug", workspace);
