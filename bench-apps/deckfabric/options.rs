@@ -61,13 +61,13 @@ pub enum Command {
     /// Play connections that `deckqos admit` admits, and print delays, jitter, and the use of ports
     ///
     /// The file is that of `deckqos admit`, or its answer (`--format toml`). Each admitted connection sends packets of the MTU at its
-    /// bandwidth, and each port has the table of its connections.
+    /// bandwidth, and each port has the table of its connections. A cycle is the time of 16 bytes on a link.
     Play {
         /// The network and its connections; - is standard input
         #[arg(value_hint = ValueHint::FilePath)]
         file: PathBuf,
         /// Cycles before the measurement
-        #[arg(long, default_value_t = 20_000, value_parser = RangedU64ValueParser::<u64>::new().range(..=MOST_CYCLES))]
+        #[arg(long, default_value_t = 80_000, value_parser = RangedU64ValueParser::<u64>::new().range(..=MOST_CYCLES))]
         warm_up: u64,
         /// Cycles of the measurement
         #[arg(long, default_value_t = 200_000, value_parser = RangedU64ValueParser::<u64>::new().range(1..=MOST_CYCLES))]

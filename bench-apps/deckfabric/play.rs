@@ -9,14 +9,20 @@ use udeck_cli::{
     columns::{lines, row},
 };
 use udeck_fabric::{
-    admission::{Answers, Plan, Request},
-    arbitration::{FLIT_BYTES, Scheme},
+    admission::{Answers, Crossbar, Plan, Request, Switches},
+    arbitration::Scheme,
     config::{Config, LONGEST_LINK},
     connections::{Connection, Connections, JITTER, PARTS, Quality},
     engine::Engine,
+    stages::Stages,
     topology::Network,
 };
 use udeck_qos::{table::VlTables, vl_arbiter::LowTurn};
+
+/// Bytes that a link carries in a cycle.
+pub const FLIT_BYTES: u32 = 16;
+/// Flits a cycle over a switch's crossbar (§6.2.1 of Alfaro's thesis).
+const CROSSBAR_SPEED: u16 = 2;
 
 /// Cycles of the warm-up and of the measured part.
 pub type Cycles = (u64, u64);
@@ -66,7 +72,8 @@ pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Resu
             deadline: cycles(Plan::deadline(&answer.request, admitted)),
         }
     });
-    let workload = Connections::new(constant.collect(), u32::from(packet), 1);
+    let buffer = plan.file.network.get_ref().buffer;
+    let workload = Connections::new(constant.collect(), u32::from(packet), buffer as usize, 1);
     let own = answers.admission.planners().map(|(port, planner)| {
         let tables = VlTables { high: planner.table(), low: Vec::new(), high_limit: link.high_limit };
         (port, Scheme::Vl { tables, low_turn: LowTurn::Packet })
@@ -79,14 +86,16 @@ pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Resu
         );
         return Err(Problem::wrong(None, reason));
     }
-    let config = Config {
+    let common = Config {
         levels: workload.levels(),
         own_arbitration: own.collect(),
+        flit_bytes: FLIT_BYTES,
         packet,
-        buffer: plan.file.network.get_ref().buffer * u32::from(packet),
         link: link as u32,
+        switch: 1,
         ..Config::default()
     };
+    let config = with_switches(common, plan);
     let mut engine = Engine::new(network, &config, workload).map_err(|bad| Problem::wrong(None, bad))?;
     engine.run_until(warm_up).map_err(|why| Problem::cannot(None, why))?;
     engine.restart_measures();
@@ -119,6 +128,19 @@ pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Resu
         switches: figures(false),
         levels: engine.workload().quality(),
     })
+}
+
+/// Gives a configuration the plan's switches: with buffers at inputs and outputs, and a crossbar that a port's lanes share, or
+/// with queues at the outputs alone.
+fn with_switches(config: Config, plan: &Plan) -> Config {
+    let Switches { crossbar, buffer, .. } = *plan.file.network.get_ref();
+    let buffer = buffer * u32::from(config.packet);
+    if crossbar != Crossbar::Multiplexed {
+        return Config { buffer, ..config };
+    }
+    let lanes = u32::from(config.levels) * plan.network.channels() as u32;
+    let stages = Some(Stages::lanes_apart(CROSSBAR_SPEED, 1, lanes, buffer));
+    Config { buffer: lanes * buffer, stages, ..config }
 }
 
 /// Whether a port is one end of a host's link.

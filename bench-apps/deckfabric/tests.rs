@@ -363,22 +363,38 @@ fn admitted_connections_are_played_and_none_is_late() {
         admission::CHAPTER_6.replace("switches = 16", "switches = 4").replace("tries = 3000", "tries = 3");
     let plan = admission::read(&text, Path::new("")).expect("a plan");
     let mut answers = plan.admit();
-    let played = play::play(&plan, &answers, (1000, 20_000)).expect("figures");
+    let cycles = (4000, 80_000);
+    let played = play::play(&plan, &answers, cycles).expect("figures");
     assert_eq!((played.late(), played.connections), (0, answers.admitted().count()));
     let packets: u64 = played.levels.iter().map(|level| level.packets).sum();
     assert!(played.hosts.used.0 > 15.0 && packets > 5000, "{played:?}");
-    let [text, csv] =
-        [Format::Text, Format::Csv].map(|format| play::print(&plan, &played, (1000, 20_000), format));
+    let [text, csv] = [Format::Text, Format::Csv].map(|format| play::print(&plan, &played, cycles, format));
     assert!(text.contains("0 packets came after their deadline D"), "{text}");
     assert_eq!(csv.lines().count(), 11, "{csv}");
     // A deadline below the time without load is missed, and counted.
     for answer in &mut answers.answers {
         answer.request.demand.deadline = Some(std::time::Duration::from_nanos(1));
     }
-    assert!(play::play(&plan, &answers, (1000, 20_000)).expect("figures").late() > 0);
+    assert!(play::play(&plan, &answers, cycles).expect("figures").late() > 0);
 }
 
-/// 1 ms is 4,883 flits of 64 bytes at 2.5 Gb/s.
+/// Table 6.7: with buffers of one packet a lane waits for credits, and the network does not carry what is injected.
+#[test]
+fn buffers_of_two_packets_carry_the_promised_load_and_those_of_one_do_not() {
+    let played = [1, 2].map(|packets| {
+        let text = admission::CHAPTER_6
+            .replace("switches = 16", "switches = 8")
+            .replace("tries = 3000", "tries = 100")
+            .replace("buffer = 4", &format!("buffer = {packets}"));
+        let plan = admission::read(&text, Path::new("")).expect("a plan");
+        play::play(&plan, &plan.admit(), (10_000, 20_000)).expect("figures")
+    });
+    let carried = played.map(|played| (played.delivered / played.injected, played.late()));
+    assert!(carried[0].0 < 0.97 && carried[0].1 == 0, "{carried:?}");
+    assert!(carried[1].0 > 0.995 && carried[1].1 == 0, "{carried:?}");
+}
+
+/// 1 ms is 19,531.25 flits of 16 bytes at 2.5 Gb/s.
 #[test]
 fn a_flight_that_no_simulated_link_has_is_refused_by_its_key() {
     let text = "topology = { kind = \"mesh\", dims = [2, 2], hosts = 1 }\nlink = { rate = \"2.5 Gb/s\", mtu = 256, vls = 1 }\n\
@@ -386,5 +402,5 @@ fn a_flight_that_no_simulated_link_has_is_refused_by_its_key() {
                 connection = [{ from = \"h0\", to = \"h1\", sl = 0, bandwidth = \"1 Mb/s\" }]\n";
     let plan = admission::read(text, Path::new("")).expect("a plan");
     let problem = play::play(&plan, &plan.admit(), (1, 1)).expect_err("a link");
-    assert!(problem.reason.starts_with("network.flight is 1ms, or 4883 cycles"), "{problem:?}");
+    assert!(problem.reason.starts_with("network.flight is 1ms, or 19532 cycles"), "{problem:?}");
 }

@@ -8,7 +8,7 @@ use udeck_qos::{
     wrr::Wrr,
 };
 
-/// Bytes of a flit, for tables that count in bytes.
+/// Bytes of a flit, unless a configuration has others.
 pub const FLIT_BYTES: u32 = 64;
 
 /// Scheme by which ports choose among levels. All ports of a network have the same.
@@ -68,20 +68,22 @@ pub enum Arbiter {
     Wrr(Wrr),
     /// A table with deficits.
     DTable(DTable),
-    /// InfiniBand's two tables.
-    Vl(Box<VlArbiter>),
+    /// InfiniBand's two tables, and the bytes of a flit.
+    Vl(Box<VlArbiter>, u32),
 }
 
 impl Arbiter {
-    /// Makes the state of a port at the beginning.
-    pub fn new(scheme: &Scheme) -> Self {
+    /// Makes the state of a port at the beginning. InfiniBand's tables, which count bytes, see flits of `flit_bytes`.
+    pub fn new(scheme: &Scheme, flit_bytes: u32) -> Self {
         match scheme {
             Scheme::RoundRobin => Self::RoundRobin(LANES as u8 - 1),
             Scheme::Priority => Self::Priority,
             Scheme::Sbt { weights } => Self::Sbt(Sbt::new(*weights)),
             Scheme::Wrr { weights } => Self::Wrr(Wrr::new(*weights)),
             Scheme::DTable { slots, when_stalled } => Self::DTable(DTable::new(slots.clone(), *when_stalled)),
-            Scheme::Vl { tables, low_turn } => Self::Vl(Box::new(VlArbiter::new(tables.clone(), *low_turn))),
+            Scheme::Vl { tables, low_turn } => {
+                Self::Vl(Box::new(VlArbiter::new(tables.clone(), *low_turn)), flit_bytes)
+            }
         }
     }
 
@@ -106,9 +108,9 @@ impl Arbiter {
                 };
                 table.next(head).map(|(level, _)| level)
             }
-            Self::Vl(port) => {
+            Self::Vl(port, flit_bytes) => {
                 let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {
-                    Waiting::Ready(flits) => Some(u32::from(flits) * FLIT_BYTES),
+                    Waiting::Ready(flits) => Some(u32::from(flits) * *flit_bytes),
                     _ => None,
                 };
                 port.next(head).map(|choice| choice.vl)
@@ -160,7 +162,7 @@ mod tests {
             scheme in any_scheme(),
             rounds in vec(vec(prop_oneof![Just(Waiting::Nothing), Just(Waiting::Stalled), (1u16..30).prop_map(Waiting::Ready)], 4), 1..200),
         ) {
-            let mut arbiter = Arbiter::new(&scheme);
+            let mut arbiter = Arbiter::new(&scheme, FLIT_BYTES);
             for waiting in rounds {
                 let may = |level: u8| matches!(waiting[usize::from(level)], Waiting::Ready(_));
                 match arbiter.next(4, |level| waiting[usize::from(level)]) {
@@ -175,7 +177,7 @@ mod tests {
         fn proptest_no_level_starves(scheme in any_scheme()) {
             let unlimited = matches!(&scheme, Scheme::Vl { tables, .. } if tables.high_limit == 255);
             prop_assume!(scheme != Scheme::Priority && !unlimited);
-            let mut arbiter = Arbiter::new(&scheme);
+            let mut arbiter = Arbiter::new(&scheme, FLIT_BYTES);
             let mut sent = [0; 4];
             // The high table may send 64 times 255 units between two packets of the low one.
             for _ in 0..2_000_000 {
@@ -192,7 +194,7 @@ mod tests {
     #[test]
     fn the_simple_ones() {
         let order = |scheme: &Scheme, ready: &[u8]| {
-            let mut arbiter = Arbiter::new(scheme);
+            let mut arbiter = Arbiter::new(scheme, FLIT_BYTES);
             let waiting = |level| if ready.contains(&level) { Waiting::Ready(1) } else { Waiting::Nothing };
             (0..4).filter_map(|_| arbiter.next(8, waiting)).collect::<Vec<_>>()
         };

@@ -1,9 +1,9 @@
 //! Configuration of switches, links and adapters. All of a network have the same, but ports may have their own tables.
 
 use crate::{
-    arbitration::Scheme,
+    arbitration::{FLIT_BYTES, Scheme},
     congestion::{Congestion, OutOfRange},
-    stages::Stages,
+    stages::{MOST_BUFFER, Stages},
 };
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -14,7 +14,7 @@ use udeck_qos::table::{LANES, VlTables};
 pub const OWN_LEVELS: u8 = 2;
 
 /// Upper bound of the cycles of a link.
-pub const LONGEST_LINK: u32 = 1 << 10;
+pub const LONGEST_LINK: u32 = 1 << 12;
 
 /// Queues of a switch for the packets of an input's lane, and how many outputs can read them at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,6 +103,8 @@ pub struct Config {
     pub arbitration: Scheme,
     /// Schemes of ports that have their own, by node and port. A level that such a scheme leaves out never passes there.
     pub own_arbitration: BTreeMap<(usize, usize), Scheme>,
+    /// Bytes of a flit. Only InfiniBand's tables count bytes.
+    pub flit_bytes: u32,
     /// Upper bound of a packet in flits.
     pub packet: u16,
     /// Size of a switch's buffer in flits, for each port, level and virtual channel. With stages: size of an input buffer, which
@@ -133,6 +135,7 @@ impl Default for Config {
             levels: 1,
             arbitration: Scheme::RoundRobin,
             own_arbitration: BTreeMap::new(),
+            flit_bytes: FLIT_BYTES,
             packet: 4,
             buffer: 64,
             link: 2,
@@ -186,8 +189,9 @@ impl Config {
         let most_levels = LANES as u64 - 1 - u64::from(self.own_levels());
         let ranges = [
             ("levels", u64::from(self.levels), 1, most_levels),
+            ("bytes of a flit", u64::from(self.flit_bytes), 1, 1 << 12),
             ("packet", u64::from(self.packet), 1, 1 << 12),
-            ("buffer", u64::from(self.buffer), u64::from(self.packet), 1 << 20),
+            ("buffer", u64::from(self.buffer), u64::from(self.packet), MOST_BUFFER),
             ("link", u64::from(self.link), 1, u64::from(LONGEST_LINK)),
             ("switch", u64::from(self.switch), 0, 1 << 10),
         ];
@@ -284,12 +288,12 @@ mod tests {
         };
         assert_eq!(Config::default().check(), Ok(()));
         assert_eq!(reason(|config| config.levels = 0), "levels is 0: take 1 to 15");
-        assert_eq!(reason(|config| config.buffer = 3), "buffer is 3: take 4 to 1048576");
+        assert_eq!(reason(|config| config.buffer = 3), "buffer is 3: take 4 to 16777216");
         let queues = |config: &mut Config| {
             (config.queues, config.congestion) = (Queues::Fifo, Congestion::Lhrp(Default::default()))
         };
         assert_eq!(reason(queues), "congestion control needs switches with queues by output");
-        assert_eq!(reason(|config| config.link = 0), "link is 0: take 1 to 1024");
+        assert_eq!(reason(|config| config.link = 0), "link is 0: take 1 to 4096");
         assert_eq!(
             reason(|config| config.arbitration =
                 Scheme::DTable { slots: vec![], when_stalled: Default::default() }),

@@ -1,12 +1,16 @@
 //! Connections that send packets at constant rates, and the quality that they get: delay by deadline, jitter, and the
 //! best and the worst connection.
 //!
-//! Packets of a connection have one route and one lane, so they arrive in their order. Therefore the time of a packet's
-//! post follows from its number.
+//! A delay begins in the output buffer of the host: there a lane has places for a number of packets, and a packet that
+//! finds them taken waits outside, in the program's memory, which is not counted.
+//!
+//! Packets of a connection have one route and one lane, so they leave and arrive in their order. Therefore the time of a
+//! packet's post follows from its number.
 
 use crate::workload::{Actions, Post, Workload};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use std::collections::VecDeque;
 
 /// Divisors of the deadline: for each, the packets are counted that arrive within that part of it.
 pub const PARTS: [f64; 6] = [10_000.0, 3000.0, 1000.0, 100.0, 10.0, 1.0];
@@ -26,17 +30,19 @@ pub struct Connection {
     pub level: u8,
     /// Cycles from one packet to the next one.
     pub gap: f64,
-    /// Cycles from a packet's post to its last flit's arrival that are not too many.
+    /// Cycles from a packet's place in the host's output buffer to its last flit's arrival that are not too many.
     pub deadline: f64,
 }
 
 /// State of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct State {
     /// Time of the next post.
     next: f64,
-    /// Time of the post of the packet that arrives next.
-    awaited: f64,
+    /// Time of the post of the packet that leaves next.
+    leaves: f64,
+    /// Cycles at which the packets under way came into the host's output buffer.
+    under_way: VecDeque<u64>,
     /// Delay of the packet that has arrived last.
     last: Option<f64>,
     packets: u32,
@@ -75,22 +81,29 @@ impl Quality {
 pub struct Connections {
     /// Flits of each packet.
     flits: u32,
+    /// Packets for which a lane of a host's output buffer has room.
+    buffer: usize,
     all: Vec<Connection>,
     states: Vec<State>,
+    /// Cycles at which the last packets have left a host's lane, as many as its buffer has places, by host and level.
+    left: Vec<VecDeque<u64>>,
     quality: Vec<Quality>,
 }
 
 impl Connections {
-    /// Makes a workload of connections whose packets have `flits` flits. Each begins at a random time within its gap.
-    pub fn new(all: Vec<Connection>, flits: u32, seed: u64) -> Self {
+    /// Makes a workload of connections whose packets have `flits` flits, from hosts whose output buffers have room for `buffer`
+    /// packets of a lane. Each connection begins at a random time within its gap.
+    pub fn new(all: Vec<Connection>, flits: u32, buffer: usize, seed: u64) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let state = |connection: &Connection| {
             let first = connection.gap * random.random::<f64>();
-            State { next: first, awaited: first, last: None, packets: 0, early: 0 }
+            State { next: first, leaves: first, under_way: VecDeque::new(), last: None, packets: 0, early: 0 }
         };
         let states = all.iter().map(state).collect();
         let levels = all.iter().map(|connection| connection.level + 1).max().unwrap_or(1);
-        Self { flits, states, quality: vec![Quality::default(); usize::from(levels)], all }
+        let hosts = all.iter().map(|connection| connection.from as usize + 1).max().unwrap_or(0);
+        let left = vec![VecDeque::new(); hosts * usize::from(levels)];
+        Self { flits, buffer, states, quality: vec![Quality::default(); usize::from(levels)], all, left }
     }
 
     /// Restarts the counts: the packets before were warming up.
@@ -142,11 +155,22 @@ impl Workload for Connections {
         actions.at(cycle(state.next), token);
     }
 
+    fn sent(&mut self, now: u64, token: u32, _: &mut Actions) {
+        let Connection { from, level, gap, .. } = self.all[token as usize];
+        let levels = self.quality.len();
+        let left = &mut self.left[from as usize * levels + usize::from(level)];
+        let has_room = if left.len() < self.buffer { 0 } else { left.pop_front().unwrap_or(0) };
+        left.push_back(now + u64::from(self.flits));
+        let state = &mut self.states[token as usize];
+        state.under_way.push_back(has_room.max(cycle(state.leaves)));
+        state.leaves += gap;
+    }
+
     fn delivered(&mut self, now: u64, token: u32, _: &mut Actions) {
         let Connection { level, gap, deadline, .. } = self.all[token as usize];
         let state = &mut self.states[token as usize];
-        let delay = (now - cycle(state.awaited)) as f64;
-        state.awaited += gap;
+        let buffered = state.under_way.pop_front().expect("a packet has left before it arrives");
+        let delay = (now - buffered) as f64;
         let quality = &mut self.quality[usize::from(level)];
         quality.packets += 1;
         quality.cycles += delay;
@@ -169,12 +193,12 @@ mod tests {
 
     /// Without load the delay is exact: two links, a switch, and the packet.
     #[test]
-    fn delays_count_from_the_post_to_the_last_flit() {
+    fn delays_count_up_to_the_last_flit() {
         let network = tree(4, 1).unwrap();
         let config = Config::default();
         let idle = f64::from(2 * config.link + config.switch) + 4.0;
         let connection = Connection { from: 0, to: 1, level: 0, gap: 33.5, deadline: idle };
-        let mut engine = Engine::new(&network, &config, Connections::new(vec![connection], 4, 1)).unwrap();
+        let mut engine = Engine::new(&network, &config, Connections::new(vec![connection], 4, 1, 1)).unwrap();
         engine.run_until(1000).unwrap();
         engine.workload_mut().restart();
         engine.run_until(3000).unwrap();
@@ -186,15 +210,25 @@ mod tests {
         assert_eq!(quality.worst_and_best, Some((0.0, 0.0)));
     }
 
+    /// Two hosts that want 1.14 of a third one's link. Their queues grow without end, and each gets a flit every second cycle.
     #[test]
-    fn a_packet_that_comes_too_late_is_counted() {
+    fn a_late_packet_is_counted_from_its_place_in_the_output_buffer() {
         let network = tree(4, 1).unwrap();
         let config = Config::default();
-        // Both together want 1.14 of the receiver's link.
         let of = |from| Connection { from, to: 2, level: 0, gap: 7.0, deadline: 100.0 };
-        let mut engine = Engine::new(&network, &config, Connections::new(vec![of(0), of(1)], 4, 1)).unwrap();
-        engine.run_until(10_000).unwrap();
-        let quality = &engine.workload().quality()[0];
-        assert!(quality.late() > quality.packets / 2 && quality.longest > 5.0, "{quality:?}");
+        let quality = |buffer| {
+            let workload = Connections::new(vec![of(0), of(1)], 4, buffer, 1);
+            let mut engine = Engine::new(&network, &config, workload).unwrap();
+            engine.run_until(10_000).unwrap();
+            engine.workload().quality().remove(0)
+        };
+        let all = quality(10_000);
+        assert!(all.late() > all.packets / 2 && all.longest > 5.0, "{all:?}");
+        // The buffers of the switch and the host, 64 flits and 4, empty in 136 cycles.
+        let one = quality(1);
+        assert!(one.packets == all.packets && (1.25..1.5).contains(&one.longest), "{one:?}");
+        // The places of nine more packets empty in 72 cycles.
+        let more = quality(10).longest - one.longest;
+        assert!((0.6..0.8).contains(&more), "{more}");
     }
 }

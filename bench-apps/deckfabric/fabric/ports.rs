@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     congestion::OutOfRange,
     packet::{Arena, NONE, Packet},
-    stages::Layout,
+    stages::{Layout, MOST_BUFFER},
     topology::{MOST_PORTS, Network},
 };
 use credits::Credits;
@@ -138,9 +138,9 @@ impl Ports {
         }
         let (of_level, channels) = config.lanes_of_levels(network.channels());
         let lanes_in = |level: &[u8]| level.iter().fold(0u32, |all, lane| all | 1 << lane);
-        let mut arbiters = vec![Arbiter::new(&config.arbitration); links as usize];
+        let mut arbiters = vec![Arbiter::new(&config.arbitration, config.flit_bytes); links as usize];
         for (&(node, port), scheme) in &config.own_arbitration {
-            arbiters[first[node] as usize + port] = Arbiter::new(scheme);
+            arbiters[first[node] as usize + port] = Arbiter::new(scheme, config.flit_bytes);
         }
         Ok(Self {
             lanes,
@@ -410,7 +410,7 @@ fn credits(
     let sizes: Vec<_> = (0..count as u32).map(size).collect();
     let least = u64::from(lanes as u32 * stages.least);
     match sizes.iter().map(|size| u64::from(*size)).find(|size| *size < least) {
-        Some(value) => Err(OutOfRange { what: "a buffer for all lanes", value, least, most: 1 << 20 }),
+        Some(value) => Err(OutOfRange { what: "a buffer for all lanes", value, least, most: MOST_BUFFER }),
         None => Ok(Credits::shared(sizes, lanes, stages.least)),
     }
 }

@@ -14,6 +14,9 @@ use crate::{
 };
 use std::ops::Range;
 
+/// Upper bound of the flits of a buffer.
+pub(crate) const MOST_BUFFER: u64 = 1 << 24;
+
 /// A switch with buffers at its inputs and outputs. The input buffers are those of the configuration of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stages {
@@ -47,14 +50,21 @@ pub struct Centre {
 }
 
 impl Stages {
+    /// A switch with a single crossbar whose lanes share no buffer: each of `lanes` has `buffer` flits at an output, as it has
+    /// at an input of `lanes` × `buffer` flits.
+    #[must_use]
+    pub fn lanes_apart(speed: u16, store: u32, lanes: u32, buffer: u32) -> Self {
+        Self { speed, store, output: lanes * buffer, least: buffer, pause: 0, centre: None }
+    }
+
     /// Checks the numbers; `packet` is the longest packet.
     pub(crate) fn check(&self, packet: u16) -> Result<(), OutOfRange> {
         let packet = u64::from(packet);
         let mut ranges = vec![
             ("speed", u64::from(self.speed), 1, 1 << 10),
             ("store", u64::from(self.store), 1, 1 << 10),
-            ("output", u64::from(self.output), packet, 1 << 20),
-            ("least", u64::from(self.least), packet, 1 << 20),
+            ("output", u64::from(self.output), packet, MOST_BUFFER),
+            ("least", u64::from(self.least), packet, MOST_BUFFER),
         ];
         if let Some(centre) = self.centre {
             ranges.extend([
@@ -62,7 +72,7 @@ impl Stages {
                 ("links of an MPort", u64::from(centre.links), 1, 8),
                 ("speed of the central crossbar", u64::from(centre.speed), 1, 1 << 10),
                 ("cross", u64::from(centre.cross), 1, 1 << 10),
-                ("buffer of a central link", u64::from(centre.buffer), packet, 1 << 20),
+                ("buffer of a central link", u64::from(centre.buffer), packet, MOST_BUFFER),
             ]);
         }
         match ranges.into_iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {

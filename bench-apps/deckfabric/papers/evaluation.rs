@@ -75,15 +75,15 @@ fn table(name: &str, extent: Extent, bar: &ProgressBar) -> Result<Section, Strin
     let mut tables = toml::from_str::<Tables>(TABLES).map_err(|bad| bad.to_string())?.tables;
     let columns = tables.remove(name).ok_or_else(|| format!("there is no table {name}"))?;
     let cycles = match extent {
-        Extent::Quick => (1000, 4000),
-        Extent::Reduced => (20_000, 400_000),
+        Extent::Quick => (4000, 16_000),
+        Extent::Reduced => (80_000, 1_600_000),
     };
     let mut section = Section {
         how: format!(
             "Connections of the ten levels of table 6.2 between random hosts, until no level is admitted in a number of tries that the \
-             thesis does not print; then each sends packets at its rate: {} cycles of warm-up and {} measured. Use is the time in which a \
+             thesis does not print; then each sends packets at its rate: {} cycles of 16 bytes of warm-up and {} measured. Use is the time in which a \
              port sends, of all time; figures are means of the ports. A deadline is the sum of the longest times by equations (3.1) and, \
-             for the host, (3.3).",
+             for the host, (3.3); a delay begins in the host's output buffer.",
             cycles.0, cycles.1
         ),
         ..Section::default()
@@ -152,9 +152,12 @@ impl Column {
                 others.all(|level| early(strictest) <= early(level)),
             ));
         }
-        // Smaller buffers do not carry the load: a lane waits for credits, and packets wait at the hosts.
-        if self.buffer.is_none_or(|packets| packets > 2) {
-            claims.push(claim("no packet comes after its deadline", played.late() == 0));
+        claims.push(claim("no packet comes after its deadline", played.late() == 0));
+        let carried = played.delivered / played.injected;
+        // With one place a lane waits for credits, and packets wait at the hosts, if the load is high.
+        if self.buffer == Some(1) {
+            claims.push(claim("hosts receive less than is sent", carried < 0.99 || played.injected < 0.7));
+        } else {
             let changes = |level: &Quality| level.jitter.iter().sum::<u64>();
             let is_even =
                 |level: &Quality| level.jitter[JITTER.len() / 2] as f64 >= 0.999 * changes(level) as f64;
@@ -164,10 +167,7 @@ impl Column {
                 let what = "the jitter of levels 0 to 4 is in the middle interval (99.9 %)";
                 claims.push(claim(what, even.iter().all(is_even)));
             }
-            claims.push(claim(
-                "hosts receive what is sent, within a percent",
-                (played.delivered / played.injected - 1.0).abs() < 0.01,
-            ));
+            claims.push(claim("hosts receive what is sent, within a percent", (carried - 1.0).abs() < 0.01));
         }
         claims
     }
