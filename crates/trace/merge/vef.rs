@@ -10,9 +10,12 @@
 //!
 //! | the rank, since its previous message | Dep | dTime: time until the post began |
 //! |---|---|---|
-//! | retrieved messages | 2: it goes after the one of them that arrived last | since that arrival |
-//! | retrieved none | 1: it goes after the previous message | since the post of that message returned |
+//! | retrieved messages that arrived when that post had begun | 2: it goes after the one of them that arrived last | since that arrival, or since the post returned, if it returned later |
+//! | retrieved none, or only ones that had arrived before | 1: it goes after the previous message | since the post of that message returned |
+//! | has no previous one, and retrieved messages | 2: it goes after the one of them that arrived last | since that arrival |
 //! | has no previous one, and retrieved none | 0 | since the job's first post began |
+//!
+//! So dTime contains no post of the rank, and no wait before that post.
 //!
 //! Others add 4 if a message depends on their arrival. A record has room for one dependency only.
 //!
@@ -224,7 +227,11 @@ impl Job<'_> {
         for event in events.iter().rev() {
             match event.what {
                 What::Written => {}
-                What::Sent(message) => return arrived.or(Some((After::Sent(message), event.end))),
+                What::Sent(message) => {
+                    let since = arrived.filter(|(_, at)| *at > event.start);
+                    let since = since.map(|(after, at)| (after, at.max(event.end)));
+                    return since.or(Some((After::Sent(message), event.end)));
+                }
                 What::Received(arrow) => {
                     let post = self.posts[arrow as usize];
                     let Some(message) = self.messages.get(post as usize) else { continue };

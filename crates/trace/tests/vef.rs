@@ -123,6 +123,31 @@ fn the_message_that_arrived_last_counts() {
     assert_eq!(last, ["2 0 1 104 2 1000 1", "4 0 1 105 2 500 3"]);
 }
 
+/// Rank 0 finds a message that was there before its own last post began. The time since that arrival has a wait and a post in it,
+/// so a replay that counted it would post the later message first.
+#[test]
+fn what_arrived_before_the_ranks_last_post_does_not_count() {
+    let folder = Folder::new("before");
+    let first = retrieve(0, (1_000, 10_000_000), 2) // waits
+        + &post(0, 1, (10_001_000, 10_001_500), 3)
+        + &retrieve(0, (10_001_600, 10_001_700), 1) // was there
+        + &post(0, 1, (10_002_000, 10_002_100), 4);
+    let second = post(1, 0, (500, 900), 1) + &post(1, 0, (9_990_000, 9_990_400), 2);
+    let lines = folder.merged(&[Some(first), Some(second)]);
+    let own: Vec<&str> = lines.lines().filter(|line| line.contains(" 0 1 ")).collect();
+    assert_eq!(own, ["2 0 1 103 2 1000 1", "3 0 1 104 1 500 2"]);
+}
+
+/// The time of the rank's own last post is no part of the time since an arrival.
+#[test]
+fn what_arrived_during_the_ranks_last_post_counts_from_its_end() {
+    let folder = Folder::new("during");
+    let first =
+        post(0, 1, (5_000, 9_000), 2) + &retrieve(0, (9_100, 9_200), 1) + &post(0, 1, (9_500, 9_600), 3);
+    let lines = folder.merged(&[Some(first), Some(post(1, 0, (6_000, 6_100), 1))]);
+    assert_eq!(lines.lines().last(), Some("2 0 1 103 2 500 1"));
+}
+
 /// The clock of rank 1's host is a millisecond slow, and the trace says so by less: its answer seems to come before the question.
 #[test]
 fn a_message_stands_behind_its_cause_whatever_the_clocks_say() {
