@@ -29,7 +29,7 @@ use udeck_fabric::{
     measure::Measures,
     program::{Op, Programs},
     topology::Network,
-    vef::{self, Replay},
+    vef::{self, Replay, names::Names},
     workload::Workload,
 };
 
@@ -118,18 +118,38 @@ fn library(
 }
 
 fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Result<Replay, Problem> {
-    let place = folder.join(keys.path.get_ref());
-    let wrong = |why: String| Problem::wrong(line, format!("[trace]: {}: {why}", place.display()));
-    let text = fs::read_to_string(&place).map_err(|why| wrong(format!("it cannot be read: {why}")))?;
-    let trace = vef::parse(&text).map_err(|bad| wrong(bad.to_string()))?;
-    if trace.nodes as usize > network.hosts() {
-        return Err(wrong(format!(
-            "{} nodes need a host each, and there are {}",
-            trace.nodes,
-            network.hosts()
-        )));
+    let wrong =
+        |file: &Path, why: String| Problem::wrong(line, format!("[trace]: {}: {why}", file.display()));
+    let read = |file: &Path| {
+        fs::read_to_string(file).map_err(|why| wrong(file, format!("it cannot be read: {why}")))
+    };
+    let file = folder.join(keys.path.get_ref());
+    let trace = vef::parse(&read(&file)?).map_err(|bad| wrong(&file, bad.to_string()))?;
+    let (nodes, hosts) = (trace.nodes, network.hosts());
+    let replay = Replay::new(trace, keys.cycle_ps);
+    let Some(names) = &keys.names else {
+        if nodes as usize > hosts {
+            let more = "take a larger network, or `names` if several nodes are on one tile";
+            return Err(wrong(
+                &file,
+                format!("{nodes} nodes need a host each, and there are {hosts}: {more}"),
+            ));
+        }
+        return Ok(replay);
+    };
+    let file = folder.join(names);
+    let names = Names::parse(&read(&file)?, nodes).map_err(|bad| wrong(&file, bad.to_string()))?;
+    if names.hosts() > hosts {
+        let tiles = names.hosts();
+        return Err(wrong(
+            &file,
+            format!(
+                "tiles 0 to {} need a host each, and there are {hosts}: take a larger network",
+                tiles - 1
+            ),
+        ));
     }
-    Ok(Replay::new(trace, keys.cycle_ps))
+    Ok(replay.placed(&names))
 }
 
 fn programs(keys: &Collective, line: usize, network: &Network) -> Result<Programs, Problem> {
@@ -285,13 +305,20 @@ fn simulate<'network, W: Workload>(
         // The run ends before `most`, at a time that is not known: each step is twice as long as the one before.
         let until = most >> (STEPS - step);
         // Nothing is in flight also while all ranks compute, so the workload is asked, too.
-        if until > engine.now()
-            && engine.run_dry(until).map_err(|why| Problem::cannot(None, why))?
-            && is_done(engine.workload())
-        {
-            bar.finish_and_clear();
-            let measures = engine.measures();
-            return Ok((engine, measures));
+        if until > engine.now() && engine.run_dry(until).map_err(|why| Problem::cannot(None, why))? {
+            if is_done(engine.workload()) {
+                bar.finish_and_clear();
+                let measures = engine.measures();
+                return Ok((engine, measures));
+            }
+            if engine.is_idle() {
+                bar.finish_and_clear();
+                let reason = "what is left waits for itself, as a task for a group operation whose other members wait for it";
+                return Err(Problem::cannot(
+                    None,
+                    format!("the run came to a stop in cycle {}: {reason}", engine.now()),
+                ));
+            }
         }
         bar.inc(1);
     }

@@ -251,6 +251,8 @@ pub struct Traffic {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct TraceKeys {
     pub path: Spanned<PathBuf>,
+    /// File of the names of the trace's nodes: nodes of a tile are on one host.
+    pub names: Option<PathBuf>,
     /// Picoseconds in which a link carries a flit.
     pub cycle_ps: u64,
 }

@@ -116,7 +116,7 @@ pub enum Example {
     Transpose,
     /// 255 ranks post to one mailbox, by the library under incast control
     Incast,
-    /// A trace in the format VEF3
+    /// A trace in the format VEF3 or VEF2
     Trace,
     /// Trace that the example `trace` replays
     Vef,

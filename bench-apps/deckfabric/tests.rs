@@ -300,6 +300,35 @@ fn a_trace_and_collective_operations_come_to_their_ends() {
 }
 
 #[test]
+fn names_put_the_nodes_of_a_tile_on_one_host() {
+    let folder = std::env::temp_dir().join(format!("deckfabric-names-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::write(folder.join("sample.vef"), include_str!("sample.vef")).expect("a trace");
+    let text = include_str!("trace.toml").replace("n = 2", "n = 1").replace("# names =", "names =");
+    let run = |names: &str| {
+        fs::write(folder.join("sample.names"), names).expect("names");
+        dependent::run(&input::read(&text, None)?, &folder, Format::Json)
+    };
+    // Two tiles with two nodes each: three of the messages go from one to the other.
+    let names = "NODES:4:2\n0:L1Cache_0\n1:L2Cache_0\n2:L1Cache_1\n3:L2Cache_1\n";
+    let json: serde_json::Value = serde_json::from_str(&run(names).expect("an answer")).expect("JSON");
+    assert_eq!(json["runs"][0]["messages"], 3, "{json}");
+    for (names, reason) in [
+        ("NODES:4:2\n0:L1Cache\n", "sample.names: line 2: a line is `node:kind_tile`"),
+        (&names.replace("L2Cache_1", "L2Cache_2"), "tiles 0 to 2 need a host each, and there are 2"),
+    ] {
+        let problem = run(names).expect_err(reason);
+        assert!(problem.line == Some(13) && problem.reason.contains(reason), "{problem:?}");
+    }
+    // Task 1 comes to the barrier after a message that task 0 sends behind it.
+    let circle = "VEF3 2 1 1 1 2 0 1000\nC0 0 1\nG1 0 6 0 0 0 0 0 -1\n1 0 1 64 3 0 G1\nG1 0 6 1 0 0 2 0 1\n";
+    fs::write(folder.join("sample.vef"), circle).expect("a trace");
+    let problem = run("NODES:2:0\n0:CPU_0\n1:CPU_1\n").expect_err("a circle");
+    assert!(problem.reason.contains("the run came to a stop in cycle "), "{problem:?}");
+    fs::remove_dir_all(folder).expect("the folder");
+}
+
+#[test]
 fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
     let transpose = small_transpose();
     let cases = [

@@ -270,6 +270,11 @@ impl<'network, W: Workload> Engine<'network, W> {
         Ok(self.packets.len() + self.messages.len() == 0)
     }
 
+    /// Whether the run can never go on: no event is left, and nothing is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.wheel.is_empty() && self.packets.len() + self.messages.len() == 0
+    }
+
     /// Checks that nothing is in flight: there are no more events.
     fn rest(&self) -> Result<(), Stopped> {
         let problem = match self.ports.idle() {

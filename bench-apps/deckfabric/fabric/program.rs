@@ -49,16 +49,73 @@ pub enum BadProgram {
     },
 }
 
-/// Programs as a workload: rank n runs on host `places[n]`.
-pub struct Programs {
+/// Programs of ranks, and how far each rank has come.
+pub(crate) struct Steps {
     programs: Vec<Vec<Op>>,
-    places: Vec<u32>,
     /// Index of the next operation, by rank.
     at: Vec<usize>,
     /// Number of messages that have arrived and were not retrieved, by receiver and sender.
     arrived: BTreeMap<(u32, u32), u32>,
     /// The rank whose message a rank waits for, by rank.
     waits_for: Vec<Option<u32>>,
+}
+
+/// Reason why a rank goes no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Waits for a message.
+    Waits,
+    /// Computes for this many cycles, at least 1.
+    Computes(u32),
+    /// Has ended its program.
+    Done,
+}
+
+impl Steps {
+    /// Puts each rank before its first operation.
+    pub(crate) fn new(programs: Vec<Vec<Op>>) -> Self {
+        let ranks = programs.len();
+        Self { programs, at: vec![0; ranks], arrived: BTreeMap::new(), waits_for: vec![None; ranks] }
+    }
+
+    /// Takes a rank's operations until it stops. `post` gets the receiver and the flits of each message.
+    pub(crate) fn run(&mut self, rank: u32, mut post: impl FnMut(u32, u32)) -> Stop {
+        let at = &mut self.at[rank as usize];
+        while let Some(op) = self.programs[rank as usize].get(*at) {
+            match *op {
+                Op::Post { to, flits } => post(to, flits),
+                Op::Retrieve { from } => match self.arrived.get_mut(&(rank, from)) {
+                    Some(count) if *count > 0 => *count -= 1,
+                    _ => {
+                        self.waits_for[rank as usize] = Some(from);
+                        return Stop::Waits;
+                    }
+                },
+                Op::Compute(cycles) => {
+                    *at += 1;
+                    return Stop::Computes(cycles.max(1));
+                }
+            }
+            *at += 1;
+        }
+        Stop::Done
+    }
+
+    /// Takes a message that has arrived. Returns whether its receiver waited for it, and goes on.
+    pub(crate) fn arrive(&mut self, from: u32, to: u32) -> bool {
+        *self.arrived.entry((to, from)).or_default() += 1;
+        let has_waited = self.waits_for[to as usize] == Some(from);
+        if has_waited {
+            self.waits_for[to as usize] = None;
+        }
+        has_waited
+    }
+}
+
+/// Programs as a workload: rank n runs on host `places[n]`.
+pub struct Programs {
+    steps: Steps,
+    places: Vec<u32>,
     /// Sender and receiver of messages in flight, by token.
     under_way: Vec<(u32, u32)>,
     ended: Vec<Option<u64>>,
@@ -87,15 +144,7 @@ impl Programs {
         if let Some((&(rank, to), &(posted, retrieved))) = pairs.iter().find(|(_, (a, b))| a != b) {
             return Err(BadProgram::Unmatched { rank, to, posted, retrieved });
         }
-        Ok(Self {
-            programs,
-            places,
-            at: vec![0; ranks],
-            arrived: BTreeMap::new(),
-            waits_for: vec![None; ranks],
-            under_way: Vec::new(),
-            ended: vec![None; ranks],
-        })
+        Ok(Self { steps: Steps::new(programs), places, under_way: Vec::new(), ended: vec![None; ranks] })
     }
 
     /// Cycle at which each rank was done; `None` for ranks that are not.
@@ -109,30 +158,18 @@ impl Programs {
     }
 
     fn run_rank(&mut self, now: u64, rank: u32, actions: &mut Actions) {
-        while let Some(op) = self.programs[rank as usize].get(self.at[rank as usize]) {
-            match *op {
-                Op::Post { to, flits } => {
-                    let token = self.under_way.len() as u32;
-                    self.under_way.push((rank, to));
-                    let (from, to) = (self.places[rank as usize], self.places[to as usize]);
-                    actions.post(Post { from, to, flits, level: 0, class: 0, token });
-                }
-                Op::Retrieve { from } => match self.arrived.get_mut(&(rank, from)) {
-                    Some(count) if *count > 0 => *count -= 1,
-                    _ => {
-                        self.waits_for[rank as usize] = Some(from);
-                        return;
-                    }
-                },
-                Op::Compute(cycles) => {
-                    self.at[rank as usize] += 1;
-                    actions.at(now + u64::from(cycles.max(1)), rank);
-                    return;
-                }
-            }
-            self.at[rank as usize] += 1;
+        let Self { steps, places, under_way, ended } = self;
+        let stop = steps.run(rank, |to, flits| {
+            let token = under_way.len() as u32;
+            under_way.push((rank, to));
+            let (from, to) = (places[rank as usize], places[to as usize]);
+            actions.post(Post { from, to, flits, level: 0, class: 0, token });
+        });
+        match stop {
+            Stop::Waits => {}
+            Stop::Computes(cycles) => actions.at(now + u64::from(cycles), rank),
+            Stop::Done => _ = ended[rank as usize].get_or_insert(now),
         }
-        self.ended[rank as usize].get_or_insert(now);
     }
 }
 
@@ -142,7 +179,7 @@ impl Workload for Programs {
     }
 
     fn begin(&mut self, actions: &mut Actions) {
-        (0..self.programs.len() as u32).for_each(|rank| actions.at(1, rank));
+        (0..self.ended.len() as u32).for_each(|rank| actions.at(1, rank));
     }
 
     fn timer(&mut self, now: u64, rank: u32, actions: &mut Actions) {
@@ -151,9 +188,7 @@ impl Workload for Programs {
 
     fn delivered(&mut self, now: u64, token: u32, actions: &mut Actions) {
         let (from, to) = self.under_way[token as usize];
-        *self.arrived.entry((to, from)).or_default() += 1;
-        if self.waits_for[to as usize] == Some(from) {
-            self.waits_for[to as usize] = None;
+        if self.steps.arrive(from, to) {
             self.run_rank(now, to, actions);
         }
     }
