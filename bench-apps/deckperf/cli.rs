@@ -11,7 +11,7 @@ use udeck_cli::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
 
-use crate::commands::{clones, compare, costs, cpu, jobs, overlap, page, peers, registration};
+use crate::commands::{clones, compare, costs, cpu, ft, jobs, overlap, page, peers, registration};
 use crate::experiment::binding::BindPlace;
 use crate::experiment::plan::{Checks, Format, Plan, Test};
 
@@ -68,6 +68,8 @@ Examples:
   deckperf collectives --peers DIR
       barrier, broadcast, all-reduce and all-to-all of groups beside an
       MPI's
+  deckperf ft
+      speed-up of NAS FT on 1, 2, 4 and 8 ranks, by transport and protocol
   deckperf cpu --peers DIR
       processor time of messages: bare sockets, every transport, MPI
   deckperf cpu --contenders tcp-sockets,tcp --sizes 4K --depths 8 --rate 0
@@ -250,6 +252,19 @@ enum Command {
         #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::Kind::value_variants().to_vec())]
         contenders: Vec<cpu::Kind>,
     },
+    /// Speed-up of NAS FT on 1, 2, 4, 8 ranks, by transport and protocol (table 7.1 of the thesis on DECK over VIA)
+    Ft {
+        /// Size of the problem
+        #[arg(long, value_enum, ignore_case = true, default_value_t = ft::Class::A)]
+        class: ft::Class,
+        /// Numbers of ranks, beside one
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = ft::RANKS.map(|ranks| ranks as u16),
+              value_parser = clap::value_parser!(u16).range(2..=256))]
+        ranks: Vec<u16>,
+    },
+    /// The job that `ft` starts
+    #[command(hide = true)]
+    FtJob(ft::FtJobArgs),
     /// A rank of µDECK's that `cpu` conducts, or one end of bare sockets; started alone, both
     #[command(hide = true)]
     CpuRank {
@@ -326,6 +341,10 @@ pub enum Task {
     PeerRank(u32, peers::Setting),
     /// Measure processor time.
     Cpu(cpu::CpuPlan),
+    /// Measure the speed-up of NAS FT.
+    Ft(ft::FtPlan),
+    /// Run the ranks of one job of nas-ft.
+    FtJob(ft::FtJobArgs),
     /// Be a rank that `cpu` conducts.
     CpuRank,
     /// Be one end of bare sockets: `Some`: connect to the listener on this port; `None`: be the listener.
@@ -386,6 +405,8 @@ impl Cli {
             (Some(Command::Cpu { peers, depths, rate, contenders }), _) => {
                 options.cpu_plan(peers, depths, rate, contenders).map(Task::Cpu)
             }
+            (Some(Command::Ft { class, ranks }), _) => Ok(Task::Ft(options.ft_plan(class, ascending(ranks)))),
+            (Some(Command::FtJob(order)), _) => Ok(Task::FtJob(order)),
             (Some(Command::CpuRank { sockets: true, port }), _) => Ok(Task::CpuSockets(port)),
             (Some(Command::CpuRank { .. }), _) => Ok(Task::CpuRank),
             (Some(Command::Report { output, json, quick, peers, files }), _) => options

@@ -6,6 +6,7 @@ pub mod costs;
 pub mod cpu;
 pub mod dat;
 pub mod explain;
+pub mod ft;
 pub mod jobs;
 pub mod messages;
 pub mod overlap;

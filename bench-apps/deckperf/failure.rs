@@ -50,7 +50,7 @@ pub enum PerfError {
         /// The error, perhaps in the contender's own words.
         what: String,
     },
-    /// `deckperf peers`, `deckperf collectives`, `deckperf cpu` or `deckperf report` was started as a rank.
+    /// A command that starts jobs of its own (`deckperf peers`, `ft`, `report` and so on) was started as a rank.
     #[error("{0}: starts its own ranks: run `deckperf {0}` without deckrun")]
     IsRank(&'static str),
     /// `deckperf peers`, `deckperf collectives` or `deckperf cpu` was started on one processor.
@@ -66,6 +66,17 @@ pub enum PerfError {
         folder: PathBuf,
         /// Places that were searched.
         places: String,
+    },
+    /// A program that a command runs does not lie beside this one.
+    #[error(
+        "ft: there is no {name} beside this program: looked for {looked}; `cargo build --release --bin {name}` makes it, and \
+         an installation has both in one folder", looked = looked.display()
+    )]
+    NoProgram {
+        /// Name of the program.
+        name: &'static str,
+        /// Path that was searched.
+        looked: PathBuf,
     },
     /// Pinning or a raw measurement failed.
     #[error("{what}: {source}")]

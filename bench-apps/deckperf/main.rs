@@ -24,7 +24,7 @@ use udeck_cli::load;
 use crate::{
     cli::{Cli, Task},
     commands::{
-        clones, compare, costs, cpu, dat, explain, jobs, messages, overlap, page, peers, percentiles,
+        clones, compare, costs, cpu, dat, explain, ft, jobs, messages, overlap, page, peers, percentiles,
         registration, verify, vi,
     },
     experiment::{
@@ -52,6 +52,8 @@ fn main() -> ExitCode {
         Task::StartTime(order) => {
             return costs::start_time::play(order).unwrap_or_else(|error| exit_code(Err(error)));
         }
+        Task::FtJob(order) => return ft::play(order).unwrap_or_else(|error| exit_code(Err(error))),
+        Task::Ft(plan) => return print(ft::measure(&plan)),
         Task::Peers(plan) => return print(peers::measure(&plan)),
         Task::Cpu(plan) => return print(cpu::measure(&plan)),
         Task::CpuSockets(port) => return exit_code(cpu::serve_sockets(port)),
@@ -143,11 +145,13 @@ fn play(world: &World, task: &Task, bind_places: &[BindPlace]) -> Result<Result<
         Task::Clones(plan) => (&[][..], plan.pin),
         Task::Costs(plan) => (&[][..], plan.pin),
         Task::Registration(plan) => (&[][..], plan.pin),
-        Task::StartTime(_) => unreachable!("it has a job of its own"),
+        Task::StartTime(_) | Task::FtJob(_) => unreachable!("it has a job of its own"),
         // Ranks of `peers` and `cpu` have other links, and follow another process.
         Task::PeerRank(_, setting) => return peers::serve(world, *setting).map(|()| Ok(String::new())),
         Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
-        Task::Peers(_) | Task::Cpu(_) | Task::Compare(..) | Task::Page(_) => unreachable!("it is no rank"),
+        Task::Peers(_) | Task::Cpu(_) | Task::Ft(_) | Task::Compare(..) | Task::Page(_) => {
+            unreachable!("it is no rank")
+        }
         Task::CpuSockets(_) => unreachable!("it has no world"),
         Task::Jobs(plan) => return jobs::play(world, plan, bind_places).map(Ok),
         Task::Explain(_) => (&[][..], false),

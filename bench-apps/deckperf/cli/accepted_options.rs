@@ -31,7 +31,7 @@ const BATCH: (&str, &str) = ("iterations", "Operations in a batch [default: as m
 /// Name of `--explain` among the commands, because it has a plan of its own.
 pub const EXPLAIN: &str = "--explain";
 
-const ACCEPTED: [AcceptedOptions; 20] = [
+const ACCEPTED: [AcceptedOptions; 21] = [
     AcceptedOptions {
         command: "",
         options: "layer protocol sizes perturb payload iterations time window format stats pin no_pin handicap bind \
@@ -158,6 +158,19 @@ const ACCEPTED: [AcceptedOptions; 20] = [
         ],
         about: "is about mailboxes: it sends by the protocol `auto`, over all transports or those among --contenders, and \
                 binds each side to a core",
+    },
+    AcceptedOptions {
+        command: "ft",
+        options: "protocol time format transport",
+        help: &[
+            (
+                "protocol",
+                "Protocols of the blocks: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: auto,handshake]",
+            ),
+            ("time", "Seconds to measure for, in all, but at least five rounds [default: 120]"),
+            ("transport", "Only this one of shm, verbs, tcp, udp [default: shm, tcp and udp]"),
+        ],
+        about: "is about nas-ft, which has sizes of its own; deckrun places its ranks",
     },
     AcceptedOptions {
         command: "compare",

@@ -40,7 +40,7 @@ pub(super) struct Options {
     #[arg(long, global = true, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(super) iterations: Option<u64>,
-    /// Seconds to measure for, in all [default: 24; clones: 16; cpu: 45; peers, collectives: 60; costs: a rank is blocked
+    /// Seconds to measure for, in all [default: 24; clones: 16; cpu: 45; ft: 120; peers, collectives: 60; costs: a rank is blocked
     /// for 10; report: 200]
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(super) time: Option<Duration>,

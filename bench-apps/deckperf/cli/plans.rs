@@ -7,9 +7,9 @@ use udeck::Protocol;
 
 use super::options::{Layer, Memory, Options, PayloadChoice};
 use super::{Task, conflict};
-use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, Test};
+use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, TRANSPORTS, Test};
 use crate::{
-    commands::{clones, costs, cpu, jobs, overlap, page, peers, registration, vi},
+    commands::{clones, costs, cpu, ft, jobs, overlap, page, peers, registration, vi},
     distinct::distinct,
     experiment::sizes,
     named::Named,
@@ -145,6 +145,17 @@ impl Options {
             format: self.format,
             folder,
         })
+    }
+
+    pub(super) fn ft_plan(self, class: ft::Class, ranks: Vec<usize>) -> ft::FtPlan {
+        ft::FtPlan {
+            class,
+            ranks: ranks.into_iter().map(|ranks| ranks as u32).collect(),
+            transports: self.transport.map_or(TRANSPORTS.to_vec(), |only| vec![only]),
+            protocols: self.protocols_or(&ft::PROTOCOLS),
+            time: self.time_or(ft::SECONDS),
+            format: self.format,
+        }
     }
 
     pub(super) fn comparison(

@@ -16,6 +16,9 @@ pub const PROTOCOLS: [Protocol; 7] = [
     Protocol::Auto,
 ];
 
+/// Transports that a measurement of several takes by default: those that every host has.
+pub const TRANSPORTS: [&str; 3] = ["shm", "tcp", "udp"];
+
 /// Plan of a measurement of messages, between mailboxes or at a layer below them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

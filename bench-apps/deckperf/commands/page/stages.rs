@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::process::Signal;
 
 use super::{Measure, PageFailure, source::Source};
+use crate::experiment::plan::TRANSPORTS;
 
 /// Environment variable of a stage: the stage ends with the process that has started it, however that ends.
 const STAGE: &str = "DECKPERF_STAGE";
@@ -68,7 +69,7 @@ fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         Stage { name, words, share }
     };
-    let transports = plan.transport.map_or(vec!["shm", "tcp", "udp"], |only| vec![only]);
+    let transports = plan.transport.map_or(TRANSPORTS.to_vec(), |only| vec![only]);
     let mut all = Vec::new();
     for transport in &transports {
         // Shared memory has the most protocols, and most readers look for it.

@@ -85,6 +85,17 @@ fn udapl_is_measured_and_verified_over_each_transport() {
     }
 }
 
+/// The jobs are real, and `nas-ft` lies beside `deckperf`. No figure is judged.
+#[test]
+fn ft_has_a_row_for_each_number_of_ranks_and_a_column_for_each_way() {
+    let job = Bin::deckperf().alone().args(["ft", "--class", "S", "--ranks", "2", "--transport", "shm"]);
+    let ended = job.args(["--time", "0.1", "--format", "csv"]).run().ok();
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    let ["ranks,shm/auto,shm/handshake", alone, two] = lines[..] else { panic!("{ended}") };
+    assert!(alone.starts_with("1,") && two.starts_with("2,"), "{ended}");
+    assert!(two.split(',').skip(1).all(|cell| cell.parse::<f64>().is_ok_and(|ratio| ratio > 0.0)), "{ended}");
+}
+
 /// Exit statuses of a comparison, for files that real runs wrote and some made by hand. No figure is judged.
 #[test]
 fn compare_says_by_its_status_what_it_found() {
