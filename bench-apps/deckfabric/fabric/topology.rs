@@ -79,13 +79,13 @@ pub enum BadTopology {
         /// Number of hosts.
         hosts: usize,
     },
-    /// A host cannot be reached.
-    #[error("switch {from} does not reach host {host}: the network has more than one part")]
+    /// The network has more than one part.
+    #[error("no way leads from switch {from} to switch {to}: link all switches")]
     Apart {
         /// Number of a switch.
         from: usize,
-        /// Number of the host.
-        host: usize,
+        /// Number of a switch in another part.
+        to: usize,
     },
 }
 

@@ -59,7 +59,22 @@ pub fn parse(name: &str, text: &str) -> Result<Network, BadLine> {
             return Err(BadLine { line: node.line, reason: format!("host {:?} has no link", node.name) });
         }
     }
-    build(name, &nodes, &cables).map_err(|bad| BadLine { line: last, reason: bad.to_string() })
+    build(name, &nodes, &cables).map_err(|bad| located(&nodes, last, &bad))
+}
+
+/// Names the switches of a network that has several parts, and the line of one of them. Other reasons are about the whole
+/// file, which ends in the line `last`.
+fn located(nodes: &[Node], last: usize, bad: &BadTopology) -> BadLine {
+    let BadTopology::Apart { from, to } = *bad else {
+        return BadLine { line: last, reason: bad.to_string() };
+    };
+    let switches: Vec<_> = nodes.iter().filter(|node| !node.is_host).collect();
+    let (from, to) = (switches[from], switches[to]);
+    let reason = format!(
+        "no way leads from {:?} to {:?}: link all switches, or leave out those that no host needs",
+        from.name, to.name
+    );
+    BadLine { line: to.line, reason }
 }
 
 fn words(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {

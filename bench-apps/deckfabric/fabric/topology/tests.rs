@@ -1,6 +1,6 @@
 use super::*;
 use crate::deadlock::check;
-use proptest::prelude::*;
+use proptest::{collection::vec, prelude::*, sample::Index};
 
 /// Every packet arrives, and if routes are minimal, over as many links as the shortest way has.
 fn all_arrive(network: &Network) {
@@ -140,7 +140,11 @@ fn a_bad_file_is_refused_with_line_and_reason() {
     assert_eq!(replaced("link c t", ""), "line 6: host \"c\" has no link");
     assert_eq!(
         replaced("link s t\n", ""),
-        "line 9: switch 0 does not reach host 2: the network has more than one part"
+        "line 3: no way leads from \"s\" to \"t\": link all switches, or leave out those that no host needs"
+    );
+    assert_eq!(
+        replaced("host a", "switch spare\nhost a"),
+        "line 4: no way leads from \"s\" to \"spare\": link all switches, or leave out those that no host needs"
     );
     assert_eq!(
         replaced("host a", "hosts a"),
@@ -159,8 +163,34 @@ proptest! {
         check(&network).unwrap();
     }
 
+    /// Hosts have a switch each. Switches have any links, so that some networks have several parts.
     #[test]
-    fn proptest_any_text_is_a_network_or_an_error(text in "((switch|host|link|#) ?[abc]? ?[abc]?\n){0,20}") {
+    fn proptest_any_switches_and_links_are_a_network_or_an_error(
+        switches in 1usize..6,
+        hosts in vec(any::<Index>(), 2..6),
+        links in vec(any::<[Index; 2]>(), 0..8),
+    ) {
+        let mut text: String = (0..switches).map(|switch| format!("switch s{switch}\n")).collect();
+        for (host, switch) in hosts.iter().enumerate() {
+            text += &format!("host h{host}\nlink h{host} s{}\n", switch.index(switches));
+        }
+        let mut parts: Vec<_> = (0..switches).collect();
+        for [a, b] in links.iter().map(|ends| ends.map(|end| end.index(switches))).filter(|[a, b]| a != b) {
+            text += &format!("link s{a} s{b}\n");
+            let (from, to) = (parts[a], parts[b]);
+            parts.iter_mut().filter(|part| **part == from).for_each(|part| *part = to);
+        }
+        let is_whole = parts.iter().all(|part| *part == parts[0]);
+        let network = parse("any", &text);
+        prop_assert_eq!(network.is_ok(), is_whole, "{} {:?}", text, network.err());
+        if let Ok(network) = network {
+            all_arrive(&network);
+            check(&network).unwrap();
+        }
+    }
+
+    #[test]
+    fn proptest_any_text_is_a_network_or_an_error(text in "((switch|host|link|#) ?[a-f]? ?[a-f]?\n){0,20}") {
         if let Ok(network) = parse("any", &text) {
             all_arrive(&network);
         }

@@ -38,9 +38,8 @@ fn ranks(network: &Network) -> Result<Vec<(usize, usize)>, BadTopology> {
             }
         }
     }
-    let apart = (0..network.hosts).find(|host| distances[network.attachment(*host).node] == usize::MAX);
-    match apart {
-        Some(host) => Err(BadTopology::Apart { from: root, host }),
+    match distances.iter().position(|distance| *distance == usize::MAX) {
+        Some(to) => Err(BadTopology::Apart { from: root, to }),
         None => Ok(distances.into_iter().zip(0..).collect()),
     }
 }
