@@ -234,8 +234,8 @@ enum Command {
         #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_ranks)]
         ranks: Vec<usize>,
     },
-    /// Processor time of messages at both ends, streamed and paced, polled and blocked for: bare sockets, µDECK over each
-    /// transport, MPICH and Open MPI
+    /// Processor time of messages at both ends, streamed and paced, polled and blocked for: bare sockets, µDECK and its uDAPL
+    /// over each transport, MPICH and Open MPI
     Cpu {
         /// Measure those in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
         #[arg(long, value_name = "DIR")]
@@ -271,6 +271,9 @@ enum Command {
         /// Measure bare sockets, without µDECK.
         #[arg(long)]
         sockets: bool,
+        /// Measure uDAPL in place of mailboxes.
+        #[arg(long, conflicts_with = "sockets")]
+        dat: bool,
         /// Port of the other end, which has started this process.
         #[arg(long, requires = "sockets")]
         port: Option<u16>,
@@ -345,8 +348,8 @@ pub enum Task {
     Ft(ft::FtPlan),
     /// Run the ranks of one job of nas-ft.
     FtJob(ft::FtJobArgs),
-    /// Be a rank that `cpu` conducts.
-    CpuRank,
+    /// Be a rank that `cpu` conducts, by this interface.
+    CpuRank(cpu::Way),
     /// Be one end of bare sockets: `Some`: connect to the listener on this port; `None`: be the listener.
     CpuSockets(Option<u16>),
     /// Compare runs.
@@ -407,8 +410,10 @@ impl Cli {
             }
             (Some(Command::Ft { class, ranks }), _) => Ok(Task::Ft(options.ft_plan(class, ascending(ranks)))),
             (Some(Command::FtJob(order)), _) => Ok(Task::FtJob(order)),
-            (Some(Command::CpuRank { sockets: true, port }), _) => Ok(Task::CpuSockets(port)),
-            (Some(Command::CpuRank { .. }), _) => Ok(Task::CpuRank),
+            (Some(Command::CpuRank { sockets: true, port, .. }), _) => Ok(Task::CpuSockets(port)),
+            (Some(Command::CpuRank { dat, .. }), _) => {
+                Ok(Task::CpuRank(if dat { cpu::Way::Dat } else { cpu::Way::Mailbox }))
+            }
             (Some(Command::Report { output, json, quick, peers, files }), _) => options
                 .page_plan(quick, peers, files)
                 .map(|plan| Task::Page(page::PagePlan { output, json, ..plan })),

@@ -148,7 +148,7 @@ fn play(world: &World, task: &Task, bind_places: &[BindPlace]) -> Result<Result<
         Task::StartTime(_) | Task::FtJob(_) => unreachable!("it has a job of its own"),
         // Ranks of `peers` and `cpu` have other links, and follow another process.
         Task::PeerRank(_, setting) => return peers::serve(world, *setting).map(|()| Ok(String::new())),
-        Task::CpuRank => return cpu::serve(world).map(|()| Ok(String::new())),
+        Task::CpuRank(way) => return cpu::serve(world, *way).map(|()| Ok(String::new())),
         Task::Peers(_) | Task::Cpu(_) | Task::Ft(_) | Task::Compare(..) | Task::Page(_) => {
             unreachable!("it is no rank")
         }

@@ -213,14 +213,15 @@ fn processor_time_has_a_plan_of_its_own() {
     assert_eq!((some.payload, some.folder), (Payload::Untouched, Some("some/where".into())));
     assert!(
         error("deckperf cpu --contenders pigeons")
-            .contains("udp-sockets, tcp-sockets, shm, tcp, udp, verbs, mpi")
+            .contains("udp-sockets, tcp-sockets, shm, tcp, udp, verbs, dat-shm, dat-tcp, dat-udp, mpi")
     );
     assert!(error("deckperf cpu --depths 0").contains("1..=1024"));
     assert!(error("deckperf cpu --sizes 0").contains("messages that have bytes"));
     assert!(error("deckperf cpu --protocol copy").contains("by the protocol `auto`"));
     assert!(error("deckperf cpu --transport tcp").contains("--contenders"));
     assert!(error("deckperf cpu --layer vi").contains("`cpu` is about mailboxes"));
-    assert_eq!(task("deckperf cpu-rank --transport tcp"), Task::CpuRank);
+    assert_eq!(task("deckperf cpu-rank --transport tcp"), Task::CpuRank(cpu::Way::Mailbox));
+    assert_eq!(task("deckperf cpu-rank --dat --transport tcp"), Task::CpuRank(cpu::Way::Dat));
     assert_eq!(task("deckperf cpu-rank --sockets --port 7"), Task::CpuSockets(Some(7)));
 }
 

@@ -1,19 +1,24 @@
-//! `deckperf cpu`: processor time that messages cost at both ends, over bare sockets, µDECK over each transport, and MPI.
+//! `deckperf cpu`: processor time that messages cost at both ends, over bare sockets, µDECK and its uDAPL over each transport, and
+//! MPI.
 //!
 //! ```text
 //!   conductor (this process) ── Unix socket per contender, of two processes on a core each
 //!     "cpu …"  → both sides:    ours: deckperf cpu-rank                    cpu/mailboxes.rs
-//!     user, system, messages    bare sockets: deckperf cpu-rank --sockets  cpu/sockets.rs
+//!     user, system, messages    uDAPL:   deckperf cpu-rank --dat           cpu/dat.rs
+//!                               bare sockets: deckperf cpu-rank --sockets  cpu/sockets.rs
 //!                               each MPI: peers/peer.c                     peers/cpu.h
 //! ```
 //!
+//! The loop of a batch is the same for all but the MPIs (`batch.rs`).
 //! The jobs are started and conducted like those of `deckperf peers` (`../peers/job.rs`, `mpi.rs`, `library.rs`). All jobs live
 //! from the beginning to the end, and all but one of them are blocked at any time; each runs one batch in each round
 //! (`schedule.rs`). The figures follow measurements of 2004 for uDAPL beside sockets: messages per second, and processor time for
 //! a message and for a megabit, by message size and number of buffers.
 
+mod batch;
 mod contenders;
 mod cost;
+mod dat;
 mod mailboxes;
 mod order;
 mod report;
@@ -26,12 +31,13 @@ use std::{path::PathBuf, time::Duration};
 use clap::ValueEnum;
 
 use self::{contenders::Contenders, report::CpuReport, usage::Accounting};
-pub use self::{mailboxes::serve, sockets::serve as serve_sockets};
+pub use self::{order::Way, sockets::serve as serve_sockets};
 use crate::{
     commands::peers::{scratch::Scratch, two_cores},
     experiment::plan::{Format, Payload},
     failure::{PerfError, Result},
 };
+use udeck::World;
 use udeck_cli::machine::Machine;
 
 /// Default message sizes, in bytes.
@@ -81,21 +87,38 @@ pub enum Kind {
     Udp,
     /// µDECK over an RDMA device
     Verbs,
+    /// µDECK's uDAPL over shared memory
+    DatShm,
+    /// µDECK's uDAPL over TCP
+    DatTcp,
+    /// µDECK's uDAPL over UDP
+    DatUdp,
     /// MPICH and Open MPI, over shared memory and over TCP
     Mpi,
 }
 
 impl Kind {
-    /// Transport of µDECK's kinds; `None` for the others.
-    pub fn transport(self) -> Option<&'static str> {
+    /// Interface and transport of µDECK's kinds; `None` for the others.
+    pub fn ours(self) -> Option<(Way, &'static str)> {
         match self {
-            Kind::Shm => Some("shm"),
-            Kind::Tcp => Some("tcp"),
-            Kind::Udp => Some("udp"),
-            Kind::Verbs => Some("verbs"),
+            Kind::Shm => Some((Way::Mailbox, "shm")),
+            Kind::Tcp => Some((Way::Mailbox, "tcp")),
+            Kind::Udp => Some((Way::Mailbox, "udp")),
+            Kind::Verbs => Some((Way::Mailbox, "verbs")),
+            Kind::DatShm => Some((Way::Dat, "shm")),
+            Kind::DatTcp => Some((Way::Dat, "tcp")),
+            Kind::DatUdp => Some((Way::Dat, "udp")),
             Kind::UdpSockets | Kind::TcpSockets | Kind::Mpi => None,
         }
     }
+}
+
+/// Follows the conductor as a rank of µDECK's, by this interface, until it hangs up.
+///
+/// # Errors
+/// Errors of the library, or a message that differs from the posted one.
+pub fn serve(world: &World, way: Way) -> Result {
+    if way == Way::Dat { dat::serve(world) } else { mailboxes::serve(world) }
 }
 
 /// Starts all jobs, measures, ends the jobs, and returns the text to print.

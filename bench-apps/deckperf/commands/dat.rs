@@ -13,6 +13,8 @@ use crate::{
     failure::Result,
 };
 
+pub use ends::{DatEnds, LmrPool};
+pub use lane::{DatLane, DatPost, Work};
 pub use verify::verify;
 
 use contender::contenders;

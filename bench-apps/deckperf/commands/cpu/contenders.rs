@@ -5,7 +5,7 @@ use std::{env, path::Path, process::Command};
 use clap::ValueEnum;
 
 use super::{
-    CpuPlan, Kind,
+    CpuPlan, Kind, dat,
     order::{CpuAnswer, CpuOrder, Waiting, Way},
     schedule::CpuRunner,
     sockets::{LARGEST_DATAGRAM, SMALLEST_DATAGRAM},
@@ -60,8 +60,8 @@ impl Contenders {
         let mut field = Contenders { rows: Vec::new(), notes: Vec::new(), jobs: Vec::new() };
         field.add_sockets(scratch, plan)?;
         for kind in &plan.kinds {
-            if let Some(transport) = kind.transport() {
-                field.add_ours(scratch, transport)?;
+            if let Some((way, transport)) = kind.ours() {
+                field.add_ours(scratch, way, transport)?;
             }
         }
         if plan.kinds.contains(&Kind::Mpi) {
@@ -93,15 +93,19 @@ impl Contenders {
         Ok(())
     }
 
-    fn add_ours(&mut self, scratch: &Path, transport: &'static str) -> Result {
-        let name = format!("µDECK {transport}");
+    fn add_ours(&mut self, scratch: &Path, way: Way, transport: &'static str) -> Result {
+        let (library, title, flags, largest) = match way {
+            Way::Dat => (UDAPL, "uDAPL", &["--dat", "--transport", transport][..], dat::LARGEST),
+            _ => (OURS, "µDECK", &["--transport", transport][..], crate::experiment::sizes::MAX_SIZE),
+        };
+        let name = format!("{title} {transport}");
         let is_needed = transport != "verbs";
         let row = |waitings| Row {
             name: name.clone(),
-            library: (OURS.to_owned(), transport),
-            way: Way::Mailbox,
+            library: (library.to_owned(), transport),
+            way,
             waitings,
-            bytes: [0, crate::experiment::sizes::MAX_SIZE],
+            bytes: [0, largest],
             is_needed,
         };
         // A stand-in says nothing about a card, so it is not measured.
@@ -111,8 +115,7 @@ impl Contenders {
             self.add(vec![row(&[])], None);
             return Ok(());
         }
-        let command = ourselves(&["--transport", transport])?;
-        match Job::start(scratch, &format!("ours-{transport}"), 2, command) {
+        match Job::start(scratch, &format!("{library}-{transport}"), 2, ourselves(flags)?) {
             Ok(job) => self.add(vec![row(Waiting::value_variants())], Some(job)),
             Err(what) if is_needed => return Err(PerfError::Contender { who: name, what }),
             Err(why) => {
@@ -184,6 +187,8 @@ impl Contenders {
     }
 }
 
+/// Name of µDECK's uDAPL as a library, beside that of its mailboxes.
+const UDAPL: &str = "udeck-dat";
 const COUNTED: &str =
     "`cargo xtask counts` counts the instructions of a message over a stand-in for the library";
 

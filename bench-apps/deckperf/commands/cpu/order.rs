@@ -21,6 +21,8 @@ pub enum Waiting {
 pub enum Way {
     /// A mailbox, with the protocol that the library chooses.
     Mailbox,
+    /// An end point of uDAPL, by send and receive.
+    Dat,
     /// A bare TCP socket.
     Tcp,
     /// A bare UDP socket.

@@ -277,11 +277,12 @@ fn both(cost: Option<&Cost>) -> [Cell; 3] {
 const WINDOWS: &str = "messages go from rank 0 in windows of so many (under way), each acknowledged by an empty message or a \
                        byte; every message's length is checked, and all arrive, or are counted as lost (UDP sockets: their \
                        acknowledgement says how many have come; what is lost is not sent again)\n";
-const WAITING: &str = "polling: ours loops over `try_retrieve`, sockets are non-blocking, an MPI looks by itself; blocking: ours \
-                       calls `retrieve`, which spins for 50 us at most, yields, and sleeps, sockets block in the kernel, and no \
-                       MPI has it (-)\n";
+const WAITING: &str = "polling: ours loops over `try_retrieve`, uDAPL over `Evd::dequeue`, sockets are non-blocking, an MPI looks \
+                       by itself; blocking: ours calls `retrieve`, uDAPL `Evd::wait`, which spin for 50 us at most, yield, and \
+                       sleep, sockets block in the kernel, and no MPI has it (-)\n\
+                       uDAPL: send and receive; each side has as many buffers as messages are under way, and uses them in turn\n";
 const LOOPBACK: &str = "sockets, tcp and udp go over the loopback device, where the kernel's receiving half runs in the sender's \
-                        system call; ours over udp is encrypted\n";
+                        system call; ours and uDAPL over udp are encrypted\n";
 const PACED: &str = "paced: the sender sleeps until each message is due, however the receiver waits; s_ and r_core% are the \
                      shares of a core that sender and receiver take\n";
 

@@ -13,15 +13,14 @@ use std::{
     mem,
     net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket},
     process::{Child, Command, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 
 use super::{
+    batch::{self, End, LIMIT},
     order::{CpuAnswer, CpuOrder, Waiting, Way},
-    usage::Usage,
 };
 use crate::{
     commands::peers::{rank::follow, sockets},
@@ -29,8 +28,6 @@ use crate::{
     failure::{PerfError, Result},
 };
 
-/// Longest wait for anything that should arrive: longer than any batch.
-const LIMIT: Duration = Duration::from_secs(20);
 /// Time after which a sender asks how many messages of its window have arrived.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// Bytes of a note: `[turn, messages that have arrived]`, or `[turn, 0]` to say that a window is over.
@@ -55,8 +52,7 @@ pub fn serve(port: Option<u16>) -> Result {
     udeck::sys::pin_to_cpu(cpu).map_err(io("pinning a process with bare sockets"))?;
     let served = follow(rank, 2, |line| {
         let order: CpuOrder = line.parse().map_err(PerfError::BadOrder)?;
-        let answer = ends.perform(rank == 0, &order).map_err(io("sending over a bare socket"))?;
-        Ok(answer.to_string())
+        Ok(ends.perform(rank == 0, &order)?.to_string())
     });
     if let Some(mut child) = child {
         // The child sees the end of its orders, too.
@@ -101,7 +97,12 @@ impl Ends {
         Ok(Ends { stream, datagrams, data: Vec::new() })
     }
 
-    fn perform(&mut self, leads: bool, order: &CpuOrder) -> io::Result<CpuAnswer> {
+    fn perform(&mut self, leads: bool, order: &CpuOrder) -> Result<CpuAnswer> {
+        let mut side = self.prepare(leads, order).map_err(failed())?;
+        batch::perform(&mut side, order, leads)
+    }
+
+    fn prepare<'e>(&'e mut self, leads: bool, order: &'e CpuOrder) -> io::Result<Side<'e>> {
         let is_polled = order.waiting == Waiting::Polling;
         // One byte more than the expected message, so that a longer datagram is noticed.
         self.data.resize(order.bytes.max(NOTE) + 1, 0);
@@ -110,61 +111,51 @@ impl Ends {
         self.datagrams.set_nonblocking(is_polled)?;
         self.datagrams.set_read_timeout(Some(if leads { PATIENCE } else { LIMIT }))?;
         self.stream.set_nonblocking(is_polled)?;
-
-        let mut side = Side { ends: self, leads, order, is_polled, last: [0; 2] };
-        side.barrier()?;
-        for turn in 0..order.warm_up {
-            side.window(turn, None)?;
-        }
-        let (before, started, mut lost) = (Usage::now()?, Instant::now(), 0);
-        for turn in order.warm_up..order.warm_up + order.iterations {
-            lost += side.window(turn, Some(started).filter(|_| order.rate > 0))?;
-        }
-        let usage = before.since()?;
-        side.barrier()?;
-        let messages = order.messages() - if leads { 0 } else { lost };
-        Ok(CpuAnswer { usage, messages, lost: if leads { lost } else { 0 } })
+        Ok(Side { ends: self, order, is_polled, last: [0; 2] })
     }
+}
+
+fn failed() -> impl FnOnce(io::Error) -> PerfError {
+    PerfError::system("sending over a bare socket")
 }
 
 /// One side of a batch.
 struct Side<'e> {
     ends: &'e mut Ends,
-    leads: bool,
     order: &'e CpuOrder,
     is_polled: bool,
     /// The receiver's last note, for the case that the sender asks for it again.
     last: [u64; 2],
 }
 
+impl End for Side<'_> {
+    fn meet(&mut self) -> Result {
+        self.put(&[1]).and_then(|()| self.get(&mut [0])).map_err(failed())
+    }
+
+    fn post(&mut self, number: u64) -> Result {
+        self.send_message(number).map_err(failed())
+    }
+
+    fn await_acknowledgement(&mut self, turn: u64) -> Result<u64> {
+        let lost = match self.order.way {
+            Way::Udp => self.await_note(turn),
+            _ => self.get(&mut [0]).map(|()| 0),
+        };
+        lost.map_err(failed())
+    }
+
+    fn take_window(&mut self, turn: u64) -> Result<u64> {
+        let lost = match self.order.way {
+            Way::Udp => self.take_datagrams(turn),
+            _ => self.take_stream(turn).map(|()| 0),
+        };
+        lost.map_err(failed())
+    }
+}
+
 impl Side<'_> {
-    fn barrier(&mut self) -> io::Result<()> {
-        let mut byte = [0];
-        self.put(&[1])?;
-        self.get(&mut byte)
-    }
-
-    /// Runs one window; returns how many of its messages were lost.
-    fn window(&mut self, turn: u64, paced: Option<Instant>) -> io::Result<u64> {
-        if self.leads {
-            for slot in 0..self.order.depth {
-                let number = turn * self.order.depth + slot;
-                if let Some(started) = paced {
-                    let due = self.order.due(number - self.order.warm_up * self.order.depth);
-                    thread::sleep(due.saturating_sub(started.elapsed()));
-                }
-                self.post(number)?;
-            }
-        }
-        match (self.order.way, self.leads) {
-            (Way::Udp, true) => self.await_note(turn),
-            (Way::Udp, false) => self.take_datagrams(turn),
-            (_, true) => self.get(&mut [0]).map(|()| 0),
-            (_, false) => self.take_stream(turn).map(|()| 0),
-        }
-    }
-
-    fn post(&mut self, number: u64) -> io::Result<()> {
+    fn send_message(&mut self, number: u64) -> io::Result<()> {
         let mut data = mem::take(&mut self.ends.data);
         let message = &mut data[..self.order.bytes];
         if self.order.payload == Payload::WrittenRead {
@@ -312,6 +303,8 @@ fn overdue() -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     fn order(way: Way, waiting: Waiting, bytes: usize) -> CpuOrder {
@@ -327,7 +320,7 @@ mod tests {
         [near, far.join().expect("ends").expect("meets")]
     }
 
-    fn play([mut near, mut far]: [Ends; 2], order: CpuOrder) -> [io::Result<CpuAnswer>; 2] {
+    fn play([mut near, mut far]: [Ends; 2], order: CpuOrder) -> [Result<CpuAnswer>; 2] {
         thread::scope(|scope| {
             let far = scope.spawn(|| far.perform(false, &order));
             [near.perform(true, &order), far.join().expect("ends")]
@@ -368,7 +361,7 @@ mod tests {
         let mut far = far;
         far.data.resize(101, 0);
         far.datagrams.set_read_timeout(Some(LIMIT)).expect("sets");
-        let mut side = Side { ends: &mut far, leads: false, order: &order, is_polled: false, last: [0; 2] };
+        let mut side = Side { ends: &mut far, order: &order, is_polled: false, last: [0; 2] };
         let error = side.take_datagrams(0).expect_err("too short").to_string();
         assert_eq!(error, "99 bytes arrived instead of 100");
     }

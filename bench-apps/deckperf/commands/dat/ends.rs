@@ -8,10 +8,7 @@ use udeck_dat::{
     SharedLmr,
 };
 
-use super::{
-    contender::TRANSFERS,
-    lane::{DatLane, DatPost, Work},
-};
+use super::lane::{DatLane, DatPost, Work};
 use crate::{
     commands::vi::Transfer,
     experiment::{
@@ -34,13 +31,20 @@ pub struct DatEnds {
     theirs: RemoteMemory,
 }
 
-/// Connections per transfer: as many as a virtual interface of one way has.
-const LANES: usize = 8;
+/// Connections per transfer where batches are compared with those of virtual interfaces: as many as one way of theirs has.
+pub const LANES: usize = 8;
 
 impl DatEnds {
-    /// Opens and connects everything. Both ranks call this with the same numbers; blocks until all endpoints are connected.
-    /// Up to `window` messages are under way.
-    pub fn open(pair: &RankPair<'_>, largest: usize, window: u64) -> Result<Self> {
+    /// Opens and connects everything: `lanes` connections for each of `transfers`. Both ranks call this with the same
+    /// arguments; blocks until all endpoints are connected. Up to `window` messages are under way, and RDMA reaches `largest`
+    /// bytes.
+    pub fn open(
+        pair: &RankPair<'_>,
+        transfers: &[Transfer],
+        lanes: usize,
+        largest: usize,
+        window: u64,
+    ) -> Result<Self> {
         let ia = Ia::on_nic(pair.world().nic())?;
         // Both ranks refuse the size here, before one of them waits for the other.
         let most = ia.max_transfer();
@@ -51,7 +55,7 @@ impl DatEnds {
         let mine = SharedLmr::new(&pz, largest.max(1), Rights::READ_WRITE)?;
         let theirs = exchange_places(pair, mine.remote())?;
         let mut greeter = Greeter::new(pair, &pz, window)?;
-        let lanes = Lanes::open(&TRANSFERS, |_| LANES, |_| greeter.connect(theirs))?;
+        let lanes = Lanes::open(transfers, |_| lanes, |_| greeter.connect(theirs))?;
         Ok(Self { lanes, memory: LmrPool { pz, idle: Pool::new() }, mine, theirs })
     }
 

@@ -4,7 +4,7 @@ use udeck::via::Deadline;
 
 use super::{
     contender::{Api, DatContender, TRANSFERS, has},
-    ends::{DatEnds, work_of},
+    ends::{DatEnds, LANES, work_of},
     lane::{DatPost, Work},
 };
 use crate::{
@@ -35,7 +35,7 @@ impl<'l, 'w> Both<'l, 'w> {
     /// Opens the connections. Both ranks call this with the same plan; blocks until all are connected.
     pub fn open(pair: &'l RankPair<'w>, plan: &Plan) -> Result<Self> {
         let caps = pair.world().nic().attributes().caps;
-        let dat = DatEnds::open(pair, plan.largest(), plan.pace.window)?;
+        let dat = DatEnds::open(pair, &TRANSFERS, LANES, plan.largest(), plan.pace.window)?;
         let setups: Vec<ViSetup> =
             TRANSFERS.into_iter().filter(|&transfer| has(Api::Vi, transfer, caps)).map(setup).collect();
         Ok(Self { pair, dat, vi: ViEnds::open(pair, &setups, plan.largest())? })

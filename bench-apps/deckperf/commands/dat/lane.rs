@@ -41,12 +41,14 @@ pub struct DatLane {
     /// Memory of empty messages that are not under way.
     notices: Vec<Lmr>,
     under_way: usize,
+    /// Whether a wait for an event is a call that may sleep (`Evd::wait`); otherwise it polls.
+    pub blocks: bool,
 }
 
 impl DatLane {
     /// Makes a lane of an endpoint; its requests and receives use these dispatchers alone.
     pub fn new(ep: Ep, pz: Pz, requests: Evd, receives: Evd, place: RemoteMemory) -> Self {
-        Self { ep, pz, requests, receives, place, notices: Vec::new(), under_way: 0 }
+        Self { ep, pz, requests, receives, place, notices: Vec::new(), under_way: 0, blocks: false }
     }
 
     /// Takes an empty message.
@@ -80,9 +82,9 @@ impl DatLane {
         }
     }
 
-    /// Posts the message behind a write; room was left for it.
+    /// Posts an empty message: the one behind a write, or an acknowledgement. Room was left for it.
     #[inline]
-    fn post_notice(&mut self) -> Result {
+    pub fn post_notice(&mut self) -> Result {
         let notice = self.notice()?;
         self.ep.post_send(notice, NOTICE).map_err(|(error, _)| error)?;
         self.under_way += 1;
@@ -91,16 +93,23 @@ impl DatLane {
 
     /// Moves completed requests to `idle`. `looks`: also polls for requests whose completion nobody has seen yet.
     #[inline]
-    fn collect(&mut self, idle: &mut Vec<DatPost>, looks: bool) -> Result {
+    pub fn collect(&mut self, idle: &mut Vec<DatPost>, looks: bool) -> Result {
         while looks || !self.requests.is_empty() {
             let Some(event) = self.requests.dequeue() else { break };
-            let completion = successful(event)?;
-            self.under_way -= 1;
-            let (cookie, lmr) = (completion.cookie, completion.iov.into_lmr());
-            match WORKS.get(cookie as usize) {
-                Some(&work) => idle.push(DatPost { lmr, work }),
-                None => self.notices.push(lmr),
-            }
+            self.complete(event, idle)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the request of this event to `idle`.
+    #[inline]
+    fn complete(&mut self, event: Event, idle: &mut Vec<DatPost>) -> Result {
+        let completion = successful(event)?;
+        self.under_way -= 1;
+        let (cookie, lmr) = (completion.cookie, completion.iov.into_lmr());
+        match WORKS.get(cookie as usize) {
+            Some(&work) => idle.push(DatPost { lmr, work }),
+            None => self.notices.push(lmr),
         }
         Ok(())
     }
@@ -155,7 +164,10 @@ impl turn::Lane for DatLane {
 
     #[inline]
     fn receive(&mut self, size: usize, deadline: Deadline) -> Result<DatPost> {
-        let event = poll(deadline, "a message", || Ok(self.receives.dequeue()))?;
+        let event = match self.blocks {
+            true => self.receives.wait(deadline)?,
+            false => poll(deadline, "a message", || Ok(self.receives.dequeue()))?,
+        };
         let completion = successful(event)?;
         if completion.length != size {
             return Err(PerfError::BadEvent(format!("a receive of {} bytes, not {size}", completion.length)));
@@ -164,6 +176,10 @@ impl turn::Lane for DatLane {
     }
 
     fn reclaim(&mut self, idle: &mut Vec<DatPost>, deadline: Deadline) -> Result<DatPost> {
+        while self.blocks && idle.is_empty() {
+            let event = self.requests.wait(deadline)?;
+            self.complete(event, idle)?;
+        }
         poll(deadline, "a request to complete", || {
             if idle.is_empty() {
                 self.collect(idle, true)?;

@@ -4,7 +4,7 @@ use udeck::via::Deadline;
 
 use super::{
     contender::TRANSFERS,
-    ends::{DatEnds, work_of},
+    ends::{DatEnds, LANES, work_of},
     lane::{DatPost, Work},
 };
 use crate::{
@@ -26,7 +26,7 @@ use crate::{
 /// an error if bytes were wrong.
 pub fn verify(pair: &RankPair<'_>, checks: &Checks) -> Result<Result<String>> {
     let largest = checks.sizes.last().copied().unwrap_or(0);
-    let mut ends = DatEnds::open(pair, largest, 64)?;
+    let mut ends = DatEnds::open(pair, &TRANSFERS, LANES, largest, 64)?;
     let cells = checks.sizes.iter().flat_map(|&size| TRANSFERS.map(|transfer| (size, transfer)));
     let tally = check_all(pair, cells, |(size, transfer)| {
         let mut total = Tally::default();

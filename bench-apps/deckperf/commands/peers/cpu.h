@@ -1,4 +1,4 @@
-/* Orders of `deckperf cpu` to an MPI; mailboxes.rs has the same loops.
+/* Orders of `deckperf cpu` to an MPI; batch.rs has the same loops.
  *
  *     cpu PAYLOAD BYTES WARM-UP ITERATIONS DEPTH RATE WAITING WAY
  *

@@ -228,9 +228,13 @@ fn processor_time(contenders: &str) -> Option<Vec<HashMap<String, String>>> {
 
 #[test]
 fn cpu_has_the_cost_of_both_sides_however_they_wait() {
-    let Some(rows) = processor_time("udp-sockets,tcp-sockets,shm,tcp,udp,verbs") else { return };
-    for contender in ["UDP sockets", "TCP sockets", "µDECK shm", "µDECK tcp", "µDECK udp", "µDECK verbs"]
-    {
+    let Some(rows) = processor_time("udp-sockets,tcp-sockets,shm,tcp,udp,verbs,dat-shm,dat-tcp,dat-udp")
+    else {
+        return;
+    };
+    let mailboxes = ["µDECK shm", "µDECK tcp", "µDECK udp", "µDECK verbs"];
+    let others = ["UDP sockets", "TCP sockets", "uDAPL shm", "uDAPL tcp", "uDAPL udp"];
+    for contender in mailboxes.into_iter().chain(others) {
         for waiting in ["polling", "blocking"] {
             let loads: Vec<_> = rows
                 .iter()
