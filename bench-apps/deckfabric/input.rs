@@ -198,6 +198,8 @@ pub struct EcnKeys {
 #[serde(rename_all = "kebab-case")]
 pub enum Scheme {
     None,
+    /// No control, and an acknowledgement of each packet: the other schemes cost more than this one by their control alone.
+    NoneAcknowledged,
     Ecn,
     Srp,
     Smsrp,
@@ -209,6 +211,7 @@ impl Scheme {
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::NoneAcknowledged => "none-acknowledged",
             Self::Ecn => "ecn",
             Self::Srp => "srp",
             Self::Smsrp => "smsrp",

@@ -43,6 +43,10 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     if let Some(too_long) = switch.and_then(too_long) {
         return Err(Problem::wrong(scenario.lines.switch.unwrap_or(scenario.lines.network), too_long));
     }
+    if (scheme, own.acks) == (Scheme::NoneAcknowledged, Some(false)) {
+        let reason = "`acks` is false, and [congestion] has the scheme \"none-acknowledged\": leave `acks` out, or take \"none\"";
+        return Err(Problem::wrong(scenario.lines.network, reason));
+    }
     let config = Config {
         levels: own.levels.unwrap_or(used.saturating_add(1)),
         arbitration: scenario
@@ -175,7 +179,7 @@ fn congestion(keys: &input::Congestion, scheme: Scheme, buffer: u32) -> Congesti
     };
     let lhrp = Lhrp { threshold: keys.threshold.unwrap_or(lhrp.threshold) };
     match scheme {
-        Scheme::None => Congestion::None,
+        Scheme::None | Scheme::NoneAcknowledged => Congestion::None,
         Scheme::Ecn => Congestion::Ecn(ecn),
         Scheme::Srp => Congestion::Srp(srp),
         Scheme::Smsrp => Congestion::Smsrp(srp),

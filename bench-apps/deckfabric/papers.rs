@@ -134,7 +134,7 @@ const EXPERIMENTS: [Experiment; 23] = [
     (congestion::STEADY, congestion::steady_runs, congestion::steady),
     (congestion::LONG, |_| congestion::RUNS, congestion::long),
     (congestion::BURSTS, |_| congestion::RUNS, congestion::bursts),
-    (congestion::BENIGN, |_| 2 * congestion::RUNS, congestion::benign),
+    (congestion::BENIGN, |_| congestion::BENIGN_RUNS, congestion::benign),
     (library::TITLE, |_| library::RUNS, library::section),
 ];
 

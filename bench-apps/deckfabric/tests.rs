@@ -128,6 +128,19 @@ fn what_is_offered_below_saturation_is_accepted_and_named() {
     }
 }
 
+/// Acknowledgements without control take a part of the links, as they do under a scheme.
+#[test]
+fn no_control_with_acknowledgements_has_control_packets() {
+    let text = spoilt("\"none\", \"lhrp\"", "\"none\", \"none-acknowledged\"");
+    let json: serde_json::Value =
+        serde_json::from_str(&printed(&text, None, Format::Json).expect("figures")).expect("JSON");
+    let points = json["points"].as_array().expect("runs");
+    let control = |nth: usize| points[nth]["control_share"].as_f64().expect("a part");
+    assert_eq!(points[2]["scheme"].as_str(), Some("none-acknowledged"));
+    assert_eq!(control(0), 0.0);
+    assert!((0.1..0.4).contains(&control(2)), "{}", control(2));
+}
+
 /// A switch that cannot be is refused with the line of its part.
 #[test]
 fn stages_that_cannot_be_have_their_line_and_a_reason() {
@@ -176,6 +189,12 @@ fn what_is_wrong_has_its_line_and_a_reason() {
         ("buffer = 32", "buffer = 3", 9, "buffer is 3: take 4 to"),
         ("buffer = 32", "bufer = 32", 10, "unknown field `bufer`"),
         ("buffer = 32", "queues = \"fifo\"", 9, "congestion control needs switches with queues by output"),
+        (
+            "buffer = 32\n[congestion]\nschemes = [\"none\"",
+            "acks = false\n[congestion]\nschemes = [\"none-acknowledged\"",
+            9,
+            "leave `acks` out, or take \"none\"",
+        ),
         ("buffer = 32", "queues = \"lifo\"", 10, "unknown variant `lifo`"),
         ("[\"none\", \"lhrp\"]", "[\"all\"]", 12, "unknown variant `all`"),
         ("name = \"all\"", "name = \"\"", 14, "a name has 1 to 32"),
