@@ -39,6 +39,9 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Longest wait at a table for a process that does not listen yet. Between two waits, the caller says whether
 /// it still wants the answer.
 const CHECK: Duration = Duration::from_millis(100);
+/// Why a port is no place for a table: outgoing connections get ports from 32768 on, where nothing else is set.
+const TAKEN: &str = "another program has the port and listens at none, perhaps for a connection of its own (those get \
+                     ports of net.ipv4.ip_local_port_range)";
 /// Time between two calls of a table that no process serves yet.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -172,18 +175,25 @@ impl Standalone {
             &[IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)]
         };
         let mut why = String::new();
+        let mut is_taken = false;
         let until = Deadline::after(ANSWER);
         // The serving process may end between the two.
         for _ in 0..3 {
             for place in places {
                 match Serving::start(SocketAddr::new(*place, self.port), self.table_key) {
                     Ok(serving) => return Ok(Way::Serving(serving)),
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => break,
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                        is_taken = true;
+                        break;
+                    }
                     Err(_) => {} // a host without IPv6; if it is something else, nobody answers either
                 }
             }
             match self.call(self.own_table(), patience(until)) {
                 Ok(line) => return Ok(Way::Asking(Box::new(line))),
+                Err(error) if is_taken && error.kind() == io::ErrorKind::ConnectionRefused => {
+                    why = TAKEN.to_owned();
+                }
                 Err(error) => why = error.to_string(),
             }
         }
@@ -429,13 +439,13 @@ impl Drop for Standalone {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::TcpStream;
 
     use super::*;
 
     #[test]
     fn too_many_names_are_told_from_one_that_is_taken() {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = (Ipv4Addr::LOCALHOST, udeck_test_kit::free_port()).into();
         let _serving = Serving::start(free, [1; 32]).unwrap();
         let ask = || Line::ask(Arc::new(TcpStream::connect(free).unwrap()), [1; 32], ANSWER).unwrap();
         let [mut way, mut other] = [(); 2].map(|()| Way::Asking(Box::new(ask())));

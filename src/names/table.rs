@@ -247,7 +247,7 @@ mod tests {
         // Both ends of all connections are in this process.
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = (std::net::Ipv4Addr::LOCALHOST, udeck_test_kit::free_port()).into();
         let serving = Serving::start(free, KEY).unwrap();
         let call = || Line::ask(Arc::new(TcpStream::connect(free)?), KEY, LONG);
         let ask = |line: &mut Line, op| {
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_caller_waits_for_an_entry() {
-        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = (std::net::Ipv4Addr::LOCALHOST, udeck_test_kit::free_port()).into();
         let serving = Serving::start(free, KEY).unwrap();
         let mut line = Line::ask(Arc::new(TcpStream::connect(free).unwrap()), KEY, LONG).unwrap();
         let mut ask = |wait: Duration| {

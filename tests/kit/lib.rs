@@ -3,6 +3,8 @@
 
 pub mod hostile;
 pub mod pairs;
+mod ports;
 pub mod processes;
 
 pub use hostile::Hostile;
+pub use ports::free_port;

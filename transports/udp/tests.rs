@@ -180,7 +180,7 @@ fn a_process_in_the_middle_proves_nothing() {
 
 /// Returns an address without a socket.
 fn gone() -> std::net::SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    (std::net::Ipv4Addr::LOCALHOST, udeck_test_kit::free_port()).into()
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -12,6 +12,7 @@ use std::{
 };
 
 use udeck_jobs::{Job, memcheck, netns::Network};
+use udeck_test_kit::free_port;
 
 use super::tools::{Tool, alone, compiled, deckcc, has_said, installed, output, ranks, source};
 use super::{Case, case};
@@ -100,12 +101,6 @@ fn as_cxx(compiler: Tool, name: &str) -> PathBuf {
     program
 }
 
-/// A port that no other test uses now.
-fn port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("it listens").port().to_string()
-}
-
 /// Processes that no launcher starts, and that find each other.
 struct ByHand {
     settings: Vec<(&'static str, String)>,
@@ -117,7 +112,7 @@ struct Background(Child);
 impl ByHand {
     fn new(transport: &str) -> ByHand {
         let own = [
-            ("DECK_DIRECTORY_PORT", port()),
+            ("DECK_DIRECTORY_PORT", free_port().to_string()),
             ("DECK_DIRECTORY_SECRET", SECRET.to_owned()),
             ("DECK_TRANSPORT", transport.to_owned()),
         ];

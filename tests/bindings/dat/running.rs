@@ -4,13 +4,14 @@ use std::{
     env,
     ffi::OsStr,
     fs,
-    net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread::sleep,
     time::{Duration, Instant},
 };
+
+use udeck_test_kit::free_port;
 
 /// Time limit of a process: it only ends a hang.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -130,11 +131,6 @@ impl Drop for Place {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
-}
-
-/// A port that is free now.
-pub fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// A process that ends with the test.

@@ -360,7 +360,7 @@ fn what_cannot_be_is_said() {
         assert!(error.starts_with("DECK_IFACE=no-such-if: there is no such interface"), "{error}");
         assert!(error.contains("lo 127.0.0.1"), "{error}");
     }
-    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let closed = (Ipv4Addr::LOCALHOST, udeck_test_kit::free_port()).into();
     let root = Root { secret: [0; 32], addresses: vec![closed] };
     let error = reach(&root, 3, soon().into()).err().unwrap().to_string();
     assert!(error.contains("rank 3 cannot reach rank 0") && error.contains("refused"), "{error}");

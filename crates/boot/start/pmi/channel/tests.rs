@@ -67,7 +67,7 @@ fn who_does_not_read_is_late() {
 
 #[test]
 fn nobody_at_an_address_is_said_in_words() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = udeck_test_kit::free_port();
     let Err(Broken::Gone(why)) = Channel::connect(&format!("127.0.0.1:{port}"), soon()) else {
         panic!("somebody is there")
     };
