@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use udeck_cli::columns::{lines, row};
 use udeck_qos::{
-    analysis::{distance, shares, time_of, wait_bytes},
+    analysis::{distance, saturate, time_of, wait_bytes},
     dtable, opensm,
     planner::{Bits, Link},
     table::{Entry, LANES, UNLIMITED, VlTables},
@@ -36,6 +36,8 @@ struct Lane {
     entries: [usize; 2],
     weights: [u32; 2],
     distance: Option<usize>,
+    /// Mean distance if all lanes have packets, with the low table's turns.
+    mean_distance: Option<f64>,
     share: f64,
     wait: Option<Duration>,
 }
@@ -49,14 +51,15 @@ fn examine(options: &opensm::Options, traffic: Traffic) -> Vec<Lane> {
     let used: Vec<u8> = (0..15).filter(|&vl| both(vl).iter().any(|entries| !entries.is_empty())).collect();
     let mut packets = [None; LANES];
     used.iter().for_each(|&vl| packets[usize::from(vl)] = Some(traffic.packet));
-    let shares = shares(&options.tables, traffic.low_turn, &packets);
+    let busy = saturate(&options.tables, traffic.low_turn, &packets);
     let lane = |vl: u8| Lane {
         vl,
         levels: (0..16u8).filter(|&level| options.sl2vl[usize::from(level)] == vl).collect(),
         entries: both(vl).map(|entries| entries.len()),
         weights: both(vl).map(|entries| entries.iter().map(|entry| u32::from(entry.weight)).sum()),
         distance: distance(high, vl),
-        share: shares[usize::from(vl)],
+        mean_distance: busy.distances[usize::from(vl)],
+        share: busy.shares[usize::from(vl)],
         wait: wait_bytes(&options.tables, traffic.low_turn, traffic.mtu, vl)
             .map(|bytes| time_of(bytes, traffic.rate)),
     };
@@ -205,6 +208,7 @@ pub fn tables(options: &opensm::Options, traffic: Traffic) -> String {
         "high entries",
         "weight",
         "distance",
+        "mean distance",
         "low entries",
         "weight",
         "waits at most",
@@ -218,6 +222,7 @@ pub fn tables(options: &opensm::Options, traffic: Traffic) -> String {
             lane.entries[0].to_string(),
             lane.weights[0].to_string(),
             maybe(lane.distance, |distance| distance.to_string()),
+            maybe(lane.mean_distance, |distance| format!("{distance:.2}")),
             lane.entries[1].to_string(),
             lane.weights[1].to_string(),
             maybe(lane.wait, time),
@@ -249,7 +254,7 @@ pub fn tables_json(options: &opensm::Options, traffic: Traffic) -> Value {
         json!({
             "vl": lane.vl, "sl": lane.levels, "high_entries": lane.entries[0], "high_weight": lane.weights[0],
             "low_entries": lane.entries[1], "low_weight": lane.weights[1], "distance": lane.distance,
-            "longest_wait_ns": lane.wait.map(nanos), "saturated_share": lane.share,
+            "mean_distance": lane.mean_distance, "longest_wait_ns": lane.wait.map(nanos), "saturated_share": lane.share,
         })
     });
     let list = |table: &[Entry]| table.iter().map(|entry| json!([entry.vl, entry.weight])).collect::<Value>();

@@ -155,6 +155,29 @@ fn shares_that_cannot_be_are_refused() {
     assert!(planned_options(DTABLE).expect_err("no such options").reason.contains("OpenSM has no options"));
 }
 
+/// Table 6.1 and formula (6.2): shares and mean distances of the levels 0 to 3.
+#[test]
+fn published_arbitration_tables_have_their_shares_and_distances() {
+    let traffic = Traffic { rate: 100_000_000_000, mtu: 4096, packet: 64, low_turn: LowTurn::Entry };
+    let columns = |text: &str| {
+        let text = analyse(text, opensm::Ports::All, traffic, Format::Json).expect("tables");
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let column = |name: &str, factor: f64| {
+            let lanes = value["lanes"].as_array().expect("lanes").iter();
+            lanes.map(|lane| (lane[name].as_f64().expect(name) * factor).round() / 100.0).collect::<Vec<_>>()
+        };
+        [column("high_weight", 100.0), column("saturated_share", 10_000.0), column("mean_distance", 100.0)]
+    };
+    let first = columns(include_str!("published/table-6.1-a.conf"));
+    assert_eq!(first[0], [264.0, 158.0, 106.0, 0.0]);
+    assert_eq!(first[1], [45.71, 27.36, 18.35, 8.57]);
+    assert_eq!(first[2], [2.26, 4.52, 4.52, 8.76]);
+    let second = columns(include_str!("published/table-6.1-b.conf"));
+    assert_eq!(second[0], [704.0, 432.0, 288.0, 0.0]);
+    assert_eq!(second[1], [47.94, 29.42, 19.61, 3.03]);
+    assert_eq!(second[2], [2.7, 5.39, 5.39, 3.88]);
+}
+
 #[test]
 fn published_tables_are_plans() {
     let cases = [

@@ -2,33 +2,59 @@
 
 use crate::{
     table::{Entry, LANES, UNIT, VlTables},
-    vl_arbiter::{LowTurn, VlArbiter},
+    vl_arbiter::{LowTurn, Table, VlArbiter},
 };
 use std::{ops::Add, time::Duration};
 
 /// Upper bound of the simulated packets, in case the port's state does not repeat. The shares are taken then.
 const MOST_PACKETS: u64 = 1 << 20;
 
-/// Returns each lane's part of the bytes that the port sends. `packets` has the size in bytes of each lane's
-/// packets, all alike, or `None` if the lane has none. The port's arbiter is simulated until its state repeats.
-pub fn shares(tables: &VlTables, low_turn: LowTurn, packets: &[Option<u32>; LANES]) -> [f64; LANES] {
+/// Result of a port whose lanes always have packets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Saturation {
+    /// Each lane's part of the bytes that the port sends.
+    pub shares: [f64; LANES],
+    /// Mean distance from a turn of a lane to its next one, in turns of either table. `None`: the lane has no turn.
+    pub distances: [Option<f64>; LANES],
+}
+
+/// Bytes and turns of each lane.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    bytes: [u64; LANES],
+    turns: [u64; LANES],
+}
+
+/// Simulates a port's arbiter until its state repeats. `packets` has the size in bytes of each lane's packets, all alike,
+/// or `None` if the lane has none.
+///
+/// A turn of the high table is an entry, which goes on after an interruption by the low one. A turn of the low table is all
+/// that it sends of an entry at a stretch.
+pub fn saturate(tables: &VlTables, low_turn: LowTurn, packets: &[Option<u32>; LANES]) -> Saturation {
     let mut port = VlArbiter::new(tables.clone(), low_turn);
-    let mut sent = [0u64; LANES];
+    let (mut counts, mut last) = (Counts::default(), Table::Low);
     // Brent's algorithm: the state is compared with one that is renewed at each power of two.
-    let (mut old, mut sent_then, mut renewal) = (port.clone(), sent, 1);
+    let (mut old, mut then, mut renewal) = (port.clone(), counts, 1);
     for packet in 1..=MOST_PACKETS {
         let Some(choice) = port.next(|vl| packets[usize::from(vl)]) else { break };
-        sent[usize::from(choice.vl)] += u64::from(choice.bytes);
+        let begins = choice.begins || choice.table == Table::Low && last == Table::High;
+        counts.bytes[usize::from(choice.vl)] += u64::from(choice.bytes);
+        counts.turns[usize::from(choice.vl)] += u64::from(begins);
+        last = choice.table;
         if port == old {
-            sent.iter_mut().zip(sent_then).for_each(|(sent, then)| *sent -= then);
+            counts.bytes.iter_mut().zip(then.bytes).for_each(|(count, then)| *count -= then);
+            counts.turns.iter_mut().zip(then.turns).for_each(|(count, then)| *count -= then);
             break;
         }
         if packet == renewal {
-            (old, sent_then, renewal) = (port.clone(), sent, 2 * renewal);
+            (old, then, renewal) = (port.clone(), counts, 2 * renewal);
         }
     }
-    let all: u64 = sent.iter().sum();
-    sent.map(|sent| if all == 0 { 0.0 } else { sent as f64 / all as f64 })
+    let (bytes, turns) = (counts.bytes.iter().sum::<u64>(), counts.turns.iter().sum::<u64>());
+    Saturation {
+        shares: counts.bytes.map(|own| own as f64 / bytes.max(1) as f64),
+        distances: counts.turns.map(|own| (own > 0).then(|| turns as f64 / own as f64)),
+    }
 }
 
 /// Upper bound of the bytes that go before a packet at the head of its lane begins: the packet that is being sent,
@@ -150,7 +176,7 @@ mod tests {
         let tables = VlTables { high: entries(high), low: entries(low), high_limit: 1 };
         let mut packets = [None; LANES];
         packets[..4].fill(Some(64));
-        let shares = shares(&tables, LowTurn::Entry, &packets);
+        let shares = saturate(&tables, LowTurn::Entry, &packets).shares;
         [0, 1, 2, 3].map(|vl: usize| (shares[vl] * 10_000.0).round() as i64)
     }
 
@@ -170,9 +196,15 @@ mod tests {
         let mut packets = [None; LANES];
         packets[0] = Some(64);
         packets[3] = Some(64);
-        assert_eq!(shares(&tables, LowTurn::Packet, &packets)[3], 1.0 / 65.0);
-        assert_eq!(shares(&tables, LowTurn::Entry, &packets)[3], 6.0 / 70.0);
-        assert_eq!(shares(&tables, LowTurn::Packet, &[None; LANES]), [0.0; LANES]);
+        let saturate = |low_turn| saturate(&tables, low_turn, &packets);
+        let of = |lane: usize, Saturation { shares, distances }: Saturation| (shares[lane], distances[lane]);
+        assert_eq!(of(3, saturate(LowTurn::Packet)).0, 1.0 / 65.0);
+        assert_eq!(of(3, saturate(LowTurn::Entry)).0, 6.0 / 70.0);
+        // In 1,600 high packets there are 16 turns of the high entry and 25 of the low table.
+        assert_eq!(of(3, saturate(LowTurn::Packet)).1, Some(41.0 / 25.0));
+        assert_eq!(of(0, saturate(LowTurn::Entry)).1, Some(41.0 / 16.0));
+        let nothing = super::saturate(&tables, LowTurn::Packet, &[None; LANES]);
+        assert_eq!(nothing, Saturation { shares: [0.0; LANES], distances: [None; LANES] });
     }
 
     #[test]

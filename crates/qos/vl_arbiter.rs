@@ -35,6 +35,8 @@ pub struct Choice {
     pub bytes: u32,
     /// Table by which it goes.
     pub table: Table,
+    /// Whether an entry begins its turn with it.
+    pub begins: bool,
 }
 
 /// State of a port's arbiter.
@@ -67,29 +69,29 @@ impl VlArbiter {
     /// none may be sent: there is none, or no credit for it.
     pub fn next(&mut self, head: impl Fn(u8) -> Option<u32>) -> Option<Choice> {
         if let Some(bytes) = head(MANAGEMENT_VL) {
-            return Some(Choice { vl: MANAGEMENT_VL, bytes, table: Table::Management });
+            return Some(Choice { vl: MANAGEMENT_VL, bytes, table: Table::Management, begins: false });
         }
         if std::mem::take(&mut self.in_low_entry)
             && let Some((vl, bytes)) = self.low.go_on(&self.tables.low, &head)
         {
             self.in_low_entry = true;
-            return Some(Choice { vl, bytes, table: Table::Low });
+            return Some(Choice { vl, bytes, table: Table::Low, begins: false });
         }
         if self.tables.limit_bytes().is_some_and(|limit| self.since_low >= limit) {
             // The opportunity counts whether the low table has a packet or not.
             self.since_low = 0;
-            if let Some((vl, bytes)) = self.low.next(&self.tables.low, &head) {
+            if let Some((vl, bytes, begins)) = self.low.next(&self.tables.low, &head) {
                 self.in_low_entry = self.low_turn == LowTurn::Entry;
-                return Some(Choice { vl, bytes, table: Table::Low });
+                return Some(Choice { vl, bytes, table: Table::Low, begins });
             }
         }
-        if let Some((vl, bytes)) = self.high.next(&self.tables.high, &head) {
+        if let Some((vl, bytes, begins)) = self.high.next(&self.tables.high, &head) {
             self.since_low += u64::from(bytes);
-            return Some(Choice { vl, bytes, table: Table::High });
+            return Some(Choice { vl, bytes, table: Table::High, begins });
         }
-        let (vl, bytes) = self.low.next(&self.tables.low, &head)?;
+        let (vl, bytes, begins) = self.low.next(&self.tables.low, &head)?;
         self.since_low = 0;
-        Some(Choice { vl, bytes, table: Table::Low })
+        Some(Choice { vl, bytes, table: Table::Low, begins })
     }
 }
 
@@ -98,10 +100,10 @@ impl Turn {
         Self { at: table.len().saturating_sub(1), left: 0 }
     }
 
-    /// Returns the same entry's next packet, or that of the next entry which has one.
-    fn next(&mut self, table: &[Entry], head: &impl Fn(u8) -> Option<u32>) -> Option<(u8, u32)> {
-        if let Some(chosen) = self.go_on(table, head) {
-            return Some(chosen);
+    /// Returns the same entry's next packet, or that of the next entry which has one, and whether that entry begins.
+    fn next(&mut self, table: &[Entry], head: &impl Fn(u8) -> Option<u32>) -> Option<(u8, u32, bool)> {
+        if let Some((vl, bytes)) = self.go_on(table, head) {
+            return Some((vl, bytes, false));
         }
         for step in 1..=table.len() {
             let at = (self.at + step) % table.len();
@@ -110,7 +112,8 @@ impl Turn {
                 && let Some(bytes) = head(vl)
             {
                 *self = Self { at, left: u64::from(weight) };
-                return Some(self.spend(vl, bytes));
+                let (vl, bytes) = self.spend(vl, bytes);
+                return Some((vl, bytes, true));
             }
         }
         None
