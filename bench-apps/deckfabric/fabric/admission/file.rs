@@ -186,12 +186,13 @@ impl Level {
     }
 }
 
-/// Reads a file and builds its network. Names of files are relative to `folder`.
+/// Reads a file and builds its network. Names of files are relative to `folder`; in the plan they are absolute, since its
+/// answers are read elsewhere.
 ///
 /// # Errors
 /// The file is wrong: the line, the reason, and what would be right.
 pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
-    let file: File = toml::from_str(text).map_err(|error| {
+    let mut file: File = toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| line_of(text, span.start));
         Problem::wrong(line, error.message().replace('\n', "; "))
     })?;
@@ -224,6 +225,7 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
         let reason = "there is no [[connection]] and no [fill], so there is nothing to admit; `deckqos admit --example` prints a file to begin with";
         return Err(Problem::wrong(None, reason));
     }
+    file.topology.get_mut().make_absolute(folder);
     Ok(Plan { file, network, requests })
 }
 

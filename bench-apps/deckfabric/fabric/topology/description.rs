@@ -93,4 +93,14 @@ impl Description {
         };
         built.map_err(|bad| format!("[topology]: {bad}"))
     }
+
+    /// Makes the name of a file, which is relative to `folder`, absolute. A place without a name in Unicode stays as it is.
+    pub fn make_absolute(&mut self, folder: &Path) {
+        if let Self::File { path } = self
+            && let Ok(place) = std::path::absolute(folder.join(&*path))
+            && place.to_str().is_some()
+        {
+            *path = place;
+        }
+    }
 }
