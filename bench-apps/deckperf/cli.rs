@@ -177,10 +177,17 @@ enum Command {
     },
     /// Latency beside idle clones of the mailbox, fairness and memory when clones flood it
     Clones {
-        /// Clones that flood the mailbox, which takes 1023 of one rank
+        /// Clones that flood the mailbox, which takes 1023 of one rank; 0: no flood
         #[arg(long, value_name = "N", default_value_t = 1000,
-              value_parser = clap::value_parser!(u64).range(1..=OF_ONE_RANK))]
+              value_parser = clap::value_parser!(u64).range(0..=OF_ONE_RANK))]
         flooding: u64,
+        /// Numbers of clones, of which one is busy and the others are idle
+        #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = clones::COUNTS,
+              value_parser = clap::value_parser!(u16).range(1..=OF_ONE_RANK as i64))]
+        clones: Vec<u16>,
+        /// Measure also the payload per second over the busy clone
+        #[arg(long)]
+        stream: bool,
     },
     /// Making mailboxes and clones, memory of idle connections, a blocked rank, starting many ranks
     Costs {
@@ -432,7 +439,9 @@ impl Cli {
             (Some(Command::Bandwidth { memory }), _) => options.one_way(Test::Bandwidth, memory),
             (Some(Command::Bibandwidth), _) => options.bibandwidth(),
             (Some(Command::Overlap { compute }), _) => Ok(Task::Overlap(options.overlap(compute))),
-            (Some(Command::Clones { flooding }), _) => Ok(Task::Clones(options.clones(flooding as usize))),
+            (Some(Command::Clones { flooding, clones, stream }), _) => {
+                Ok(Task::Clones(options.clones(flooding as usize, ascending(clones), stream)))
+            }
             (Some(Command::Costs { ranks, connections }), _) => {
                 Ok(Task::Costs(options.costs(ranks, connections as usize)))
             }

@@ -71,7 +71,7 @@ fn reports_fit_eighty_columns() {
         (2, "latency --percentiles --sizes 1M --iterations 2".to_owned()),
         (2, "--explain".to_owned()),
         (2, "overlap --sizes 4M --iterations 1".to_owned()),
-        (2, "clones --sizes 4K --flooding 20 --iterations 2".to_owned()),
+        (2, "clones --sizes 4K --clones 1,20 --stream --flooding 20 --iterations 2".to_owned()),
         (2, "costs --ranks 0 --connections 30".to_owned()),
         (2, "registration --sizes 4K,1M --iterations 2".to_owned()),
         (2, "--layer dat --sizes 8,70000 --iterations 2".to_owned()),
@@ -321,10 +321,13 @@ fn two_ranks_overlap() {
 #[test]
 fn two_ranks_measure_clones() {
     let text =
-        run("deckperf clones --no-pin --sizes 8,600 --flooding 20 --iterations 2 --time 0.01 --format csv");
+        run("deckperf clones --no-pin --sizes 8,600 --clones 20,1 --flooding 20 --iterations 2 --time 0.01 \
+             --format csv");
     let (latency, flood) = text.split_once("\n\n").expect("two tables");
-    let firsts: Vec<&str> = latency.lines().map(|row| row.split(',').next().expect("a cell")).collect();
-    assert_eq!(firsts, ["clones", "1", "10", "100", "1000", "1"]);
+    let firsts = |table: &str| -> Vec<String> {
+        table.lines().map(|row| row.split(',').take(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!(firsts(latency), ["size clones", "8 1", "8 20", "8 1", "600 1", "600 20", "600 1"]);
     let rows: Vec<Vec<&str>> = flood.lines().skip(1).map(|row| row.split(',').collect()).collect();
     assert_eq!(rows.iter().map(|row| row[..2].join(" ")).collect::<Vec<_>>(), ["8 20", "600 20"]);
     for row in &rows {
@@ -332,6 +335,27 @@ fn two_ranks_measure_clones() {
         assert!(blocks <= bound, "{text}");
     }
     assert!(rows[1][9] != "0", "a flood of messages in the arena: {text}");
+}
+
+#[test]
+fn the_busy_clone_streams_beside_idle_ones_without_a_flood() {
+    let text = run(
+        "deckperf clones --no-pin --sizes 8 --clones 2,40 --flooding 0 --stream --iterations 2 --time 0.01 \
+         --format json",
+    );
+    let run = data::Run::parse(&text).expect("a run");
+    let of = |test: &str, clones: &str| {
+        run.series.iter().any(|one| {
+            let has =
+                |label: &str, value: &str| one.key.labels.get(label).is_some_and(|found| found == value);
+            one.key.test == test && has("clones", clones) && has("receive", "cq") && one.figures().len() > 1
+        })
+    };
+    for test in ["latency", "bandwidth"] {
+        assert!(of(test, "2") && of(test, "40"), "{text}");
+    }
+    let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert!(value["tables"]["flood"].is_null(), "{text}");
 }
 
 #[test]

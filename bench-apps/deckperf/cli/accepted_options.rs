@@ -95,7 +95,7 @@ const ACCEPTED: [AcceptedOptions; 21] = [
     AcceptedOptions {
         command: "clones",
         options: "sizes iterations time format pin no_pin bind transport",
-        help: &[("sizes", "Message sizes in bytes [default: 8,4K]"), ROUND_TRIPS, TIME_16],
+        help: &[("sizes", "Message sizes in bytes [default: 8; flood: 8,4K]"), ROUND_TRIPS, TIME_16],
         about: "is about mailboxes, and leaves the protocol to the library",
     },
     AcceptedOptions {

@@ -228,10 +228,12 @@ impl Options {
         }
     }
 
-    pub(super) fn clones(self, flooding: usize) -> clones::ClonesPlan {
+    pub(super) fn clones(self, flooding: usize, counts: Vec<usize>, stream: bool) -> clones::ClonesPlan {
         clones::ClonesPlan {
-            counts: clones::COUNTS.to_vec(),
-            pace: Pace { window: 1, ..self.pace(16) },
+            counts,
+            busy_sizes: self.sizes_or(&clones::BUSY_SIZES),
+            stream,
+            pace: self.pace(16),
             flooding,
             each: clones::EACH,
             sizes: self.sizes_or(&clones::SIZES),

@@ -111,10 +111,17 @@ fn experiments_have_lengths_of_their_own() {
     let Task::Clones(clones) = task("deckperf clones --sizes 4K,8,8") else { panic!("clones") };
     assert_eq!((clones.pace.time, clones.flooding), (Duration::from_secs(16), 1000));
     assert_eq!((&clones.counts[..], &clones.sizes[..]), (&[1, 10, 100, 1000][..], &[8, 4096][..]));
+    assert_eq!((&clones.busy_sizes[..], clones.stream), (&[8, 4096][..], false));
+    let Task::Clones(clones) = task("deckperf clones --clones 40,10 --stream --flooding 0") else {
+        panic!("clones")
+    };
+    assert_eq!((&clones.counts[..], clones.flooding, clones.stream), (&[10, 40][..], 0, true));
+    assert_eq!(clones.busy_sizes, clones::BUSY_SIZES);
     let Task::Costs(costs) = task("deckperf costs --time 3 --no-pin") else { panic!("costs") };
     assert_eq!((costs.blocked, costs.ranks, costs.connections), (Duration::from_secs(3), 500, 1000));
     assert!(!costs.pin);
-    assert!(error("deckperf clones --flooding 1024").contains("1..=1023"));
+    assert!(error("deckperf clones --flooding 1024").contains("0..=1023"));
+    assert!(error("deckperf clones --clones 0,1").contains("1..=1023"));
     assert!(error("deckperf costs --connections 1024").contains("1..=1023"));
     assert!(error("deckperf costs --layer vi").contains("`costs` is about mailboxes"));
 }

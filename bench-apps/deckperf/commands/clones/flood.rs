@@ -78,7 +78,7 @@ pub fn keep_full(pair: &RankPair<'_>, clones: usize, size: usize) -> Result {
     let world = pair.world();
     pair.receive_words()?;
     let before = memory::proportional()?;
-    let postboxes = (0..clones).map(|_| Ok(world.postbox(&name(size))?)).collect::<Result<Vec<_>>>()?;
+    let postboxes = super::connect(world, &name(size), clones)?;
     pair.send_words(&[before, memory::proportional()?])?;
     pair.receive_words()?;
     let visit = || -> Result {

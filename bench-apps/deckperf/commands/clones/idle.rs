@@ -12,28 +12,54 @@ use udeck::{Mailbox, Postbox, World};
 use crate::{
     experiment::{
         Experiment, Timing, messages,
+        plan::{Quantity, Test},
         rank_pair::RankPair,
-        rounds::{Contend, Results, SMALL, Shape, Trial},
+        rounds::{Contend, Results, SMALL, Trial},
     },
     failure::{PerfError, Result},
 };
 
-/// Number of clones that a batch runs with.
+use super::ClonesPlan;
+
+/// Test, and number of clones that a batch runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleContender {
+    /// Test that is timed.
+    pub test: Test,
     /// Clones of the mailbox; one of them is busy.
     pub clones: usize,
     /// Whether each process also holds an idle TCP connection to the other, for which a thread of its own waits.
     pub tcp: bool,
 }
 
-impl Contend for IdleContender {}
+impl Contend for IdleContender {
+    fn quantity(&self) -> Quantity {
+        self.test.quantity()
+    }
+}
 
-/// Contenders: each number of clones, and one clone beside an idle TCP connection.
-pub fn contenders(counts: &[usize]) -> Results<IdleContender> {
-    let alone = |&clones| IdleContender { clones, tcp: false };
-    let all = counts.iter().map(alone).chain([IdleContender { clones: 1, tcp: true }]);
-    Results::empty(&[SMALL], all.map(|contender| (contender, SMALL)))
+impl IdleContender {
+    /// One busy clone among `clones`, of which the others are idle.
+    pub fn among(test: Test, clones: usize) -> Self {
+        Self { test, clones, tcp: false }
+    }
+
+    /// One clone beside an idle TCP connection.
+    pub const BESIDE_TCP: Self = Self { test: Test::Latency, clones: 1, tcp: true };
+}
+
+/// Contenders: each number of clones by each test, and one clone beside an idle TCP connection, where one clone is measured at
+/// all.
+pub fn contenders(plan: &ClonesPlan) -> Results<IdleContender> {
+    let tests = [Some(Test::Latency), plan.stream.then_some(Test::Bandwidth)];
+    let among = |test| plan.counts.iter().map(move |&clones| IdleContender::among(test, clones));
+    let tcp = plan.counts.contains(&1).then_some(IdleContender::BESIDE_TCP);
+    let all: Vec<_> = tests.into_iter().flatten().flat_map(among).chain(tcp).collect();
+    let sizes = |contender: IdleContender| {
+        let has_payload = move |size: &&usize| contender.test == Test::Latency || **size > 0;
+        plan.busy_sizes.iter().filter(has_payload).map(move |&size| (contender, size))
+    };
+    Results::empty(&plan.busy_sizes, all.into_iter().flat_map(sizes))
 }
 
 /// Mailboxes and clones: for each number of clones, a mailbox of this rank and as many clones of the peer's mailbox.
@@ -55,7 +81,7 @@ impl CloneSets {
         let inboxes = inboxes.collect::<Result<Vec<_>>>()?;
         let open = |(inbox, &count): (Mailbox<u8>, &usize)| -> Result<CloneSet> {
             let name = format!("clones.{count}.{peer}");
-            let clones = (0..count).map(|_| Ok(world.postbox(&name)?)).collect::<Result<Vec<_>>>()?;
+            let clones = super::connect(world, &name, count)?;
             for clone in &clones {
                 clone.post(world.buf_reused(SMALL)?)?;
             }
@@ -74,20 +100,26 @@ impl CloneSets {
 }
 
 impl CloneSet {
-    /// Runs the round trips of one batch over one clone, another one in each batch.
-    fn ping_pong(&mut self, world: &World, shape: Shape) -> Result<Duration> {
-        const STRIDE: usize = 389; // shares no factor with the counts: every clone has its turn
-        let clone = &self.clones[self.batches * STRIDE % self.clones.len()];
+    /// Runs one batch over one clone, another one in each batch.
+    fn run(&mut self, world: &World, trial: &Trial<IdleContender>) -> Result<Duration> {
+        /// A prime number: clones have their turns in a scattered order.
+        const STRIDE: usize = 389;
+        let stride = if self.clones.len().is_multiple_of(STRIDE) { 1 } else { STRIDE };
+        let clone = &self.clones[self.batches * stride % self.clones.len()];
         self.batches += 1;
-        let post = || -> Result { Ok(clone.post(world.buf_reused(SMALL)?)?) };
-        messages::turns(shape.warm_up, shape.iterations, |_| {
-            if world.rank() == 0 {
-                post()?;
-                self.inbox.retrieve()?;
-                return Ok(());
-            }
+        let post = |bytes| -> Result { Ok(clone.post(world.buf_reused(bytes)?)?) };
+        let retrieve = || -> Result {
             self.inbox.retrieve()?;
-            post()
+            Ok(())
+        };
+        let &Trial { contender, size, shape } = trial;
+        let (leads, is_stream) = (world.rank() == 0, contender.test != Test::Latency);
+        messages::turns(shape.warm_up, shape.iterations, |_| match (is_stream, leads) {
+            (false, true) => post(size).and_then(|()| retrieve()),
+            (false, false) => retrieve().and_then(|()| post(size)),
+            // A window, and an empty message back.
+            (true, true) => (0..shape.messages).try_for_each(|_| post(size)).and_then(|()| retrieve()),
+            (true, false) => (0..shape.messages).try_for_each(|_| retrieve()).and_then(|()| post(0)),
         })
     }
 }
@@ -145,10 +177,10 @@ impl Experiment for IdleExperiment<'_, '_> {
     type Contender = IdleContender;
 
     fn perform(&mut self, trial: &Trial<IdleContender>) -> Result<Timing> {
-        let IdleContender { clones, tcp } = trial.contender;
+        let IdleContender { clones, tcp, .. } = trial.contender;
         let idle = tcp.then(|| Idle::wait_for(self.connect()?)).transpose()?;
         self.pair.meet()?;
-        let lasted = self.sets.of(clones)?.ping_pong(self.pair.world(), trial.shape)?;
+        let lasted = self.sets.of(clones)?.run(self.pair.world(), trial)?;
         idle.into_iter().for_each(Idle::end);
         Ok(lasted.into())
     }
