@@ -100,6 +100,9 @@ Examples:
       minutes
   deckperf report --quick --transport shm
       a first look, in less than a minute
+  deckperf report --evaluation -o evaluation.html
+      the figures of the thesis on DECK over VIA, with the published
+      numbers: about ten minutes; with --quick one or two
   deckperf report --peers DIR --json all.json
       beside today's releases, and keep the raw data
   deckperf report -o r.html run.json peers.json
@@ -299,6 +302,10 @@ enum Command {
         /// Measure for 40 seconds in all, not 200: a first look
         #[arg(long, conflicts_with = "files")]
         quick: bool,
+        /// The figures of the thesis on DECK over VIA (2005), with the published numbers: virtual interfaces, postboxes,
+        /// handshake, NAS FT. Measures for 360 seconds and more, with --quick about a minute
+        #[arg(long, conflicts_with = "peers")]
+        evaluation: bool,
         /// Compare with the libraries in this folder, too (`cargo xtask peers DIR` gets today's releases)
         #[arg(long, value_name = "DIR", conflicts_with = "files")]
         peers: Option<PathBuf>,
@@ -421,8 +428,8 @@ impl Cli {
             (Some(Command::CpuRank { dat, .. }), _) => {
                 Ok(Task::CpuRank(if dat { cpu::Way::Dat } else { cpu::Way::Mailbox }))
             }
-            (Some(Command::Report { output, json, quick, peers, files }), _) => options
-                .page_plan(quick, peers, files)
+            (Some(Command::Report { output, json, quick, evaluation, peers, files }), _) => options
+                .page_plan(quick, evaluation, peers, files)
                 .map(|plan| Task::Page(page::PagePlan { output, json, ..plan })),
             (Some(Command::Verify), Layer::Mailbox) => Ok(Task::Verify(options.checks())),
             (Some(Command::Verify), Layer::Dat) => options.layer_checks().map(Task::VerifyDat),

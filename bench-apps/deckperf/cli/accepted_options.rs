@@ -182,7 +182,7 @@ const ACCEPTED: [AcceptedOptions; 21] = [
         command: "report",
         options: "time pin no_pin transport",
         help: &[
-            ("time", "Seconds to measure for, in all [default: 200]"),
+            ("time", "Seconds to measure for, in all [default: 200; --evaluation: 360]"),
             ("transport", "Only this one of shm, verbs, tcp, udp [default: shm, tcp and udp]"),
         ],
         about: "is about mailboxes, and has protocols, sizes and a form of its own; it makes a page of other runs: deckperf \

@@ -171,6 +171,7 @@ impl Options {
     pub(super) fn page_plan(
         self,
         quick: bool,
+        is_evaluation: bool,
         peers: Option<PathBuf>,
         files: Vec<PathBuf>,
     ) -> Result<page::PagePlan, clap::Error> {
@@ -181,9 +182,13 @@ impl Options {
         if quick && self.time.is_some() {
             return Err(conflict("--quick is a --time: name one of them"));
         }
-        let time = self.time_or(if quick { page::QUICK } else { page::SECONDS });
+        let time = self.time_or(match (quick, is_evaluation) {
+            (true, _) => page::QUICK,
+            (false, true) => page::EVALUATION,
+            (false, false) => page::SECONDS,
+        });
         let measure = page::Measure { time, transport: self.transport, peers, pin: !self.no_pin };
-        Ok(page::PagePlan { output: PathBuf::new(), json: None, files, measure })
+        Ok(page::PagePlan { output: PathBuf::new(), json: None, files, is_evaluation, measure })
     }
 
     /// Time, or so many seconds, and portions of the measurement.

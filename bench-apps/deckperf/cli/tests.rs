@@ -4,7 +4,7 @@ use udeck::Protocol;
 
 use super::*;
 use crate::commands::vi;
-use crate::experiment::plan::{PROTOCOLS, Payload};
+use crate::experiment::plan::{PROTOCOLS, Payload, TRANSPORTS};
 use crate::experiment::sizes;
 
 fn task(line: &str) -> Task {
@@ -233,6 +233,29 @@ fn processor_time_has_a_plan_of_its_own() {
 }
 
 #[test]
+fn ft_has_a_plan_of_its_own() {
+    let plan = |line: &str| match task(line) {
+        Task::Ft(plan) => plan,
+        other => panic!("{line} runs nas-ft, not {other:?}"),
+    };
+    let all = plan("deckperf ft");
+    assert_eq!(
+        (all.class, &all.ranks[..], all.time),
+        (ft::Class::A, &[2, 4, 8][..], Duration::from_secs(120))
+    );
+    assert_eq!((&all.transports[..], &all.protocols[..]), (&TRANSPORTS[..], &ft::PROTOCOLS[..]));
+    let some = plan("deckperf ft --class s --ranks 4,2,4 --transport tcp --protocol handshake --format json");
+    assert_eq!((some.class, &some.ranks[..], some.format), (ft::Class::S, &[2, 4][..], Format::Json));
+    assert_eq!((&some.transports[..], &some.protocols[..]), (&["tcp"][..], &[Protocol::Handshake][..]));
+    assert!(error("deckperf ft --ranks 1").contains("2..=256"));
+    assert!(error("deckperf ft --sizes 8").contains("nas-ft, which has sizes of its own"));
+    let Task::FtJob(job) = task("deckperf ft-job --ranks 2 --program nas-ft -- --class S") else {
+        panic!("a job")
+    };
+    assert_eq!((job.ranks, job.arguments), (2, ["--class", "S"].map(str::to_owned).to_vec()));
+}
+
+#[test]
 fn a_choice_is_explained_instead_of_measuring() {
     assert_eq!(task("deckperf --explain --sizes 1M,8"), Task::Explain(vec![8, 1 << 20]));
     assert_eq!(task("deckperf --explain"), Task::Explain(sizes::DEFAULT_SIZES.to_vec()));
@@ -348,6 +371,10 @@ fn a_report_measures_or_reads_files() {
     assert_eq!((now.measure.transport, now.measure.peers), (Some("tcp"), Some("there".into())));
     assert!(now.files.is_empty() && now.measure.time == Duration::from_secs(page::SECONDS));
     assert_eq!(plan("deckperf report --quick").measure.time, Duration::from_secs(page::QUICK));
+    let thesis = plan("deckperf report --evaluation");
+    assert!(thesis.is_evaluation && thesis.measure.time == Duration::from_secs(page::EVALUATION));
+    assert_eq!(plan("deckperf report --evaluation --quick").measure.time, Duration::from_secs(page::QUICK));
+    assert!(plan("deckperf report --evaluation vi.json").is_evaluation);
     let files = plan("deckperf report run1.json peers.json");
     assert_eq!((files.output, files.files.len()), ("report.html".into(), 2));
     for (line, words) in [
@@ -355,6 +382,7 @@ fn a_report_measures_or_reads_files() {
         ("deckperf report --transport tcp a.json", "files have been measured"),
         ("deckperf report --quick a.json", "cannot be used with"),
         ("deckperf report --quick --time 3", "name one of them"),
+        ("deckperf report --evaluation --peers DIR", "cannot be used with"),
         ("deckperf report --sizes 8", "sizes and a form of its own"),
         ("deckperf report --format csv", "sizes and a form of its own"),
         ("deckperf report --layer vi", "`report` is about mailboxes"),

@@ -13,8 +13,11 @@ use clap::ValueEnum;
 use udeck::Protocol;
 use udeck_cli::machine::Machine;
 
-pub use self::job::{FtJobArgs, play};
 use self::{job::FtRun, report::FtReport};
+pub use self::{
+    job::{FtJobArgs, play},
+    report::TEST,
+};
 use crate::{
     experiment::{
         field::{self, Field},

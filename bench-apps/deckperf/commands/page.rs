@@ -3,7 +3,7 @@
 //! ```text
 //!   JSON files ─┐
 //!   stages.rs ──┴► source.rs ─► sections.rs ─► page.html + page.css + page.js + vendor/uPlot ─► report.html
-//!   (this program again,         key_figures, charts, heat: statistics and words are made here,
+//!   (this program again,         key_figures, charts, heat, evaluation: statistics and words are made here,
 //!    --format json)              page.js only draws
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! `html.rs`.
 
 mod charts;
+mod evaluation;
 mod heat;
 mod html;
 mod key_figures;
@@ -43,6 +44,8 @@ pub struct PagePlan {
     pub json: Option<PathBuf>,
     /// Files of earlier runs; empty: measure now.
     pub files: Vec<PathBuf>,
+    /// Whether the page is about the figures of the thesis on DECK over VIA.
+    pub is_evaluation: bool,
     /// Settings of the measurement.
     pub measure: Measure,
 }
@@ -51,6 +54,8 @@ pub struct PagePlan {
 pub const SECONDS: u64 = 200;
 /// Time of all stages with `--quick`, in seconds.
 pub const QUICK: u64 = 40;
+/// Default time of all stages of `--evaluation`, in seconds; NAS FT takes longer where the machine is slow.
+pub const EVALUATION: u64 = 360;
 
 /// Settings of the measurement.
 #[derive(Clone, Debug, PartialEq)]
@@ -135,7 +140,11 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
         Draft::open(path)?;
     }
     let (sources, losses) = if plan.files.is_empty() {
-        stages::measure(&plan.measure, has)
+        let stages = match plan.is_evaluation {
+            true => stages::of_the_evaluation(&plan.measure),
+            false => stages::of_everything(&plan.measure, has),
+        };
+        stages::measure(&plan.measure, &stages)
     } else {
         let runs: Result<Vec<_>, _> = plan.files.iter().map(|path| source::read(path)).collect();
         (runs?.into_iter().flatten().collect(), Vec::new())
@@ -151,7 +160,7 @@ pub fn make(plan: &PagePlan, has: impl Fn(&str) -> bool) -> Result<String, PageF
         Draft::open(path)?.write(&data(&sources))?;
         said += &format!("{}: the raw data, for `deckperf report {0}`\n", path.display());
     }
-    Draft::open(&plan.output)?.write(&render(&sources, &losses))?;
+    Draft::open(&plan.output)?.write(&render(&sources, &losses, plan.is_evaluation))?;
     Ok(said + &format!("{}: open it in a browser\n", plan.output.display()))
 }
 
@@ -161,9 +170,9 @@ fn data(sources: &[Source]) -> String {
     format!("{}\n", json!({ SEVERAL: runs }))
 }
 
-fn render(sources: &[Source], losses: &[String]) -> String {
+fn render(sources: &[Source], losses: &[String], is_evaluation: bool) -> String {
     let mut charts = Vec::new();
-    let sections = sections::all(sources, &mut charts);
+    let sections = sections::all(sources, is_evaluation, &mut charts);
     let links = sections
         .iter()
         .map(|section| format!("<a href=\"#{}\">{}</a>", section.id, html::escape(&section.title)))
@@ -267,7 +276,7 @@ mod tests {
 
     fn plan(output: PathBuf, files: Vec<PathBuf>) -> PagePlan {
         let measure = Measure { time: Duration::from_secs(1), transport: None, peers: None, pin: true };
-        PagePlan { output, json: None, files, measure }
+        PagePlan { output, json: None, files, is_evaluation: false, measure }
     }
 
     #[test]
@@ -302,12 +311,31 @@ mod tests {
         let second = text.lines().nth(1).expect("a head");
         assert!(second.starts_with(&format!("# BUSY:    {banner}")), "{text}");
         let raw = serde_json::from_str(&report.render(Format::Json)).expect("JSON");
-        let html = render(&[Source::parse("run.json".into(), raw).expect("a run")], &[]);
+        let html = render(&[Source::parse("run.json".into(), raw).expect("a run")], &[], false);
         let (head, figures) = html.split_once("<section").expect("sections");
         assert!(head.contains("The machine was busy.") && head.contains("other programs used 1.4"), "{head}");
         assert!(!figures.contains("The machine was busy."));
         report.machine.load = Some(udeck_cli::load::Load { others: 0.1, stolen: 0.0, cores: 2 });
         assert!(report.render(Format::Table).contains("\n# Load:    other programs used 0.1"));
+    }
+
+    /// The page of a run that has none of the thesis's figures is the usual one.
+    #[test]
+    fn an_evaluation_has_its_section_first_if_it_has_figures() {
+        let first = |raw: serde_json::Value| {
+            let html = render(&[Source::parse("run.json".into(), raw).expect("a run")], &[], true);
+            html.split("<section id=\"").nth(1).expect("a section").split('"').next().map(str::to_owned)
+        };
+        let mut raw: serde_json::Value = serde_json::from_str(&sample().render(Format::Json)).expect("JSON");
+        assert_eq!(first(raw.clone()).as_deref(), Some("summary"));
+        for series in raw["series"].as_array_mut().expect("series") {
+            match series["protocol"].as_str() {
+                Some("copy") => series["protocol"] = "handshake".into(),
+                Some("hand-off") => series["protocol"] = "eager".into(),
+                _ => {}
+            }
+        }
+        assert_eq!(first(raw).as_deref(), Some("evaluation"));
     }
 
     #[test]

@@ -99,9 +99,12 @@ pub struct Drawn {
 
 /// Property in which the series of a line differ.
 #[derive(Clone, Debug, PartialEq)]
-enum Along {
+pub enum Along {
+    /// The message size.
     Size,
+    /// The number of ranks.
     Ranks,
+    /// The label of this name, whose values are numbers.
     Label(String),
 }
 
@@ -221,18 +224,25 @@ fn chart(topic: &Topic, along: &Along, lines: &[Setting<'_>]) -> Chart {
         .map(|(key, series)| line(name(key, &keys), is_limit(&key.library), along, series))
         .filter(|line| !line.points.is_empty())
         .collect();
-    let figures = || lines.iter().flat_map(|line| &line.points).map(|point| point.spread.p10);
-    let (low, high) = figures().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
+    let log = is_wide(&lines);
     let by = if *along == Along::Size { String::new() } else { format!(", by {}", along.title()) };
-    chart_of(title(topic) + &by, along, first, lines, low > 0.0 && high > 5.0 * low)
+    chart_of(title(topic) + &by, along, first, lines, log)
 }
 
-/// Draws lines with these names over message sizes, if any of them has two points.
-pub fn by_size(title: &str, lines: &[(String, Vec<&Series>)]) -> Option<Chart> {
-    let first = *lines.first()?.1.first()?;
-    let lines = lines.iter().map(|(name, series)| line(name.clone(), false, &Along::Size, series));
+/// Whether the figures need a logarithmic axis: the largest is more than five times the smallest.
+fn is_wide(lines: &[Line]) -> bool {
+    let figures = || lines.iter().flat_map(|line| &line.points).map(|point| point.spread.p10);
+    let (low, high) = figures().fold((f64::INFINITY, 0.0_f64), |(low, high), at| (low.min(at), high.max(at)));
+    low > 0.0 && high > 5.0 * low
+}
+
+/// Draws lines with these names along an axis, if any of them has two points.
+pub fn over(title: &str, along: &Along, lines: &[(String, Vec<&Series>)]) -> Option<Chart> {
+    let first = *lines.iter().flat_map(|(_, series)| series).next()?;
+    let lines = lines.iter().map(|(name, series)| line(name.clone(), false, along, series));
     let lines: Vec<Line> = lines.filter(|line| line.points.len() > 1).collect();
-    (!lines.is_empty()).then(|| chart_of(title.to_owned(), &Along::Size, first, lines, true))
+    let log = *along == Along::Size || is_wide(&lines);
+    (!lines.is_empty()).then(|| chart_of(title.to_owned(), along, first, lines, log))
 }
 
 fn line(name: String, limit: bool, along: &Along, series: &[&Series]) -> Line {

@@ -242,7 +242,7 @@ fn times(ratio: &Ratio, what: &str) -> String {
 }
 
 /// Paired ratio over the rounds that both series have.
-fn quotient(one: &Series, other: &Series) -> Option<Ratio> {
+pub fn quotient(one: &Series, other: &Series) -> Option<Ratio> {
     let both = one.rounds.iter().zip(&other.rounds).filter_map(|(one, other)| Some(((*one)?, (*other)?)));
     let (ones, others): (Vec<f64>, Vec<f64>) = both.unzip();
     paired_ratio(&ones, &others)

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 use super::{
-    charts::{Chart, by_size},
+    charts::{Along, Chart, over},
     html::{self, Cell, Table},
     show,
 };
@@ -51,7 +51,7 @@ pub fn charts(all: &[&Series]) -> Vec<Chart> {
         let members =
             all.iter().filter(|one| one.key.test == test && Stream::of(one).as_ref() == Some(stream));
         let lines = grouped(members.map(|&series| (contender(series), series)));
-        by_size(&format!("{title}: {} under way, {}", stream.depth, stream.waiting), &lines)
+        over(&format!("{title}: {} under way, {}", stream.depth, stream.waiting), &Along::Size, &lines)
     };
     tests.into_iter().flat_map(|test| streams.iter().filter_map(move |stream| of(test, stream))).collect()
 }

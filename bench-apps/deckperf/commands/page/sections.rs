@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    charts::{self, Chart, Drawn},
-    heat,
+    charts::{self, Along, Chart, Drawn},
+    evaluation, heat,
     html::{self, Cell, Table, escape},
     key_figures::{self, good},
     processor, show,
@@ -25,9 +25,15 @@ pub struct Section {
     pub body: String,
 }
 
-/// Sections of the whole page. The charts of the bodies are added to `charts`, and named there by their index.
-pub fn all(sources: &[Source], charts: &mut Vec<Chart>) -> Vec<Section> {
-    let mut sections = vec![summary(sources)];
+/// Sections of the whole page, with the thesis's figures first if it is about these. The charts of the bodies are added to
+/// `charts`, and named there by their index.
+pub fn all(sources: &[Source], is_evaluation: bool, charts: &mut Vec<Chart>) -> Vec<Section> {
+    let figures = is_evaluation.then(|| evaluation::body(sources, charts)).flatten().map(|body| Section {
+        id: "evaluation".into(),
+        title: "DECK's evaluation, repeated".into(),
+        body,
+    });
+    let mut sections: Vec<Section> = figures.into_iter().chain([summary(sources)]).collect();
     // The order is that of a reader's questions: µDECK, µDECK beside others, its costs, and the machines.
     let rank = |source: &&Source| match source.run.command.as_str() {
         "messages" => 0,
@@ -116,6 +122,7 @@ fn title(source: &Source) -> String {
         "cpu" => "Processor time of a message",
         "matrix" => "From every rank to every rank",
         "vi" => "Virtual interfaces",
+        "ft" => "NAS FT",
         "dat" => "uDAPL",
         other => return format!("{}{over}", show::capitalized(&other.replace('-', " "))),
     };
@@ -184,7 +191,7 @@ fn best_by_transport(series: &[&Series], test: &str, payload: &str) -> Option<Ch
         *members = sizes.iter().filter_map(|(_, of)| of.iter().copied().min_by(|a, b| good(a, b))).collect();
     }
     let title = format!("{}, {}", show::test(test), show::payload(payload));
-    charts::by_size(&title, &lines).filter(|chart| chart.lines.len() > 1)
+    charts::over(&title, &Along::Size, &lines).filter(|chart| chart.lines.len() > 1)
 }
 
 /// Table of the bytes that were copied for a message, by protocol and size.

@@ -30,19 +30,26 @@ const ALL_LOADS: Duration = Duration::from_secs(120);
 
 /// One stage: a run of this program.
 #[derive(Clone, Debug, PartialEq)]
-struct Stage {
+pub struct Stage {
     /// Name that is shown.
     name: String,
     /// Words of the command line, without time and format.
     words: Vec<String>,
+    /// Settings of the library, as environment variables.
+    settings: Vec<(&'static str, &'static str)>,
     /// Share of the time of all stages.
     share: u32,
 }
 
+impl Stage {
+    fn new(name: impl Into<String>, words: &[&str], share: u32) -> Self {
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Stage { name: name.into(), words, settings: Vec::new(), share }
+    }
+}
+
 /// Runs all stages. Returns the runs of those that succeeded, and a sentence about each other one.
-/// `has` says which commands this program has.
-pub fn measure(plan: &Measure, has: impl Fn(&str) -> bool) -> (Vec<Source>, Vec<String>) {
-    let stages = stages(plan, has);
+pub fn measure(plan: &Measure, stages: &[Stage]) -> (Vec<Source>, Vec<String>) {
     let shares: u32 = stages.iter().map(|stage| stage.share).sum();
     let progress = Progress::new(plan.time, stages.len());
     let (mut sources, mut losses) = (Vec::new(), Vec::new());
@@ -63,12 +70,35 @@ pub fn measure(plan: &Measure, has: impl Fn(&str) -> bool) -> (Vec<Source>, Vec<
     (sources, losses)
 }
 
-/// All stages, in the order of the page.
-fn stages(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
-    let stage = |name: String, words: &[&str], share| {
-        let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Stage { name, words, share }
-    };
+/// Stages of the figures of the thesis on DECK over VIA, in their order.
+pub fn of_the_evaluation(plan: &Measure) -> Vec<Stage> {
+    let transport = plan.transport.unwrap_or(TRANSPORTS[0]);
+    let is_short = plan.time < ALL_LOADS;
+    let choose = |short, long| if is_short { short } else { long };
+    let sizes = choose("8,1K,4K,64K", "8,64,256,1K,2K,4K,16K,64K,1M,4M");
+    let mut all = vec![Stage::new("virtual interfaces", &["--layer", "vi", "--sizes", sizes], 25)];
+    for (name, receive) in [("mailboxes by work queues", "wq"), ("mailboxes by completion queue", "cq")] {
+        let counts = choose("10,30,40", "10,20,30,35,40");
+        let sizes = choose("8,64K", "8,64,1K,8K,64K,1M");
+        let words = ["clones", "--clones", counts, "--sizes", sizes, "--flooding", "0", "--stream"];
+        all.push(Stage { settings: vec![("DECK_RECEIVE", receive)], ..Stage::new(name, &words, 15) });
+    }
+    let protocols = ["--protocol", "handshake,eager,auto", "--payload", "untouched", "--sizes", sizes];
+    all.push(Stage::new("with and without a handshake", &protocols, 15));
+    for stage in &mut all {
+        stage.words.extend(["--transport", transport].map(str::to_owned));
+        stage.words.extend((!plan.pin).then(|| "--no-pin".to_owned()));
+    }
+    let words: &[&str] = if is_short { &["ft", "--class", "S", "--ranks", "2,4"] } else { &["ft"] };
+    let mut ft = Stage::new("NAS FT", words, 50);
+    ft.words.extend(plan.transport.iter().flat_map(|only| ["--transport", *only]).map(str::to_owned));
+    all.push(ft);
+    all
+}
+
+/// Stages of messages, other libraries, and more, in the order of the page. `has` says which commands this program has.
+pub fn of_everything(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
+    let stage = |name: String, words: &[&str], share| Stage::new(name, words, share);
     let transports = plan.transport.map_or(TRANSPORTS.to_vec(), |only| vec![only]);
     let mut all = Vec::new();
     for transport in &transports {
@@ -122,6 +152,7 @@ fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Sourc
     let seconds = format!("{:.3}", time.as_secs_f64().max(0.001));
     let mut command = Command::new(program);
     command.args(&stage.words).args(["--format", "json", "--time", &seconds]).env(STAGE, "1");
+    command.envs(stage.settings.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start this program again: {error}"))?;
     let (stdout, stderr) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
@@ -248,7 +279,7 @@ mod tests {
 
     #[test]
     fn every_transport_and_the_peers_have_a_stage() {
-        let all = stages(&plan(), |_| false);
+        let all = of_everything(&plan(), |_| false);
         assert_eq!(
             names(&all),
             ["messages over shm", "messages over tcp", "messages over udp", "other libraries"]
@@ -257,7 +288,7 @@ mod tests {
 
     #[test]
     fn commands_that_this_program_has_are_stages_too() {
-        let all = stages(&plan(), |command| command == "matrix");
+        let all = of_everything(&plan(), |command| command == "matrix");
         assert_eq!(names(&all).last(), Some(&"pairs of ranks"));
         assert_eq!(all.last().map(|stage| stage.words[0].as_str()), Some("matrix"));
     }
@@ -265,9 +296,29 @@ mod tests {
     #[test]
     fn a_transport_and_a_folder_are_passed_on() {
         let plan = Measure { transport: Some("tcp"), peers: Some("/there".into()), pin: false, ..plan() };
-        let all = stages(&plan, |_| false);
+        let all = of_everything(&plan, |_| false);
         assert_eq!(all[0].words, ["--transport", "tcp", "--no-pin"]);
         assert_eq!(all[1].words, ["peers", "--transport", "tcp", "--peers", "/there"]);
+    }
+
+    #[test]
+    fn an_evaluation_plays_each_figure_and_both_ways_to_look_for_messages() {
+        let settings = |plan: &Measure| {
+            let all = of_the_evaluation(plan);
+            assert_eq!(all.last().map(|stage| stage.words[0].as_str()), Some("ft"));
+            all.iter().flat_map(|stage| stage.settings.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(settings(&plan()), [("DECK_RECEIVE", "wq"), ("DECK_RECEIVE", "cq")]);
+        let words = |seconds| {
+            let time = Duration::from_secs(seconds);
+            of_the_evaluation(&Measure { time, transport: Some("tcp"), pin: false, ..plan() })
+        };
+        let (short, long) = (words(40), words(360));
+        assert_eq!(short.len(), long.len());
+        assert!(short.iter().chain(&long).all(|stage| stage.words.join(" ").contains("--transport tcp")));
+        assert_eq!(long[4].words, ["ft", "--transport", "tcp"]);
+        assert!(short[4].words.starts_with(&["ft", "--class", "S"].map(str::to_owned)));
+        assert!(!long[4].words.contains(&"--no-pin".to_owned()), "deckrun places its ranks");
     }
 
     /// The words of each stage are a command line that this program accepts.
@@ -277,7 +328,7 @@ mod tests {
             for (pin, seconds) in [(true, 200), (false, 2)] {
                 let time = Duration::from_secs(seconds);
                 let plan = Measure { transport, pin, time, peers: Some("/there".into()) };
-                for stage in stages(&plan, |_| true) {
+                for stage in of_everything(&plan, |_| true).into_iter().chain(of_the_evaluation(&plan)) {
                     let words = stage.words.iter().map(String::as_str);
                     let line =
                         ["deckperf"].into_iter().chain(words).chain(["--format", "json", "--time", "1"]);
@@ -293,7 +344,7 @@ mod tests {
     #[test]
     fn a_stage_that_fails_says_why() {
         // The program is this test, which has no such option.
-        let stage = Stage { name: "x".into(), words: vec!["--no-such-option".into()], share: 1 };
+        let stage = Stage::new("x", &["--no-such-option"], 1);
         let why = run(&stage, Duration::from_millis(1), |_| {}).expect_err("it fails");
         assert!(why.starts_with("failed (exit status: ") && why.contains("error: "), "{why}");
     }
