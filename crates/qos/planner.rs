@@ -2,7 +2,8 @@
 //!
 //! A latency becomes a distance between entries, rounded down to a power of two. A bandwidth becomes a weight: units
 //! of 64 bytes in a *frame*, which is the time that a table of 64 full entries takes. Connections of a lane share
-//! sequences of entries while these have weight left.
+//! sequences of entries while these have weight left. The weight of a sequence is that of the sum of its connections'
+//! bandwidths, rounded up once, so a sequence of many slow connections wastes less than one unit.
 
 use crate::{
     analysis::{time_of, wait_bytes_at},
@@ -207,7 +208,7 @@ pub struct Planner {
 #[derive(Clone, Debug)]
 struct Lane {
     distance: usize,
-    /// Sequences of the lane, each with the weight of its connections.
+    /// Sequences of the lane, each with the bandwidth of its connections in bits a second.
     sequences: BTreeMap<SequenceId, u64>,
 }
 
@@ -215,7 +216,6 @@ struct Lane {
 struct Connection {
     vl: u8,
     sequence: SequenceId,
-    weight: u64,
     bandwidth: u64,
 }
 
@@ -247,17 +247,16 @@ impl Planner {
             let (asked, cap) = (bandwidth, self.link.promised());
             return Err(AdmissionError::Bandwidth { asked, fits: left, cap });
         }
-        let weight = self.link.weight(bandwidth);
-        let sequence = match self.with_room(vl, weight) {
+        let sequence = match self.with_room(vl, bandwidth) {
             Some(sequence) => sequence,
-            None => self.allocate(vl, distance, weight)?,
+            None => self.allocate(vl, distance, bandwidth)?,
         };
         let lane = self.lanes.entry(vl).or_insert_with(|| Lane { distance, sequences: BTreeMap::new() });
-        *lane.sequences.entry(sequence).or_default() += weight;
+        *lane.sequences.entry(sequence).or_default() += bandwidth;
         let id = ConnectionId(self.next);
         self.next += 1;
         self.promised += bandwidth;
-        self.connections.insert(id, Connection { vl, sequence, weight, bandwidth });
+        self.connections.insert(id, Connection { vl, sequence, bandwidth });
         Ok(id)
     }
 
@@ -267,9 +266,9 @@ impl Planner {
         let Some(connection) = self.connections.remove(&id) else { return Vec::new() };
         self.promised -= connection.bandwidth;
         let Some(lane) = self.lanes.get_mut(&connection.vl) else { return Vec::new() };
-        let Some(weight) = lane.sequences.get_mut(&connection.sequence) else { return Vec::new() };
-        *weight -= connection.weight;
-        if *weight > 0 {
+        let Some(used) = lane.sequences.get_mut(&connection.sequence) else { return Vec::new() };
+        *used -= connection.bandwidth;
+        if *used > 0 {
             return Vec::new();
         }
         lane.sequences.remove(&connection.sequence);
@@ -288,7 +287,8 @@ impl Planner {
     pub fn table(&self) -> Vec<Entry> {
         let mut table = vec![Entry::default(); ENTRIES];
         for (&vl, lane) in &self.lanes {
-            for (&sequence, &weight) in &lane.sequences {
+            for (&sequence, &bandwidth) in &lane.sequences {
+                let weight = self.link.weight(bandwidth);
                 let entries = self.sequences.entries(sequence);
                 let count = entries.len() as u64;
                 for (nth, entry) in (0..).zip(entries) {
@@ -331,19 +331,21 @@ impl Planner {
         }
     }
 
-    /// Returns a sequence of the lane with room for the weight.
-    fn with_room(&self, vl: u8, weight: u64) -> Option<SequenceId> {
+    /// Returns a sequence of the lane with room for the bandwidth.
+    fn with_room(&self, vl: u8, bandwidth: u64) -> Option<SequenceId> {
         let lane = self.lanes.get(&vl)?;
-        let room = |sequence| self.capacity(sequence);
-        lane.sequences.iter().find(|(sequence, used)| *used + weight <= room(**sequence)).map(|(id, _)| *id)
+        let fits = |sequence, used| self.link.weight(used + bandwidth) <= self.capacity(sequence);
+        lane.sequences.iter().find(|&(&sequence, &used)| fits(sequence, used)).map(|(id, _)| *id)
     }
 
+    /// Largest weight of a sequence.
     fn capacity(&self, sequence: SequenceId) -> u64 {
         self.sequences.block(sequence).map_or(0, |block| block.entries as u64 * MOST_WEIGHT)
     }
 
-    fn allocate(&mut self, vl: u8, distance: usize, weight: u64) -> Result<SequenceId, AdmissionError> {
-        let for_weight = usize::try_from(weight.div_ceil(MOST_WEIGHT)).unwrap_or(usize::MAX);
+    fn allocate(&mut self, vl: u8, distance: usize, bandwidth: u64) -> Result<SequenceId, AdmissionError> {
+        let for_weight =
+            usize::try_from(self.link.weight(bandwidth).div_ceil(MOST_WEIGHT)).unwrap_or(usize::MAX);
         let needs = for_weight.max(entries_at_distance(distance));
         let needs = needs.checked_next_power_of_two().unwrap_or(usize::MAX);
         let found = self.sequences.allocate(needs);
@@ -359,14 +361,14 @@ impl Planner {
         let entries = self.free().checked_ilog2().map(|bits| 1usize << bits).filter(|free| *free >= fewest);
         let new = entries.map(|entries| {
             let distance = lane.map_or(ENTRIES / entries, |lane| lane.distance);
-            (entries as u64 * MOST_WEIGHT, distance)
+            (bits(entries as u64 * MOST_WEIGHT), distance)
         });
         let old = lane.and_then(|lane| {
-            let rooms = lane.sequences.iter().map(|(id, used)| self.capacity(*id) - used);
+            let rooms = lane.sequences.iter().map(|(id, used)| bits(self.capacity(*id)) - used);
             rooms.max().filter(|room| *room > 0).map(|room| (room, lane.distance))
         });
-        let (weight, distance) = new.into_iter().chain(old).max()?;
-        let bandwidth = bits(weight).min(left);
+        let (bandwidth, distance) = new.into_iter().chain(old).max()?;
+        let bandwidth = bandwidth.min(left);
         (bandwidth > 0).then(|| Fits { bandwidth, latency: self.link.wait_at(distance) })
     }
 }

@@ -47,10 +47,9 @@ fn a_latency_is_a_distance_rounded_down() {
 #[test]
 fn connections_of_a_lane_share_entries_while_there_is_weight() {
     let mut planner = Planner::new(SDR);
-    // The sequence has 4 entries of 255 units, and each connection takes 10 units.
+    // The sequence has 4 entries of 255 units. 104 connections of 9.792 units each fill 1,018.4 of its 1,020 units.
     let request = at_distance(16, 1_500_000);
-    assert_eq!(SDR.weight(1_500_000), 10);
-    for _ in 0..4 * 255 / 10 {
+    for _ in 0..104 {
         planner.admit(3, request).expect("there is weight left");
     }
     assert_eq!(planner.free(), 60);
@@ -59,6 +58,20 @@ fn connections_of_a_lane_share_entries_while_there_is_weight() {
     assert_eq!(distance(&planner.table(), 3).map(|distance| distance <= 16), Some(true));
     assert!(planner.release(last).is_empty());
     assert_eq!(planner.free(), 60);
+}
+
+/// At 30 Gb/s a unit is 1.838 Mb/s. The weight is that of the sum (§3.4 of the thesis): were each connection's rounded up, the
+/// first sequence would be full after 8,160 connections of 64 kb/s, a 29th of what it carries.
+#[test]
+fn slow_connections_share_the_units_of_their_sequence() {
+    let mut planner = Planner::new(link(30_000_000_000));
+    let mut admitted = 0;
+    while planner.free() == 64 || planner.free() == 32 {
+        planner.admit_at(0, 64_000, 2).expect("there is room");
+        admitted += 1;
+    }
+    let fit = |entries: u64| entries * 255 * 30_000_000_000 / (64 * 255) / 64_000;
+    assert_eq!(admitted, fit(32) + 1);
 }
 
 #[test]
@@ -169,7 +182,7 @@ proptest! {
         prop_assert_eq!(planner.promised(), held.values().map(|(_, request)| request.bandwidth).sum::<u64>());
         for vl in 0..15 {
             let own = held.values().filter(|(lane, _)| *lane == vl).map(|(_, request)| request);
-            let needed: u64 = own.clone().map(|request| SDR.weight(request.bandwidth)).sum();
+            let needed = SDR.weight(own.clone().map(|request| request.bandwidth).sum());
             let given = tables.high.iter().filter(|entry| entry.vl == vl);
             let given: u64 = given.map(|entry| u64::from(entry.weight)).sum();
             prop_assert!(given >= needed, "VL {}: {} of {}", vl, given, needed);
