@@ -265,7 +265,7 @@ mod tests {
     }
 
     /// The thesis gives 8.78 if all distances are equally frequent, 5.68 if their frequency is proportional to them.
-    /// It does not say how it treats requests that do not fit. Here they are skipped, which gives 8.9 and 5.7.
+    /// A request that does not fit is discarded, and another one drawn (§3.5.3). This gives 8.9 and 5.7 here.
     #[test]
     fn the_mean_waste_is_about_the_published_one() {
         let uniform: Vec<_> = (2..=64).collect();

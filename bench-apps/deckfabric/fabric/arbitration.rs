@@ -87,7 +87,8 @@ impl Arbiter {
         }
     }
 
-    /// Chooses the level that sends now, among those that may. Only levels below `levels` are asked.
+    /// Chooses the level that sends now, among those that may. Only levels below `levels` are asked. (Ports with other lanes
+    /// than levels ask SBT for a lane.)
     pub fn next(&mut self, levels: u8, waiting: impl Fn(u8) -> Waiting) -> Option<u8> {
         let is_ready = |level: u8| level < levels && matches!(waiting(level), Waiting::Ready(_));
         match self {
@@ -98,7 +99,7 @@ impl Arbiter {
                 Some(level)
             }
             Self::Priority => (0..levels).rev().find(|level| is_ready(*level)),
-            Self::Sbt(table) => table.next(is_ready),
+            Self::Sbt(table) => table.next(levels, |level| is_ready(level).then_some(level)),
             Self::Wrr(table) => table.next(is_ready),
             Self::DTable(table) => {
                 let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {

@@ -22,6 +22,9 @@ use credits::Credits;
 use std::collections::VecDeque;
 use udeck_qos::table::LANES;
 
+/// Upper bound of a port's lanes: the bits of a bitmap.
+const MOST_LANES: usize = u32::BITS as usize;
+
 #[derive(Clone, Copy)]
 struct Queue {
     head: u32,
@@ -309,11 +312,17 @@ impl Ports {
     /// by the arbitration.
     pub fn choose(&mut self, packets: &Arena<Packet>, port: u32) -> Option<u32> {
         let mut heads = [Head::default(); LANES + 1];
+        // SBT searches lanes, each with the level of its first packet.
+        let searches_lanes = matches!(self.arbiters[port as usize], Arbiter::Sbt(_));
+        let mut levels_of_lanes = [None; MOST_LANES];
         let mut lanes = self.busy[port as usize];
         while lanes != 0 {
             let lane = lanes.trailing_zeros() as u8;
             lanes &= lanes - 1;
             let head = self.head(packets, port, lane);
+            if searches_lanes && head.has_room && head.level < self.levels {
+                levels_of_lanes[usize::from(lane)] = Some(head.level);
+            }
             let level = &mut heads[usize::from(head.level)];
             // A channel of the level with room is better; among these, one that did not send last.
             let last = self.last_lanes[port as usize] & 1 << level.lane != 0;
@@ -331,24 +340,39 @@ impl Ports {
             head.flits > 0 && head.has_room
         };
         let (speculative, control) = (self.levels, self.levels + 1);
-        let level = if self.has_own_levels && may_go(control) {
-            Some(control)
-        } else {
-            let waiting = |level: u8| match heads[usize::from(level)] {
-                Head { flits: 0, .. } => Waiting::Nothing,
-                Head { has_room: false, .. } => Waiting::Stalled,
-                Head { flits, .. } => Waiting::Ready(flits),
-            };
-            let of_traffic = self.arbiters[port as usize].next(self.levels, waiting);
-            of_traffic.or_else(|| (self.has_own_levels && may_go(speculative)).then_some(speculative))
-        };
-        let level = level?;
-        let Head { lane, input, .. } = heads[usize::from(level)];
+        let own = |level: u8| (self.has_own_levels && may_go(level)).then(|| heads[usize::from(level)]);
+        let (control, speculative) = (own(control), own(speculative));
+        let of_traffic = || self.arbitrate(packets, port, &heads, &levels_of_lanes);
+        let Head { lane, input, level, .. } = control.or_else(of_traffic).or(speculative)?;
         self.turns[port as usize * self.lanes + usize::from(lane)] = input;
         let of_level = self.level_lanes[usize::from(level)];
         let last = &mut self.last_lanes[port as usize];
         *last = *last & !of_level | 1 << lane;
         Some(self.queues[self.queue(port, lane, input)].head)
+    }
+
+    /// Chooses a packet of traffic by the port's scheduler, from the first packets of all levels, or of all lanes.
+    fn arbitrate(
+        &mut self,
+        packets: &Arena<Packet>,
+        port: u32,
+        heads: &[Head; LANES + 1],
+        levels_of_lanes: &[Option<u8>; MOST_LANES],
+    ) -> Option<Head> {
+        match &mut self.arbiters[port as usize] {
+            Arbiter::Sbt(table) => {
+                let lane = table.next(self.lanes as u8, |lane| levels_of_lanes[usize::from(lane)])?;
+                Some(self.head(packets, port, lane))
+            }
+            arbiter => {
+                let waiting = |level: u8| match heads[usize::from(level)] {
+                    Head { flits: 0, .. } => Waiting::Nothing,
+                    Head { has_room: false, .. } => Waiting::Stalled,
+                    Head { flits, .. } => Waiting::Ready(flits),
+                };
+                arbiter.next(self.levels, waiting).map(|level| heads[usize::from(level)])
+            }
+        }
     }
 
     fn head(&self, packets: &Arena<Packet>, port: u32, lane: u8) -> Head {
