@@ -124,7 +124,7 @@ fn be_a_rank(options: &Options) -> Result<ExitCode> {
     let servers = Servers::of_job(size, options.spares);
     let mut link = Link::connect(world, options.links(), servers)?;
     if servers.has(rank) {
-        serve::serve(&mut link, rank, servers)?;
+        serve::serve(&mut link, rank, servers, options.time)?;
         link.finish(Some(LEADER))?;
     } else if rank > LEADER {
         conduct::follow(link, rank, servers, options)?.finish(Some(LEADER))?;

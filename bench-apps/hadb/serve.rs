@@ -12,18 +12,24 @@ use rustix::process::{Signal, getpid, kill_process};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest silence of a client; then the run ends.
+/// Longest silence, beyond the time of a mix; then the run ends.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest time in which a spare confirms no piece of a copy; then the run ends.
 const COPY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves until the run is over, as a server or as a spare.
-pub fn serve(link: &mut Link, rank: usize, servers: Servers) -> Result {
+/// Longest time without a message, where each mix takes `time`: a spare, or a server of whose rows nobody asks, hears of a mix
+/// only when it begins and when it ends.
+fn patience(time: Duration) -> Duration {
+    time + PATIENCE
+}
+
+/// Serves until the run is over, as a server or as a spare. Each mix takes `time`.
+pub fn serve(link: &mut Link, rank: usize, servers: Servers, time: Duration) -> Result {
     let mut server = Node::new(rank, servers, Limits::USUAL);
     let mut copy = CopyWatch::default();
     loop {
         let limit = copy.limit(server.copy_progress(), Instant::now())?;
-        let answers = match link.receive(limit)? {
+        let answers = match link.receive(limit.unwrap_or(patience(time)))? {
             Event::Message { body: Body::Control(control), from, .. } => {
                 match answer(link, &server, control)? {
                     Answer::Nothing => Vec::new(),
@@ -39,11 +45,11 @@ pub fn serve(link: &mut Link, rank: usize, servers: Servers) -> Result {
             }
             Event::Lost(dead) if servers.has(dead) => server.lost(dead),
             Event::Lost(dead) => return Err(HadbError::Lost(dead)),
-            Event::Idle if limit < PATIENCE => Vec::new(),
+            Event::Idle if limit.is_some() => Vec::new(),
             Event::Idle => {
                 return Err(HadbError::Overdue {
                     what: "anything from the clients".to_owned(),
-                    after: PATIENCE,
+                    after: patience(time),
                 });
             }
         };
@@ -58,11 +64,12 @@ struct CopyWatch {
 }
 
 impl CopyWatch {
-    /// Longest time that the server may wait for the next event. `progress` has the spare, and the number of its confirmations.
-    fn limit(&mut self, progress: Option<(usize, u64)>, now: Instant) -> Result<Duration> {
+    /// Longest time that the server may wait for the next event because of a copy; `None`: there is none. `progress` has the
+    /// spare, and the number of its confirmations.
+    fn limit(&mut self, progress: Option<(usize, u64)>, now: Instant) -> Result<Option<Duration>> {
         let Some(progress) = progress else {
             self.last = None;
-            return Ok(PATIENCE);
+            return Ok(None);
         };
         let since = self.last.filter(|(last, _)| *last == progress).map_or(now, |(_, since)| since);
         self.last = Some((progress, since));
@@ -71,7 +78,7 @@ impl CopyWatch {
             let what = format!("spare {} to confirm a piece of the copy", progress.0);
             return Err(HadbError::Overdue { what, after: COPY_PATIENCE });
         }
-        Ok(left)
+        Ok(Some(left))
     }
 }
 
@@ -126,12 +133,21 @@ mod tests {
         let mut watch = CopyWatch::default();
         let mut limit =
             |progress, seconds| watch.limit(progress, after(seconds)).map_err(|error| error.to_string());
-        assert_eq!(limit(None, 0), Ok(PATIENCE));
-        assert_eq!(limit(Some((4, 0)), 10), Ok(COPY_PATIENCE));
-        assert_eq!(limit(Some((4, 0)), 50), Ok(Duration::from_secs(20)));
-        assert_eq!(limit(Some((4, 1)), 69), Ok(COPY_PATIENCE), "it has confirmed one");
-        assert_eq!(limit(Some((5, 1)), 100), Ok(COPY_PATIENCE), "another spare");
+        assert_eq!(limit(None, 0), Ok(None));
+        assert_eq!(limit(Some((4, 0)), 10), Ok(Some(COPY_PATIENCE)));
+        assert_eq!(limit(Some((4, 0)), 50), Ok(Some(Duration::from_secs(20))));
+        assert_eq!(limit(Some((4, 1)), 69), Ok(Some(COPY_PATIENCE)), "it has confirmed one");
+        assert_eq!(limit(Some((5, 1)), 100), Ok(Some(COPY_PATIENCE)), "another spare");
         assert!(limit(Some((5, 1)), 160).is_err_and(|why| why.contains("spare 5")));
-        assert_eq!(limit(None, 161), Ok(PATIENCE));
+        assert_eq!(limit(None, 161), Ok(None));
+    }
+
+    /// A spare hears nothing while a mix runs, and a mix may take a day.
+    #[test]
+    fn a_spare_waits_longer_than_the_longest_mix() {
+        for seconds in [1, 301, 86_400] {
+            let time = Duration::from_secs(seconds);
+            assert!(patience(time) >= time + Duration::from_secs(60), "{seconds}");
+        }
     }
 }
