@@ -95,7 +95,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     if !alone {
         return be_a_rank(options);
     }
-    let then = if options.kill.is_some() { OnFailure::Continue } else { OnFailure::Abort };
+    let then = if options.outlives_deaths() { OnFailure::Continue } else { OnFailure::Abort };
     match deckrun::launch_self(Job::new(options.ranks() as u32).on_failure(then))? {
         Some(outcome) => Ok(ExitCode::from(code(outcome, options))),
         None => be_a_rank(options),

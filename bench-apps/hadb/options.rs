@@ -267,6 +267,11 @@ impl Options {
         first.into_iter().chain(self.second_victim()).collect()
     }
 
+    /// Whether the other ranks go on after a death.
+    pub fn outlives_deaths(&self) -> bool {
+        self.kill.is_some() || self.spares > 0
+    }
+
     /// Refuses a launcher's job of another size than `--clients` says, or than any number of clients takes.
     pub fn check_ranks(&self, ranks: usize) -> Result<(), String> {
         let others = SERVERS + self.spares;
@@ -412,6 +417,13 @@ mod tests {
         let some = parse("hadb --mix blob-delete,blob-insert").expect("two mixes").mixes();
         assert_eq!(some, [Mix::BlobInsert, Mix::BlobDelete]);
         assert!(parse("hadb --mix 2tup-read").is_err());
+    }
+
+    #[test]
+    fn a_job_with_spares_goes_on_after_a_death_that_nobody_has_ordered() {
+        for (line, outlives) in [("hadb", false), ("hadb --spares 1", true), ("hadb --kill 1", true)] {
+            assert_eq!(parse(line).expect("fits").outlives_deaths(), outlives, "{line}");
+        }
     }
 
     #[test]
