@@ -59,7 +59,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     pub time: Duration,
     /// Number of clients, 1 to 4: the first and the third one talk to server 0, the others to server 1. By default 2; under a
-    /// launcher, all ranks that are not servers
+    /// launcher, all ranks that are neither servers nor spares
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
     pub clients: Option<u32>,
     /// Share of rows that are on another server than the client's own: 0 to 1
@@ -284,7 +284,8 @@ impl Options {
             )),
             None if !(fewest..=most).contains(&ranks) => Err(format!(
                 "takes {fewest} to {most} ranks, {others} servers and spares and 1 to {MAX_CLIENTS} clients, and this job has \
-                 {ranks}: run `hadb` alone, or `deckrun -n 4 hadb`"
+                 {ranks}: start {}, or run hadb without a launcher",
+                self.ranks()
             )),
             _ => Ok(()),
         }
@@ -474,6 +475,16 @@ mod tests {
         let other = refusal("hadb --clients 1", 4).expect("another number");
         assert!(other.contains("takes 3 ranks") && other.contains("this job has 4: start 3"), "{other}");
         assert_eq!(parse("hadb").expect("fits").ranks(), 4);
+    }
+
+    #[test]
+    fn the_advised_number_of_ranks_is_not_refused() {
+        for (line, advised) in [("hadb", 4), ("hadb --spares 1", 5), ("hadb --spares 2", 6)] {
+            let options = parse(line).expect("fits");
+            let refusal = options.check_ranks(2).expect_err("too few");
+            assert!(refusal.contains(&format!("this job has 2: start {advised},")), "{refusal}");
+            assert_eq!(options.check_ranks(advised), Ok(()));
+        }
     }
 
     #[test]
