@@ -1,5 +1,6 @@
 //! A client's process: transactions one after the other, with a check of each answer.
 
+use crate::availability::{Outage, new_death};
 use crate::client::{Answer, Call, Session, Step};
 use crate::failure::{HadbError, Result};
 use crate::link::{Blob, Event, Link};
@@ -35,17 +36,6 @@ pub struct Measured {
     pub outages: Vec<Outage>,
     /// Times in microseconds from the last answer before a death to the first one by two servers again.
     pub repairs: Vec<u64>,
-}
-
-/// Effect of a server's death on a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outage {
-    /// Whether the dead server was the client's own.
-    pub own: bool,
-    /// Time from the last answer by either server to the first by the remaining one.
-    pub micros: u64,
-    /// Whether the first answer was about rows of each half.
-    pub halves: [bool; 2],
 }
 
 pub struct Client {
@@ -110,9 +100,9 @@ impl Client {
             self.oracle.note(&call, &answer).map_err(HadbError::Check)?;
             times.saturating_record((now - asked).as_nanos() as u64);
             let before = mem::replace(&mut self.view, answer.view);
-            if answer.view > before && before.is_multiple_of(2) {
+            if let Some(death) = new_death(before, answer.view) {
                 let (own, micros) = (self.dead.contains(&self.home), (now - answered).as_micros() as u64);
-                outages.push(Outage { own, micros, halves: call.halves() });
+                outages.push(Outage { death, own, micros, halves: call.halves() });
                 self.degraded = Some(answered);
             }
             if let Some(since) = self.degraded.take_if(|_| answer.view.is_multiple_of(2)) {

@@ -1,7 +1,7 @@
 //! Printed results: a table, or a form for programs.
 
-use crate::availability::{percent, silent_times};
-use crate::drive::{Measured, Outage, response_times};
+use crate::availability::{Outage, Silence, silent_times};
+use crate::drive::{Measured, response_times};
 use crate::message::Usage;
 use crate::options::{Format, LinkKind, Links, Mix, Options};
 use crate::ranks::{SERVERS, Servers};
@@ -255,29 +255,29 @@ impl Report {
         }
     }
 
-    /// Time in microseconds in which each half did not answer, and the time of all mixes in seconds. `None`: no server died.
-    fn silence(&self) -> Option<([Option<u64>; 2], f64)> {
-        let mut clients: BTreeMap<usize, Vec<Outage>> = BTreeMap::new();
-        for (client, outage) in self.mixes.iter().flat_map(|mix| &mix.outages) {
-            clients.entry(*client).or_default().push(*outage);
-        }
-        let clients: Vec<Vec<Outage>> = clients.into_values().collect();
+    /// Time in which each half did not answer, and the time of all mixes in seconds. `None`: no server died.
+    fn silence(&self) -> Option<([Silence; 2], f64)> {
+        let outages = self.mixes.iter().flat_map(|mix| &mix.outages);
+        let outages: Vec<Outage> = outages.map(|(_, outage)| *outage).collect();
         let seconds = self.mixes.iter().map(|mix| mix.seconds).sum();
-        (!clients.is_empty()).then(|| (silent_times(&clients), seconds))
+        (!outages.is_empty()).then(|| (silent_times(&outages), seconds))
     }
 
     /// Adds the availability of each half.
     fn availability(&self, text: &mut String) {
         let Some((silent, seconds)) = self.silence() else { return };
-        for (half, silent) in silent.into_iter().enumerate() {
-            let _ = match silent {
-                Some(silent) => writeln!(
-                    text,
-                    "half {half}: available for {:.3} % of {seconds:.2} s; {:.1} ms without an answer at deaths",
-                    percent(silent, seconds),
-                    silent as f64 / 1e3
-                ),
-                None => writeln!(text, "half {half}: nobody asked for its rows when a server died"),
+        for (half, silence) in silent.into_iter().enumerate() {
+            let Silence { micros, known, deaths } = silence;
+            let _ = write!(text, "half {half}: ");
+            if let Some(percent) = silence.availability(seconds) {
+                let _ = write!(text, "available for {percent:.3} % of {seconds:.2} s; ");
+            }
+            let silent =
+                format!("{:.1} ms without an answer at {known} of {deaths} deaths", micros as f64 / 1e3);
+            let _ = match known {
+                0 => writeln!(text, "nobody asked for its rows when a server died"),
+                _ if known < deaths => writeln!(text, "{silent}; nobody asked for its rows at the others"),
+                _ => writeln!(text, "{silent}"),
             };
         }
     }
@@ -350,7 +350,7 @@ impl Report {
         let machine = &self.machine;
         let silence = self.silence();
         let availability =
-            silence.map(|(silent, seconds)| silent.map(|half| half.map(|half| percent(half, seconds))));
+            silence.map(|(silent, seconds)| silent.map(|silence| silence.availability(seconds)));
         json!({
             "udeck": machine.version,
             "date": machine.date,
@@ -397,7 +397,7 @@ mod tests {
 
     fn report(format: &str) -> Report {
         let options = Options::parse_from(["hadb", "--format", format]);
-        let outage = Outage { own: true, micros: 2_500, halves: [true, false] };
+        let outage = Outage { death: 1, own: true, micros: 2_500, halves: [true, false] };
         // Server 1 has died: its messages are counted where the others received them.
         let server = Usage { user: 1_000, system: 200, sent: 80, of_servers: [0, 40], ..Usage::default() };
         let measured = [client(150, vec![outage], vec![40_000]), client(50, Vec::new(), Vec::new())];
@@ -423,9 +423,23 @@ mod tests {
         for line in [
             "client 2 lost its server: resumed after 2.5 ms",
             "client 2: two servers again after 40.0 ms",
-            "half 0: available for 99.875 % of 2.00 s; 2.5 ms without an answer at deaths",
+            "half 0: available for 99.875 % of 2.00 s; 2.5 ms without an answer at 1 of 1 deaths",
             "half 1: nobody asked for its rows when a server died",
             "CHECKED 200 answers; the 9 rows and BLOBs on server 0 are what was acknowledged by 77 changes; server 1 was killed",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_half_of_which_not_each_death_is_known_has_no_percentage() {
+        let mut report = report("table");
+        let outage = Outage { death: 2, own: false, micros: 1_500, halves: [false, true] };
+        report.mixes[0].outages.push((3, outage));
+        let text = report.render();
+        for line in [
+            "half 0: 2.5 ms without an answer at 1 of 2 deaths; nobody asked for its rows at the others",
+            "half 1: 1.5 ms without an answer at 1 of 2 deaths; nobody asked for its rows at the others",
         ] {
             assert!(text.lines().any(|found| found == line), "no {line:?} in {text}");
         }

@@ -65,7 +65,9 @@ fn survives_twice(link: &str, victim: usize) {
     assert!(checked.contains(&format!("server {victim} was killed; server {second} was killed")), "{ended}");
     let count = |what: &str| ended.stdout.lines().filter(|line| line.contains(what)).count();
     assert!(count(": two servers again after") >= 1, "{ended}");
-    assert_eq!(count(": available for"), 2, "{ended}");
+    // By chance, no client may have asked for rows of a half after one of the deaths.
+    let halves = ended.stdout.lines().filter(|line| line.starts_with("half ")).count();
+    assert_eq!(halves, 2, "{ended}");
 }
 
 #[test]
