@@ -31,7 +31,7 @@ pub struct Answer<B> {
     /// Rows in the order of the operations; for a read, the row that was read.
     pub rows: Vec<Row>,
     pub blob: Option<B>,
-    /// Number of deaths of servers and of joins of spares; odd: the answer came from the only server left.
+    /// Number of deaths of servers and of joins of spares; even: two servers have all data.
     pub view: u32,
 }
 

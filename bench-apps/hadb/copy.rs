@@ -13,6 +13,8 @@
 //!    │◄──────────────────────────────────────────┤
 //!    │ Join (the last piece has been copied)     │
 //!    ├──────────────────────────────────────────►│ is a server
+//!    │                                   Copied  │
+//!    │◄──────────────────────────────────────────┤
 //! ```
 //!
 //! Pieces and log records go one way, in order, and both hold rows as they are after a change. So the spare's row is always
@@ -20,7 +22,8 @@
 //!
 //! A server that is alone ends each transaction at once, so no transaction is under way when it sends `Join`. From then on it
 //! acknowledges nothing before the spare's `Logged`. A spare that has `Join` therefore has all that was acknowledged. A spare
-//! without it has not, and says so if the only server left dies.
+//! without it has not, and says so if the only server left dies. That server tells clients of two servers once the spare has
+//! confirmed `Join`.
 
 use crate::message::{Body, Outgoing, Piece, Txn};
 use crate::ranks::Servers;

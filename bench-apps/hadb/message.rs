@@ -99,7 +99,8 @@ pub enum Body {
         key: Key,
     },
 
-    // Coordinator to client. `view`: number of deaths of servers and of joins of spares; it is odd while the coordinator is alone.
+    // Coordinator to client. `view`: number of deaths of servers and of joins of spares. It is odd while the coordinator is alone,
+    // or does not know yet that a spare has joined.
     Noted {
         seq: u64,
         index: u8,
@@ -157,7 +158,7 @@ pub enum Body {
 
     // Between the only server left and a spare (`copy`).
     Piece(Piece),
-    /// Confirms a piece.
+    /// Confirms a piece, or `Join`.
     Copied,
     /// Makes the spare a server, the primary of this half, in the view that begins.
     Join {

@@ -59,9 +59,10 @@ impl<B: Clone> Node<B> {
                     let server = Server::new(half, peer, self.servers, further, self.limits);
                     let mut server = server.joined(view, tables);
                     let waiting = waiting.into_iter();
-                    let out = waiting
-                        .flat_map(|(client, (body, blob))| server.handle(client as usize, body, blob))
-                        .collect();
+                    let mut out = vec![Outgoing { to: peer, body: Body::Copied, blob: None }];
+                    out.extend(
+                        waiting.flat_map(|(client, (body, blob))| server.handle(client as usize, body, blob)),
+                    );
                     self.role = Role::Server(Box::new(server));
                     out
                 }

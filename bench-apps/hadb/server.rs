@@ -44,6 +44,8 @@ pub struct Server<B> {
     peer: Option<usize>,
     /// Number of deaths of servers and of joins of spares.
     view: u32,
+    /// Whether the other server is a spare that has not confirmed its `Join`: it may die, or this server, before it has all data.
+    joining: bool,
     servers: Servers,
     /// Spares that live and have not been used.
     spares: Vec<usize>,
@@ -94,11 +96,12 @@ impl<B: Clone> Server<B> {
     pub fn new(me: u8, peer: usize, servers: Servers, spares: Vec<usize>, limits: Limits) -> Self {
         let (jobs, remote, held) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
         let (tables, locks, noted) = (Tables::new(), Locks::default(), BTreeMap::new());
-        let (peer, view, copier, out) = (Some(peer), 0, None, Vec::new());
+        let (peer, view, joining, copier, out) = (Some(peer), 0, false, None, Vec::new());
         Server {
             me,
             peer,
             view,
+            joining,
             servers,
             spares,
             limits,
@@ -156,7 +159,7 @@ impl<B: Clone> Server<B> {
 
     /// Takes over after the other server's death: from now on this server owns all rows.
     fn take_over(&mut self) {
-        self.peer = None;
+        (self.peer, self.joining) = (None, false);
         self.view += 1;
         self.locks = Locks::default();
         self.remote.clear();
@@ -174,6 +177,7 @@ impl<B: Clone> Server<B> {
             }
             if copier.is_complete() {
                 (self.copier, self.peer, self.view) = (None, Some(to), self.view + 1);
+                self.joining = true;
                 self.send_server(Body::Join { half: 1 - self.me, view: self.view }, None);
             }
         }
@@ -191,6 +195,11 @@ impl<B: Clone> Server<B> {
     /// The spare to which this server copies its data, if it does, and the number of confirmations from there.
     pub fn copy_progress(&self) -> Option<(usize, u64)> {
         self.copier.as_ref().map(|copier| (copier.to(), copier.progress()))
+    }
+
+    /// The view that clients are told. It has two servers only when both are known to have all data.
+    fn shown_view(&self) -> u32 {
+        self.view - u32::from(self.joining)
     }
 
     fn is_alone(&self) -> bool {
@@ -261,6 +270,8 @@ impl<B: Clone> Server<B> {
                 }
             }
             Body::Logged { txn } if self.job(txn).is_some() => self.commit(txn.client),
+            // All pieces were confirmed before `Join` was sent. (Log records of the copy need not have been.)
+            Body::Copied => self.joining = false,
             // A server sends no other messages; the waiting transaction will be overdue, and its client reports
             // this.
             _ => {}
@@ -280,7 +291,11 @@ impl<B: Clone> Server<B> {
         match self.tables.answered(client) {
             Some(answered) if answered.seq == seq => {
                 let rows = answered.rows.clone();
-                return self.send_client(client, Body::Committed { seq, view: self.view, rows }, None);
+                return self.send_client(
+                    client,
+                    Body::Committed { seq, view: self.shown_view(), rows },
+                    None,
+                );
             }
             Some(answered) if answered.seq > seq => return,
             _ => {}
@@ -408,7 +423,7 @@ impl<B: Clone> Server<B> {
         }
         self.tables.apply(txn, &job.records, blob);
         let rows = job.records.iter().map(|record| record.after).collect();
-        self.send_client(client, Body::Committed { seq: job.seq, view: self.view, rows }, None);
+        self.send_client(client, Body::Committed { seq: job.seq, view: self.shown_view(), rows }, None);
         self.release(Holder::Own(client));
     }
 
@@ -456,7 +471,7 @@ impl<B: Clone> Server<B> {
     }
 
     fn send_found(&mut self, txn: Txn, row: Row, blob: Option<B>) {
-        self.send_client(txn.client, Body::Found { seq: txn.seq, view: self.view, row }, blob);
+        self.send_client(txn.client, Body::Found { seq: txn.seq, view: self.shown_view(), row }, blob);
     }
 
     fn send_client(&mut self, client: u32, body: Body, blob: Option<B>) {
