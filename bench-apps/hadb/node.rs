@@ -70,11 +70,19 @@ impl<B: Clone> Node<B> {
         }
     }
 
-    /// Handles the death of another node.
+    /// Handles the death of another node. The caller sends the answers, and then calls [`Node::begin_copy`].
     pub fn lost(&mut self, dead: usize) -> Vec<Outgoing<B>> {
         match &mut self.role {
             Role::Server(server) => server.lost(dead),
             Role::Spare(spare) => spare.lost(dead),
+        }
+    }
+
+    /// Begins a copy to a spare, if one is due, and returns the first messages.
+    pub fn begin_copy(&mut self) -> Vec<Outgoing<B>> {
+        match &mut self.role {
+            Role::Server(server) => server.begin_copy(),
+            Role::Spare(_) => Vec::new(),
         }
     }
 }

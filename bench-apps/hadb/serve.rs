@@ -54,6 +54,7 @@ pub fn serve(link: &mut Link, rank: usize, servers: Servers, time: Duration) -> 
             }
         };
         answers.into_iter().try_for_each(|message| link.send(message))?;
+        server.begin_copy().into_iter().try_for_each(|message| link.send(message))?;
     }
 }
 

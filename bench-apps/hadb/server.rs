@@ -141,17 +141,23 @@ impl<B: Clone> Server<B> {
         mem::take(&mut self.out)
     }
 
-    /// Handles the death of another server or of a spare.
+    /// Handles the death of another server or of a spare. The caller sends the answers, and then calls [`Server::begin_copy`].
     pub fn lost(&mut self, dead: usize) -> Vec<Outgoing<B>> {
         self.spares.retain(|spare| *spare != dead);
         if self.peer == Some(dead) {
             self.take_over();
         }
-        self.copier.take_if(|copier| copier.to() == dead);
-        if self.peer.is_none() && self.copier.is_none() {
-            if !self.spares.is_empty() {
-                self.copier = Some(Copier::new(self.spares.remove(0), &self.tables, self.limits));
-            }
+        if self.copier.take_if(|copier| copier.to() == dead).is_some() {
+            // Nothing waits for that spare any more.
+            self.copy();
+        }
+        mem::take(&mut self.out)
+    }
+
+    /// Begins a copy, if this server is alone and a spare is left. To list the rows of the copy takes time.
+    pub fn begin_copy(&mut self) -> Vec<Outgoing<B>> {
+        if self.peer.is_none() && self.copier.is_none() && !self.spares.is_empty() {
+            self.copier = Some(Copier::new(self.spares.remove(0), &self.tables, self.limits));
             self.copy();
         }
         mem::take(&mut self.out)

@@ -200,6 +200,8 @@ impl Simulation {
             None => self.clients[rank - SERVERS].session.server_lost(dead).into_iter().collect(),
         };
         self.send(rank, out);
+        let copy = self.nodes.get_mut(&rank).map(Node::begin_copy);
+        self.send(rank, copy.unwrap_or_default());
     }
 
     /// Living servers with all data, and their tables.
@@ -337,6 +339,20 @@ fn a_server_may_die_at_any_message_of_any_flow() {
         }
     }
     assert!(crashes > 500, "{crashes}");
+}
+
+/// A client of the dead server does not wait until the rows of the copy are listed.
+#[test]
+fn the_answers_of_a_take_over_come_before_the_copy() {
+    let mut node = Node::<Bytes>::new(0, Servers::of_job(4, 1), LIMITS);
+    let Call::Run { ops, .. } = tpcb(0, 1, 7) else { panic!("all in one message") };
+    let asked = node.handle(2, Body::Run { seq: 1, ops }, None);
+    assert!(matches!(&asked[..], [Outgoing { to: 1, body: Body::Prepare { .. }, .. }]), "{asked:?}");
+    let answers = node.lost(1);
+    assert!(matches!(&answers[..], [Outgoing { to: 2, body: Body::Committed { .. }, .. }]), "{answers:?}");
+    let copy = node.begin_copy();
+    let is_piece = |message: &Outgoing<Bytes>| message.to == 3 && matches!(message.body, Body::Piece(_));
+    assert!(!copy.is_empty() && copy.iter().all(is_piece), "{copy:?}");
 }
 
 /// Transactions of two clients of different servers, with rows, histories and BLOBs of both halves.
