@@ -63,6 +63,11 @@ pub fn lead(link: Link, size: usize, servers: Servers, options: &Options) -> Res
     }
     match conducted {
         Err(HadbError::Check(why)) => report.verdict.findings.push(why),
+        Err(refused @ HadbError::Options(_)) => {
+            // Nothing has failed: the other ranks read that the run is over.
+            client.into_link().finish(None)?;
+            return Err(refused);
+        }
         other => other?,
     }
     Ok((report, client.into_link()))
@@ -87,7 +92,7 @@ impl Leader<'_> {
             report.mixes.push(measured?);
         }
         bar.finish_and_clear();
-        self.await_victims_death()?;
+        self.check_kills(report)?;
         report.killed.clone_from(&self.client.dead);
         let mut oracles = vec![self.client.oracle.clone()];
         for (rank, said) in self.ask(self.other_clients(), Control::Recall, PATIENCE)? {
@@ -179,30 +184,15 @@ impl Leader<'_> {
         }
     }
 
-    /// Waits until the servers to be killed have died: the run may end a moment before that.
-    fn await_victims_death(&mut self) -> Result {
-        if self.client.second_victim.is_some() {
+    /// Refuses a run in which a server was not killed, or only when all transactions had ended: nothing shows that its death is
+    /// survived.
+    fn check_kills(&self, report: &Report) -> Result {
+        if self.client.second_victim.is_some() && report.deaths_noticed() > 0 {
             let what =
                 "--kill-again: no spare had the dead server's place when the run ended; say a longer --time";
             return Err(HadbError::Options(what.to_owned()));
         }
-        let until = Instant::now() + PATIENCE;
-        for victim in self.options.victims() {
-            self.await_death(victim, until)?;
-        }
-        Ok(())
-    }
-
-    fn await_death(&mut self, victim: usize, until: Instant) -> Result {
-        while !self.client.dead.contains(&victim) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let what = format!("the end of server {victim}");
-                return Err(HadbError::Overdue { what, after: PATIENCE });
-            }
-            self.client.receive_control(left)?;
-        }
-        Ok(())
+        self.options.check_kills(report.deaths_noticed()).map_err(HadbError::Options)
     }
 }
 

@@ -267,6 +267,20 @@ impl Options {
         first.into_iter().chain(self.second_victim()).collect()
     }
 
+    /// Refuses the result of a run that had answers after so many deaths only.
+    pub fn check_kills(&self, noticed: u32) -> Result<(), String> {
+        let victims = self.victims();
+        let Some(victim) = victims.get(noticed as usize) else { return Ok(()) };
+        let option = match self.kill {
+            Some(kill) if noticed == 0 => format!("--kill {}", kill.as_secs_f64()),
+            _ => "--kill-again".to_owned(),
+        };
+        Err(format!(
+            "{option}: all transactions had ended when server {victim} was to die (inserts and deletes of BLOBs end when all are \
+             there, or none); say an earlier --kill, or a longer --time"
+        ))
+    }
+
     /// Whether the other ranks go on after a death.
     pub fn outlives_deaths(&self) -> bool {
         self.kill.is_some() || self.spares > 0
@@ -475,6 +489,22 @@ mod tests {
         let other = refusal("hadb --clients 1", 4).expect("another number");
         assert!(other.contains("takes 3 ranks") && other.contains("this job has 4: start 3"), "{other}");
         assert_eq!(parse("hadb").expect("fits").ranks(), 4);
+    }
+
+    /// A kill after the last transaction would count as survived.
+    #[test]
+    fn a_kill_after_the_last_answer_is_refused() {
+        let refusal = |line: &str, noticed| parse(line).expect("fits").check_kills(noticed).err();
+        let said = |line: &str, noticed| refusal(line, noticed).unwrap_or_default();
+        assert!(
+            said("hadb --mix blob --kill 11 --victim 0", 0)
+                .contains("--kill 11: all transactions had ended when server 0")
+        );
+        assert_eq!(refusal("hadb --mix blob --kill 11", 1), None);
+        let both = "hadb --kill 2 --spares 1 --kill-again";
+        assert!(said(both, 1).contains("--kill-again: all transactions had ended when server 0"));
+        assert_eq!(refusal(both, 2), None);
+        assert_eq!(refusal("hadb", 0), None);
     }
 
     #[test]

@@ -255,6 +255,12 @@ impl Report {
         }
     }
 
+    /// Number of servers' deaths after which transactions were answered.
+    pub fn deaths_noticed(&self) -> u32 {
+        let outages = self.mixes.iter().flat_map(|mix| &mix.outages);
+        outages.map(|(_, outage)| outage.death).max().unwrap_or(0)
+    }
+
     /// Time in which each half did not answer, and the time of all mixes in seconds. `None`: no server died.
     fn silence(&self) -> Option<([Silence; 2], f64)> {
         let outages = self.mixes.iter().flat_map(|mix| &mix.outages);
@@ -436,6 +442,7 @@ mod tests {
         let mut report = report("table");
         let outage = Outage { death: 2, own: false, micros: 1_500, halves: [false, true] };
         report.mixes[0].outages.push((3, outage));
+        assert_eq!(report.deaths_noticed(), 2);
         let text = report.render();
         for line in [
             "half 0: 2.5 ms without an answer at 1 of 2 deaths; nobody asked for its rows at the others",

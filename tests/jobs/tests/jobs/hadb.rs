@@ -158,4 +158,8 @@ fn what_would_never_happen_is_refused_once() {
     let ended = run("--time 1 --mix tpcb --kill 5").fails();
     assert_eq!(ended.stderr.matches("the run is over after 1 s").count(), 1, "{ended}");
     assert_eq!(ended.code(), 2, "{ended}");
+    // Ten BLOBs are inserted and deleted long before the time of these mixes is over.
+    let ended = run("--mix blob-insert,blob-delete --blobs 10 --time 60 --kill 100").fails();
+    assert_eq!(ended.stderr.matches("all transactions had ended").count(), 1, "{ended}");
+    assert_eq!(ended.code(), 2, "{ended}");
 }
