@@ -29,7 +29,8 @@ use crate::message::{Body, Outgoing, Piece, Txn};
 use crate::ranks::Servers;
 use crate::row::{Key, Table};
 use crate::table::Tables;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Deref;
 use std::{mem, vec};
 
 /// Upper bounds of a copy.
@@ -43,10 +44,25 @@ pub struct Limits {
     pub pieces: usize,
     /// Log records under way; then transactions that change something wait for the spare.
     pub records: usize,
+    /// Bytes of BLOBs beside pieces under way, and bytes of BLOBs beside log records under way. The last BLOB may exceed it.
+    ///
+    /// Both together fit into a postbox's queue (`DECK_QUEUE`, 4 MB) if no BLOB has more than 1 MB. A server that waited for room
+    /// in a post would not notice that the spare confirms nothing.
+    pub bytes: usize,
 }
 
 impl Limits {
-    pub const USUAL: Limits = Limits { rows: 32, entries: 128, pieces: 4, records: 64 };
+    pub const USUAL: Limits = Limits { rows: 32, entries: 128, pieces: 4, records: 64, bytes: 512 << 10 };
+}
+
+/// Messages of one kind that were sent and not confirmed: lengths of their BLOBs in bytes, in order.
+#[derive(Clone, Debug, Default)]
+struct Unconfirmed(VecDeque<usize>);
+
+impl Unconfirmed {
+    fn is_full(&self, messages: usize, bytes: usize) -> bool {
+        self.0.len() >= messages || self.0.iter().sum::<usize>() >= bytes
+    }
 }
 
 /// The copy at its source.
@@ -59,9 +75,8 @@ pub struct Copier {
     /// Newest sequence number before the copy began. Later entries of the histories are in the log.
     newest: u64,
     part: Part,
-    /// Pieces and log records that were sent and not confirmed.
-    pieces: usize,
-    records: usize,
+    pieces: Unconfirmed,
+    records: Unconfirmed,
     /// Number of confirmations.
     confirmed: u64,
 }
@@ -85,8 +100,9 @@ impl Copier {
         let mut keys: Vec<Key> = tables.changed().map(|(key, _)| key).collect();
         keys.sort_unstable();
         let newest = tables.answers().map(|(txn, _)| txn.seq).max().unwrap_or(0);
-        let keys = keys.into_iter();
-        Copier { to, limits, keys, newest, part: Part::Rows, pieces: 0, records: 0, confirmed: 0 }
+        let (keys, part, confirmed) = (keys.into_iter(), Part::Rows, 0);
+        let (pieces, records) = Default::default();
+        Copier { to, limits, keys, newest, part, pieces, records, confirmed }
     }
 
     pub fn to(&self) -> usize {
@@ -94,13 +110,16 @@ impl Copier {
     }
 
     /// The next piece, with its BLOB. `None`: enough pieces are under way, or all have been sent.
-    pub fn piece<B: Clone>(&mut self, tables: &Tables<B>) -> Option<(Piece, Option<B>)> {
-        if self.pieces >= self.limits.pieces {
+    pub fn piece<B: Clone + Deref<Target = [u8]>>(
+        &mut self,
+        tables: &Tables<B>,
+    ) -> Option<(Piece, Option<B>)> {
+        if self.pieces.is_full(self.limits.pieces, self.limits.bytes) {
             return None;
         }
-        let piece = self.next(tables)?;
-        self.pieces += 1;
-        Some(piece)
+        let (piece, blob) = self.next(tables)?;
+        self.pieces.0.push_back(blob.as_deref().map_or(0, <[u8]>::len));
+        Some((piece, blob))
     }
 
     fn next<B: Clone>(&mut self, tables: &Tables<B>) -> Option<(Piece, Option<B>)> {
@@ -148,17 +167,18 @@ impl Copier {
         (!rows.is_empty()).then_some((Piece::Rows(rows), None))
     }
 
-    /// Counts a log record that is sent.
-    pub fn logged(&mut self) {
-        self.records += 1;
+    /// Counts a log record that is sent with a BLOB of this number of bytes.
+    pub fn logged(&mut self, bytes: usize) {
+        self.records.0.push_back(bytes);
     }
 
     /// Counts what the spare has confirmed.
     pub fn confirmed(&mut self, body: &Body) {
         self.confirmed += 1;
+        // Each kind is confirmed in the order in which it was sent.
         match body {
-            Body::Copied => self.pieces = self.pieces.saturating_sub(1),
-            Body::Logged { .. } => self.records = self.records.saturating_sub(1),
+            Body::Copied => _ = self.pieces.0.pop_front(),
+            Body::Logged { .. } => _ = self.records.0.pop_front(),
             _ => {}
         }
     }
@@ -170,12 +190,12 @@ impl Copier {
 
     /// Whether changes have to wait until the spare has confirmed log records.
     pub fn is_full(&self) -> bool {
-        self.records >= self.limits.records
+        self.records.is_full(self.limits.records, self.limits.bytes)
     }
 
     /// Whether the spare has confirmed all pieces.
     pub fn is_complete(&self) -> bool {
-        self.part == Part::End && self.pieces == 0
+        self.part == Part::End && self.pieces.0.is_empty()
     }
 }
 
@@ -275,7 +295,7 @@ mod tests {
     use super::*;
     use crate::message::{Op, Record};
 
-    fn tables(rows: u32) -> Tables<u8> {
+    fn tables(rows: u32) -> Tables<Vec<u8>> {
         let mut tables = Tables::new();
         for index in 0..rows {
             let key = Key { table: Table::Tuples, half: (index % 2) as u8, index };
@@ -286,14 +306,18 @@ mod tests {
         }
         let op = Op::Store { key: Key { table: Table::Blobs, half: 0, index: 1 }, seed: 4 };
         let record = Record { op, after: tables.after(&op).expect("a row") };
-        tables.apply(Txn { client: 3, seq: 1 }, &[record], Some(7));
+        tables.apply(Txn { client: 3, seq: 1 }, &[record], Some(vec![7]));
         tables
+    }
+
+    fn logged() -> Body {
+        Body::Logged { txn: Txn { client: 2, seq: 1 } }
     }
 
     #[test]
     fn pieces_are_bounded_and_hold_all() {
         let tables = tables(10);
-        let limits = Limits { rows: 3, entries: 2, pieces: 2, records: 1 };
+        let limits = Limits { rows: 3, entries: 2, pieces: 2, records: 1, bytes: 100 };
         let mut copier = Copier::new(4, &tables, limits);
         let mut copy = Tables::new();
         let (mut sent, mut blobs) = (0, Vec::new());
@@ -307,28 +331,55 @@ mod tests {
                     Piece::Answers(_) => 0,
                 };
                 assert!(len <= 3, "{piece:?}");
-                blobs.extend(blob);
+                blobs.extend(blob.clone());
                 copy.write(piece, blob);
                 copier.confirmed(&Body::Copied);
                 sent += 1;
             }
         }
         // Four pieces of ten rows and a BLOB's row, three of each history, one of answers.
-        assert_eq!((sent, blobs), (4 + 1 + 2 * 3 + 1, vec![7]));
+        assert_eq!((sent, blobs), (4 + 1 + 2 * 3 + 1, vec![vec![7]]));
         assert_eq!(copy, tables);
     }
 
     #[test]
     fn log_records_are_bounded() {
         let mut copier = Copier::new(4, &tables(1), Limits { records: 2, ..Limits::USUAL });
-        copier.logged();
+        copier.logged(0);
         assert!(!copier.is_full());
-        copier.logged();
+        copier.logged(0);
         assert!(copier.is_full());
         copier.confirmed(&Body::Copied);
         assert!(copier.is_full(), "a piece is no record");
-        copier.confirmed(&Body::Logged { txn: Txn { client: 2, seq: 1 } });
+        copier.confirmed(&logged());
         assert!(!copier.is_full());
+    }
+
+    #[test]
+    fn bytes_of_blobs_beside_log_records_are_bounded() {
+        let mut copier = Copier::new(4, &tables(1), Limits { bytes: 100, ..Limits::USUAL });
+        for (bytes, is_full) in [(10, false), (60, false), (60, true), (0, true)] {
+            copier.logged(bytes);
+            assert_eq!(copier.is_full(), is_full, "{bytes}");
+        }
+        copier.confirmed(&logged());
+        assert!(copier.is_full(), "the shortest one was confirmed");
+        copier.confirmed(&logged());
+        assert!(!copier.is_full());
+    }
+
+    #[test]
+    fn bytes_of_blobs_beside_pieces_are_bounded() {
+        let mut tables = Tables::new();
+        for index in 0..4 {
+            let op = Op::Store { key: Key { table: Table::Blobs, half: 0, index }, seed: 4 };
+            let record = Record { op, after: tables.after(&op).expect("a row") };
+            tables.apply(Txn { client: 3, seq: u64::from(index) + 1 }, &[record], Some(vec![7; 60]));
+        }
+        let mut copier = Copier::new(4, &tables, Limits { bytes: 100, ..Limits::USUAL });
+        assert_eq!(std::iter::from_fn(|| copier.piece(&tables)).count(), 2);
+        copier.confirmed(&Body::Copied);
+        assert_eq!(std::iter::from_fn(|| copier.piece(&tables)).count(), 1);
     }
 
     /// A spare waits with a client's message, and refuses it when nobody has the data any more.

@@ -5,6 +5,7 @@ use crate::message::{Body, Outgoing};
 use crate::ranks::{SERVERS, Servers};
 use crate::server::Server;
 use crate::table::Tables;
+use std::ops::Deref;
 
 #[derive(Clone, Debug)]
 pub struct Node<B> {
@@ -19,7 +20,7 @@ enum Role<B> {
     Spare(Box<Spare<B>>),
 }
 
-impl<B: Clone> Node<B> {
+impl<B: Clone + Deref<Target = [u8]>> Node<B> {
     /// The node with this rank, which is a server's or a spare's.
     pub fn new(rank: usize, servers: Servers, limits: Limits) -> Self {
         let role = if rank < SERVERS {

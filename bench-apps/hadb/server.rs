@@ -34,6 +34,7 @@ use crate::row::{Key, Row};
 use crate::table::Tables;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
+use std::ops::Deref;
 
 /// One of the two servers at a time.
 #[derive(Clone, Debug)]
@@ -91,7 +92,7 @@ struct RemoteTransaction<B> {
     work: Work<B>,
 }
 
-impl<B: Clone> Server<B> {
+impl<B: Clone + Deref<Target = [u8]>> Server<B> {
     /// Makes the server of the half `me`, with empty tables. `peer` is the rank of the other one.
     pub fn new(me: u8, peer: usize, servers: Servers, spares: Vec<usize>, limits: Limits) -> Self {
         let (jobs, remote, held) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
@@ -423,7 +424,7 @@ impl<B: Clone> Server<B> {
         };
         let txn = Txn { client, seq: job.seq };
         if let Some(copier) = self.copier.as_mut() {
-            copier.logged();
+            copier.logged(blob.as_deref().map_or(0, <[u8]>::len));
             let body = Body::Log { txn, records: job.records.clone() };
             self.out.push(Outgoing { to: copier.to(), body, blob: blob.clone() });
         }

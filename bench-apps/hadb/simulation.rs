@@ -23,7 +23,7 @@ type Way = VecDeque<(Body, Option<Bytes>)>;
 const STEPS: usize = 100_000;
 
 /// Bounds of copies here: a copy of few rows takes many messages.
-const LIMITS: Limits = Limits { rows: 2, entries: 1, pieces: 2, records: 2 };
+const LIMITS: Limits = Limits { rows: 2, entries: 1, pieces: 2, records: 2, bytes: 20 };
 /// The text by which clients are told that data are lost.
 const LOST: &str = "the data are lost";
 
