@@ -6,10 +6,10 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use udeck_trace::{Clock, Lane, VARIABLE, is_merged, merge, parts_beside};
+use udeck_trace::{Clock, Lane, MAX_EVENTS, VARIABLE, is_merged, merge, parts_beside};
 
 use crate::Job;
 use crate::hosts::Share;
@@ -23,12 +23,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) fn gather(job: &Job, shares: &[Share], number: u64, printers: &Printers, signals: &Signals) {
     let set = job.variable(VARIABLE).or_else(|| std::env::var(VARIABLE).ok());
     let Some(path) = set.filter(|path| !path.is_empty()) else { return };
-    let path = Path::new(&path);
+    let lines = merge_left(Path::new(&path), shares, number, &|| is_interrupted(signals));
+    lines.iter().for_each(|line| printers.message(line));
+}
+
+/// Merges the parts that lie beside the trace at `path`. Returns lines for the user.
+fn merge_left(path: &Path, shares: &[Share], number: u64, is_interrupted: &dyn Fn() -> bool) -> Vec<String> {
     let mut parts = parts_beside(path, number);
     let is_here = |rank| shares.iter().any(|share| share.here && share.ranks().contains(&rank));
     parts.retain(|(rank, _)| is_here(*rank));
     if parts.is_empty() || is_merged(path, number, &parts) {
-        return;
+        return Vec::new();
     }
     let lane = |rank, host: &str| {
         let part = parts.iter().find(|(of, _)| *of == rank).map(|(_, part)| part.clone());
@@ -38,7 +43,7 @@ pub(crate) fn gather(job: &Job, shares: &[Share], number: u64, printers: &Printe
         shares.iter().flat_map(|share| share.ranks().map(|rank| lane(rank, &share.host))).collect();
     let (end, interrupted) = (Instant::now() + LIMIT, Cell::new(false));
     let may_go_on = || {
-        interrupted.set(interrupted.get() || is_interrupted(signals));
+        interrupted.set(interrupted.get() || is_interrupted());
         !interrupted.get() && Instant::now() < end
     };
     match merge(path, &lanes, number, &may_go_on) {
@@ -46,18 +51,29 @@ pub(crate) fn gather(job: &Job, shares: &[Share], number: u64, printers: &Printe
             parts.retain(|(_, part)| !merged.left_out.contains(part));
             parts.iter().for_each(|(_, part)| _ = fs::remove_file(part));
             let (count, path) = (parts.len(), path.display());
-            printers.message(&format!(
+            let mut lines = vec![format!(
                 "rank 0 did not finish the trace: {path} has what {count} of {} ranks had written",
                 lanes.len()
-            ));
+            )];
+            if merged.dropped > 0 {
+                let dropped = merged.dropped;
+                lines.push(format!(
+                    "the trace {path} lacks {dropped} events: a process writes {MAX_EVENTS} at most"
+                ));
+            }
+            lines
         }
         Err(error) => {
             let what =
                 if interrupted.get() { "a signal came while merging".into() } else { error.to_string() };
-            let parts: Vec<String> = parts.iter().map(|(_, part)| part.display().to_string()).collect();
-            printers.message(&format!("the trace stays in parts ({what}): {}", parts.join(" ")));
+            vec![stays(&what, &parts)]
         }
     }
+}
+
+fn stays(why: &str, parts: &[(u32, PathBuf)]) -> String {
+    let parts: Vec<String> = parts.iter().map(|(_, part)| part.display().to_string()).collect();
+    format!("the trace stays in parts ({why}): {}", parts.join(" "))
 }
 
 fn is_interrupted(signals: &Signals) -> bool {
@@ -69,4 +85,50 @@ fn is_interrupted(signals: &Signals) -> bool {
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use udeck_trace::part_path;
+
+    const JOB: u64 = 0xBEEF;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        /// A folder with the part of rank 0.
+        fn new(name: &str) -> (Folder, PathBuf) {
+            let folder = std::env::temp_dir().join(format!("left-trace-{}-{name}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            let path = folder.join(name);
+            let dropped =
+                "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"udeck_dropped\",\"args\":{\"events\":7}},\n";
+            fs::write(part_path(&path, JOB, 0), format!("[\n{dropped}")).unwrap();
+            (Folder(folder), path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn merged(path: &Path) -> Vec<String> {
+        let share = Share { host: "a".to_owned(), first: 0, count: 2, here: true };
+        merge_left(path, &[share], JOB, &|| false)
+    }
+
+    #[test]
+    fn the_number_of_dropped_events_is_said() {
+        for name in ["dropped.json", "dropped.vef"] {
+            let (_folder, path) = Folder::new(name);
+            let lines = merged(&path);
+            assert!(lines[0].contains("has what 1 of 2 ranks had written"), "{lines:?}");
+            assert!(lines[1].contains("lacks 7 events"), "{lines:?}");
+            assert!(!part_path(&path, JOB, 0).exists());
+            assert_eq!(merged(&path), [""; 0], "nothing is left to merge");
+        }
+    }
 }
