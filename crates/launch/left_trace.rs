@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use udeck_trace::{Clock, Lane, MAX_EVENTS, VARIABLE, is_merged, merge, parts_beside};
+use udeck_trace::{Clock, Lane, MAX_EVENTS, VARIABLE, is_merged, merge, names_its_job, parts_beside};
 
 use crate::Job;
 use crate::hosts::Share;
@@ -32,8 +32,15 @@ fn merge_left(path: &Path, shares: &[Share], number: u64, is_interrupted: &dyn F
     let mut parts = parts_beside(path, number);
     let is_here = |rank| shares.iter().any(|share| share.here && share.ranks().contains(&rank));
     parts.retain(|(rank, _)| is_here(*rank));
-    if parts.is_empty() || is_merged(path, number, &parts) {
+    if parts.is_empty() {
         return Vec::new();
+    }
+    if is_merged(path, number, &parts) {
+        if names_its_job(path) {
+            return Vec::new();
+        }
+        let why = "is newer than they are, and may be another job's: name a file of its own for each job";
+        return vec![stays(&format!("{} {why}", path.display()), &parts)];
     }
     let lane = |rank, host: &str| {
         let part = parts.iter().find(|(of, _)| *of == rank).map(|(_, part)| part.clone());
@@ -90,6 +97,7 @@ fn is_interrupted(signals: &Signals) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::SystemTime;
     use udeck_trace::part_path;
 
     const JOB: u64 = 0xBEEF;
@@ -130,5 +138,18 @@ mod tests {
             assert!(!part_path(&path, JOB, 0).exists());
             assert_eq!(merged(&path), [""; 0], "nothing is left to merge");
         }
+    }
+
+    /// A file in the format VEF3 does not name its job.
+    #[test]
+    fn parts_that_stay_beside_a_newer_trace_are_named() {
+        let (_folder, path) = Folder::new("newer.vef");
+        fs::write(&path, "VEF3 1 0 1 0 0 0 1000\nC0 0\n").unwrap();
+        let file = fs::File::options().append(true).open(&path).unwrap();
+        file.set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
+        let (lines, part) = (merged(&path), part_path(&path, JOB, 0));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("may be another job's"), "{lines:?}");
+        assert!(lines[0].ends_with(&part.display().to_string()) && part.exists(), "{lines:?}");
     }
 }

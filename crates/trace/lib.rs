@@ -28,7 +28,9 @@ mod record;
 
 pub use file::{NewFile, create_private, open_own};
 pub use layer::{TraceLayer, install, layer};
-pub use merge::{Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, parts_beside};
+pub use merge::{
+    Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, names_its_job, parts_beside,
+};
 pub use part::buffer::{RecordingPaused, pause_recording};
 pub use part::{MAX_BYTES, MAX_EVENTS, Opening, Part, PartError, part_path, received_path};
 

@@ -125,6 +125,11 @@ fn is_vef(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "vef")
 }
 
+/// Tells whether a trace at `path` names its job. The format VEF3 has no place for it.
+pub fn names_its_job(path: &Path) -> bool {
+    !is_vef(path)
+}
+
 /// Tells whether the file at `path` is the trace of this job, whose remaining parts are `parts`. A file in the
 /// format VEF3 does not name its job: it is this job's if it is no older than the parts.
 pub fn is_merged(path: &Path, job: u64, parts: &[(u32, PathBuf)]) -> bool {
