@@ -33,11 +33,11 @@ struct File {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    pub entries: usize,
+    pub entries: Spanned<usize>,
     /// Largest packet of all classes, in bytes.
     pub gmtu: Spanned<u32>,
-    pub k: Option<f64>,
-    pub w: Option<f64>,
+    pub k: Option<Spanned<f64>>,
+    pub w: Option<Spanned<f64>>,
 }
 
 /// `[[class]]`, with the keys of both kinds of plans.

@@ -14,7 +14,7 @@ use input::Input;
 use options::{AdmitExample, Command, Example, Format, Options};
 use report::Traffic;
 use std::{path::Path, process::ExitCode};
-use udeck_cli::{Failure, Problem, about};
+use udeck_cli::{Failure, Problem, about, line_of};
 use udeck_fabric::admission::CHAPTER_6;
 use udeck_qos::{opensm, vl_arbiter::LowTurn};
 
@@ -71,7 +71,7 @@ fn plan(text: &str, format: Format) -> Result<String, Problem> {
             }
         }
         Input::DTable { table, classes } => {
-            let plan = planning::dtable(&table, &classes)?;
+            let plan = planning::dtable(&table, &classes, |span| line_of(text, span.start))?;
             match format {
                 Format::Text => report::dtable(&plan, &classes),
                 Format::Json => json(&report::dtable_json(&plan, &classes)),

@@ -1,10 +1,12 @@
 //! Planning of tables from a file's classes.
 
 use crate::input::{self, Class, Kind, Table};
+use std::ops::Range;
+use toml::Spanned;
 use udeck_cli::Problem;
 use udeck_fabric::admission;
 use udeck_qos::{
-    dtable::{self, Factors},
+    dtable::{self, BadShare, Factors},
     opensm,
     planner::{Link, Planner, Request, Unpromised, low_table},
     table::{LANES, MANAGEMENT_VL, VlTables},
@@ -121,8 +123,12 @@ pub fn other_levels(planned: &[PlannedClass]) -> Option<u8> {
     of(Kind::Be).or_else(|| of(Kind::Ch)).or_else(|| of(Kind::Pbe))
 }
 
-/// Plans a table with deficits.
-pub fn dtable(table: &Table, classes: &[Class]) -> Result<dtable::Plan, Problem> {
+/// Plans a table with deficits. `line` finds the line of a place in the file.
+pub fn dtable(
+    table: &Table,
+    classes: &[Class],
+    line: impl Fn(Range<usize>) -> usize,
+) -> Result<dtable::Plan, Problem> {
     let credits = |bytes: u32| input::credits(bytes).map_err(|why| Problem::wrong(None, why));
     let wanted = classes.iter().map(|class| {
         Ok(dtable::Class {
@@ -133,19 +139,30 @@ pub fn dtable(table: &Table, classes: &[Class]) -> Result<dtable::Plan, Problem>
         })
     });
     let wanted = wanted.collect::<Result<Vec<_>, Problem>>()?;
-    let gmtu = credits(*table.gmtu.get_ref())?;
-    let plan = match (table.k, table.w) {
-        (None, None) => dtable::plan(table.entries, gmtu, &wanted),
-        (Some(k), Some(w)) => dtable::plan_with(table.entries, gmtu, &wanted, Factors { k, w }),
-        _ => {
+    let (entries, gmtu) = (*table.entries.get_ref(), credits(*table.gmtu.get_ref())?);
+    let plan = match (&table.k, &table.w) {
+        (None, None) => dtable::plan(entries, gmtu, &wanted),
+        (Some(k), Some(w)) => {
+            dtable::plan_with(entries, gmtu, &wanted, Factors { k: *k.get_ref(), w: *w.get_ref() })
+        }
+        (Some(factor), None) | (None, Some(factor)) => {
             return Err(Problem::wrong(
-                None,
+                line(factor.span()),
                 "[dtable] has one of k and w: give both, or none, and they are found",
             ));
         }
     };
-    plan.map_err(|bad| match bad.class().map(|at| &classes[at]) {
-        Some(class) => Problem::cannot(class.line, format!("class {:?}: {bad}", class.name.get_ref())),
-        None => Problem::cannot(None, bad),
+    plan.map_err(|bad| {
+        let key = match &bad {
+            BadShare::Table { .. } => Some(table.entries.span()),
+            BadShare::Gmtu { .. } => Some(table.gmtu.span()),
+            BadShare::Factors { .. } => table.k.as_ref().map(Spanned::span),
+            _ => None,
+        };
+        let (at, reason) = match bad.class().map(|at| &classes[at]) {
+            Some(class) => (Some(class.line), format!("class {:?}: {bad}", class.name.get_ref())),
+            None => (key.map(line), bad.to_string()),
+        };
+        Problem { line: at, reason, cannot_be: !bad.is_out_of_range() }
     })
 }

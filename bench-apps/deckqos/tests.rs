@@ -131,26 +131,33 @@ fn what_is_wrong_has_its_line_and_a_reason() {
 
 #[test]
 fn shares_that_cannot_be_are_refused() {
+    // The line, and whether the file is wrong: else each value may be, but not all of them together.
     let cases = [
-        ("share = 0.30", "share = nan", "the share is NaN"),
-        ("share = 0.30", "share = -0.3", "the share is -0.3"),
-        ("share = 0.30", "share = 0.9", "add up to 1.6"),
-        ("share = 0.30", "share = 1e-300", "not above"),
-        ("distance = 8", "distance = 2", "all classes together need 86"),
-        ("distance = 8", "distance = 0", "the distance is 0"),
-        ("entries = 64", "entries = 0", "a table of 0 entries"),
-        ("entries = 64", "entries = 1073741824", "a table of 1073741824 entries"),
-        ("gmtu = 2048", "gmtu = 100", "a multiple of 64"),
-        ("gmtu = 2048", "gmtu = 0", "a multiple of 64"),
-        ("gmtu = 2048", "gmtu = 4294967232", "take 1 to 65535"),
-        ("# k = 0.5 ", "k = 0.5 #", "one of k and w"),
-        ("# k = 0.5 ", "k = inf\nw = inf #", "both are above 0"),
-        ("mtu = 192 ", "mtu = 4096 #", "the largest of all"),
+        ("share = 0.30", "share = nan", Some(25), true, "the share is NaN"),
+        ("share = 0.30", "share = -0.3", Some(25), true, "the share is -0.3"),
+        ("share = 0.30", "share = 1.5", Some(25), true, "the share is 1.5"),
+        ("share = 0.30", "share = 0.9", None, false, "add up to 1.6"),
+        ("share = 0.30", "share = 1e-300", Some(25), false, "not above"),
+        ("distance = 8", "distance = 2", Some(18), false, "all classes together need 86"),
+        ("distance = 8", "distance = 0", Some(25), true, "the distance is 0"),
+        ("distance = 8", "distance = 3", Some(25), true, "the distance is 3: take a power of two"),
+        ("entries = 64", "entries = 0", Some(5), true, "a table of 0 entries"),
+        ("entries = 64", "entries = 100", Some(5), true, "a table of 100 entries"),
+        ("entries = 64", "entries = 1073741824", Some(5), true, "a table of 1073741824 entries"),
+        ("gmtu = 2048", "gmtu = 100", Some(6), true, "a multiple of 64"),
+        ("gmtu = 2048", "gmtu = 0", Some(6), true, "a multiple of 64"),
+        ("gmtu = 2048", "gmtu = 4294967232", Some(6), true, "take 1 to 65535"),
+        ("# k = 0.5 ", "k = 0.5 #", Some(7), true, "one of k and w"),
+        ("# w = 2.9", "w = 2.9", Some(8), true, "one of k and w"),
+        ("# k = 0.5 ", "k = inf\nw = inf #", Some(7), true, "both are above 0"),
+        ("# k = 0.5 ", "k = 0.5\nw = 1.0 #", Some(26), false, "is above 0.25"),
+        ("mtu = 192 ", "mtu = 4096 #", Some(11), true, "the largest of all"),
     ];
-    for (from, to, reason) in cases {
+    for (from, to, line, is_wrong, reason) in cases {
         assert!(DTABLE.contains(from), "{from}");
         let problem = problem(&DTABLE.replacen(from, to, 1));
         assert!(problem.reason.contains(reason), "{to}: {problem:?}");
+        assert_eq!((problem.line, problem.cannot_be), (line, !is_wrong), "{to}: {problem:?}");
     }
     assert!(planned_options(DTABLE).expect_err("no such options").reason.contains("OpenSM has no options"));
 }

@@ -94,8 +94,8 @@ impl Plan {
                 result.map_err(|refused| (refused, admission.offer(&route, &request.lanes, request.demand)));
             answers.push(Answer { request: request.clone(), route, result });
         }
-        if let Some(fill) = self.file.fill {
-            self.fill(fill, &mut admission, &mut answers);
+        if let Some(fill) = &self.file.fill {
+            self.fill(*fill.get_ref(), &mut admission, &mut answers);
         }
         Answers { admission, answers }
     }

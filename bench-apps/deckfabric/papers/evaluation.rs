@@ -130,7 +130,7 @@ impl Column {
             file.network.get_mut().buffer = buffer;
         }
         if let (Extent::Quick, Some(fill)) = (extent, &mut file.fill) {
-            fill.tries = 20;
+            fill.get_mut().tries = 20;
         }
         play(&plan, &plan.admit(), cycles).map_err(|bad| bad.reason)
     }

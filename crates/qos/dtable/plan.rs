@@ -196,6 +196,11 @@ impl BadShare {
             | Self::TooLarge { class, .. } => Some(class),
         }
     }
+
+    /// Whether a value is none that a plan can have. Other errors are about values that do not go together.
+    pub fn is_out_of_range(&self) -> bool {
+        !matches!(self, Self::Sum { .. } | Self::Full { .. } | Self::TooSmall { .. } | Self::TooLarge { .. })
+    }
 }
 
 /// Plans a table of `entries` entries, and finds the smallest factors in tenths: first k, then w from k on.

@@ -33,7 +33,7 @@ pub struct File {
     #[serde(default)]
     pub level: Vec<Level>,
     /// Random connections after the listed ones.
-    pub fill: Option<Fill>,
+    pub fill: Option<Spanned<Fill>>,
     /// Listed connections.
     #[serde(default)]
     pub connection: Vec<Connection>,
@@ -250,13 +250,15 @@ fn check_levels(file: &File, line: impl Fn(Range<usize>) -> usize) -> Result<(),
             return wrong("[fill] draws bandwidths from mbps: give mbps = [0.064, 1.55]".into());
         }
     }
-    match file.fill {
-        Some(_) if file.level.is_empty() => {
-            Err(Problem::wrong(None, "[fill] draws connections of each [[level]], and there is none"))
-        }
-        Some(Fill { tries: 0, .. }) => Err(Problem::wrong(None, "[fill]: tries is 0: take 1 or more")),
-        _ => Ok(()),
+    let Some(fill) = &file.fill else { return Ok(()) };
+    let wrong = |reason: &str| Err(Problem::wrong(line(fill.span()), reason));
+    if file.level.is_empty() {
+        return wrong("[fill] draws connections of each [[level]], and there is none");
     }
+    if fill.get_ref().tries == 0 {
+        return wrong("[fill]: tries is 0: take 1 or more");
+    }
+    Ok(())
 }
 
 fn request(

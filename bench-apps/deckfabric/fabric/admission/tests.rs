@@ -119,6 +119,12 @@ fn what_is_wrong_has_its_line_and_what_would_do() {
             Some(12),
             "level 0: [fill] draws bandwidths",
         ),
+        (
+            "distance = 4\n",
+            "distance = 4\nmbps = [1, 9]\n[fill]\ntries = 0\nseed = 1\n",
+            Some(15),
+            "[fill]: tries is 0: take 1 or more",
+        ),
         ("from = \"h0\"", "from = \"h4\"", Some(19), "there is no host \"h4\": the last one is \"h3\""),
         ("from = \"h0\"", "from = \"h3\"", Some(19), "\"h3\" would send to itself"),
         ("bandwidth = \"20 Mb/s\"", "", Some(19), "there is no bandwidth: give"),
