@@ -13,9 +13,10 @@ use std::{
 use toml::Spanned;
 use udeck_cli::{Problem, line_of, units};
 use udeck_qos::{
-    planner,
+    analysis, planner,
     route::{self, Demand, Lane},
-    table::ENTRIES,
+    table::{ENTRIES, Entry, LANES, UNIT, VlTables},
+    vl_arbiter::LowTurn,
 };
 
 /// A network, and the connections that ask for admission.
@@ -199,10 +200,7 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
     let line = |span: Range<usize>| line_of(text, span.start);
     file.link.check(line)?;
     let of_switches = line(file.network.span());
-    if *file.link.high_limit.get_ref() == 0 {
-        let reason = "high_limit is 0: equations (3.1) to (3.3) divide by it; take 1 to 255";
-        return Err(Problem::wrong(line(file.link.high_limit.span()), reason));
-    }
+    check_high_limit(&file.link, line)?;
     if !(1..=1024).contains(&file.network.get_ref().buffer) {
         let reason = format!("buffer is {} packets: take 1 to 1024", file.network.get_ref().buffer);
         return Err(Problem::wrong(of_switches, reason));
@@ -227,6 +225,38 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
     }
     file.topology.get_mut().make_absolute(folder);
     Ok(Plan { file, network, requests })
+}
+
+/// Checks that the equations have a high limit, and that it leaves what may be promised while the low table has packets,
+/// too (§3.2).
+fn check_high_limit(link: &Link, line: impl Fn(Range<usize>) -> usize) -> Result<(), Problem> {
+    let (high_limit, cap) = (*link.high_limit.get_ref(), *link.cap.get_ref());
+    if high_limit == 0 {
+        let reason = "high_limit is 0: equations (3.1) to (3.3) divide by it; take 1 to 255";
+        return Err(Problem::wrong(line(link.high_limit.span()), reason));
+    }
+    let left = high_share(link.port());
+    if f64::from(cap) / 100.0 <= left {
+        return Ok(());
+    }
+    // A default has no place in the file.
+    let key = if link.cap.span().is_empty() { &link.high_limit } else { &link.cap };
+    let most = (100.0 * left).floor();
+    let reason = format!(
+        "{cap} % may be promised (cap), and high_limit {high_limit} leaves {most} % while the low table has packets of {} bytes, too: take a cap of at most {most}, or a larger high_limit",
+        link.mtu.get_ref()
+    );
+    Err(Problem::wrong(line(key.span()), reason))
+}
+
+/// Part of the link that the high table has while both tables always have packets of the MTU.
+fn high_share(link: planner::Link) -> f64 {
+    // An entry is a packet: MTUs are multiples of a unit, and at most 64 of them.
+    let table = |vl| vec![Entry { vl, weight: (u64::from(link.mtu) / UNIT) as u8 }];
+    let tables = VlTables { high: table(0), low: table(1), high_limit: link.high_limit };
+    let mut packets = [None; LANES];
+    packets[..2].fill(Some(link.mtu));
+    analysis::saturate(&tables, LowTurn::Packet, &packets).shares[0]
 }
 
 fn check_levels(file: &File, line: impl Fn(Range<usize>) -> usize) -> Result<(), Problem> {

@@ -108,6 +108,8 @@ fn what_is_wrong_has_its_line_and_what_would_do() {
         ("kind = \"mesh\"", "kind = \"torus\"\ntrunk = 2", Some(1), "no single route"),
         ("mtu = 1024", "mtu = 1000", Some(7), "mtu is 1000: InfiniBand has"),
         ("vls = 8", "vls = 8\nhigh_limit = 0", Some(9), "take 1 to 255"),
+        ("mtu = 1024", "mtu = 4096\nhigh_limit = 1\ncap = 51", Some(9), "high_limit 1 leaves 50 %"),
+        ("mtu = 1024", "mtu = 2048\nhigh_limit = 1", Some(8), "take a cap of at most 66"),
         ("vls = 8", "vls = 2", Some(15), "level 2: it has the lane of its number, and the lanes are 0 to 1"),
         ("crossbar = \"by-lane\"", "buffer = 0", Some(9), "buffer is 0 packets: take 1 to 1024"),
         ("sl = 0\n", "sl = 2\n", Some(15), "level 2: it is there already"),
@@ -142,6 +144,11 @@ fn what_is_wrong_has_its_line_and_what_would_do() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+    for promised in
+        ["mtu = 4096\nhigh_limit = 1\ncap = 50", "mtu = 1024\nhigh_limit = 1", "mtu = 256\ncap = 99"]
+    {
+        plan(&SMALL.replacen("mtu = 1024", promised, 1));
+    }
     let none = SMALL.split("[[connection]]").next().unwrap();
     assert!(read(none, Path::new("")).unwrap_err().reason.contains("nothing to admit"));
 }
