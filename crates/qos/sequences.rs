@@ -243,6 +243,34 @@ mod tests {
         }
     }
 
+    /// The rows are those of table 3.2: distances, the distance as which they are treated, and the entries beyond the fewest.
+    #[test]
+    fn table_3_2() {
+        let rows = [
+            (2..=2, 2, 0),
+            (3..=3, 2, 10),
+            (4..=4, 4, 0),
+            (5..=5, 4, 3),
+            (6..=6, 4, 5),
+            (7..=7, 4, 6),
+            (8..=9, 8, 0),
+            (10..=10, 8, 1),
+            (11..=12, 8, 2),
+            (13..=15, 8, 3),
+            (16..=21, 16, 0),
+            (22..=31, 16, 1),
+            (32..=63, 32, 0),
+            (64..=64, 64, 0),
+        ];
+        for (distances, treated_as, beyond) in rows {
+            for distance in distances {
+                let entries = entries_at_distance(distance);
+                let own = (64 / entries, entries - min_entries(distance));
+                assert_eq!(own, (treated_as, beyond), "{distance}");
+            }
+        }
+    }
+
     /// Fills tables with requests until they are full. Returns the mean number of entries per table beyond the
     /// fewest for their distances.
     fn waste(distances: &[usize]) -> f64 {
