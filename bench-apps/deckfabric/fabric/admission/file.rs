@@ -212,6 +212,14 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
         let reason = "a packet takes any link of a trunk, or any way up, so a connection has no single route: leave `trunk` and `routes` out";
         return Err(Problem::wrong(line(file.topology.span()), reason));
     }
+    if network.channels() > 1 {
+        let reason = format!(
+            "against deadlock the routes of a {} need {} lanes of each level, and the mapping of levels to lanes gives it one (§3.3.2): take a mesh, a hypercube, a tree, an irregular network or a file",
+            network.name,
+            network.channels()
+        );
+        return Err(Problem::wrong(line(file.topology.span()), reason));
+    }
     let names: BTreeMap<_, _> =
         (0..network.hosts()).map(|host| (network.node_name(network.host_node(host)), host)).collect();
     let request = |connection: &Connection| {

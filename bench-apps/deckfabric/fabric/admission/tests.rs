@@ -106,6 +106,7 @@ fn what_is_wrong_has_its_line_and_what_would_do() {
         ("kind = \"mesh\"", "kind = \"mash\"", Some(2), "unknown variant `mash`"),
         ("dims = [2, 2]", "dims = [2, 1]", Some(1), "a dimension is 1: take 2 to 1024"),
         ("kind = \"mesh\"", "kind = \"torus\"\ntrunk = 2", Some(1), "no single route"),
+        ("kind = \"mesh\"", "kind = \"torus\"", Some(1), "need 2 lanes of each level"),
         ("mtu = 1024", "mtu = 1000", Some(7), "mtu is 1000: InfiniBand has"),
         ("vls = 8", "vls = 8\nhigh_limit = 0", Some(9), "take 1 to 255"),
         ("mtu = 1024", "mtu = 4096\nhigh_limit = 1\ncap = 51", Some(9), "high_limit 1 leaves 50 %"),
