@@ -60,6 +60,10 @@ impl Played {
 /// Plays admitted connections: each sends packets of the MTU at its bandwidth.
 pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Result<Played, Problem> {
     let (network, link) = (&plan.network, plan.file.link.port());
+    if plan.file.network.get_ref().crossbar == Crossbar::None {
+        let reason = "network.crossbar is \"none\": equation (3.3) counts the packets of one buffer, and the simulated switches have one for each input, so D would be no bound; take \"by-lane\" or \"multiplexed\"";
+        return Err(Problem::wrong(None, reason));
+    }
     let packet = (link.mtu / FLIT_BYTES) as u16;
     let cycles = |time: Duration| time.as_nanos() as f64 * link.rate as f64 / f64::from(8 * FLIT_BYTES) / 1e9;
     let constant = answers.admitted().map(|(answer, admitted)| {

@@ -444,11 +444,15 @@ fn buffers_of_two_packets_carry_the_promised_load_and_those_of_one_do_not() {
 
 /// 1 ms is 19,531.25 flits of 16 bytes at 2.5 Gb/s.
 #[test]
-fn a_flight_that_no_simulated_link_has_is_refused_by_its_key() {
+fn what_no_simulated_network_has_is_refused_by_its_key() {
     let text = "topology = { kind = \"mesh\", dims = [2, 2], hosts = 1 }\nlink = { rate = \"2.5 Gb/s\", mtu = 256, vls = 1 }\n\
                 network = { flight = \"1 ms\" }\n\
                 connection = [{ from = \"h0\", to = \"h1\", sl = 0, bandwidth = \"1 Mb/s\" }]\n";
     let plan = admission::read(text, Path::new("")).expect("a plan");
     let problem = play::play(&plan, &plan.admit(), (1, 1)).expect_err("a link");
     assert!(problem.reason.starts_with("network.flight is 1ms, or 19532 cycles"), "{problem:?}");
+    let plan = admission::read(&text.replace("flight = \"1 ms\"", "crossbar = \"none\""), Path::new(""));
+    let plan = plan.expect("a plan");
+    let problem = play::play(&plan, &plan.admit(), (1, 1)).expect_err("one buffer");
+    assert!(problem.reason.starts_with("network.crossbar is \"none\""), "{problem:?}");
 }
