@@ -19,7 +19,7 @@ use crate::table::LANES;
 const ENTRIES: usize = 64;
 /// Bytes of a credit.
 pub const CREDIT: usize = 64;
-/// Upper bound of one turn in credits: 16 KiB. Others wait during a turn, and a turn is a system call.
+/// Upper bound of one turn in credits: 16 KiB. A turn is a system call; an entry of the table is one or more.
 pub const TURN: u16 = 256;
 
 /// Levels with shares, and their table.
@@ -182,6 +182,28 @@ mod tests {
         assert!(words("16:1").contains("above 15"));
         assert!(words("5:1@3,0:1").contains("(level 5)"), "{}", words("5:1@3,0:1"));
         assert!(words("5:1@1,0:1").contains("no entry is left"), "{}", words("5:1@1,0:1"));
+    }
+
+    /// A level of the distance 2 waits for one entry of other levels, which may be many turns.
+    #[test]
+    fn an_urgent_level_waits_for_one_entry() {
+        for (text, largest) in [("7:10@2,5:45,3:27,0:18", 4703), ("7:90@2,5:45,3:27,0:18", 667)] {
+            let levels: Levels = text.parse().unwrap();
+            let others = levels.plan.slots.iter().filter(|slot| slot.level != 7);
+            assert_eq!(others.map(|slot| slot.weight).max(), Some(largest), "{text}");
+            let mut table = levels.table();
+            let bulk = |level| if level == 7 { Head::Empty } else { Head::Ready(TURN) };
+            let longest = (0..2000).map(|_| {
+                table.next(bulk).unwrap();
+                let mut joined = table.clone();
+                let sent = std::iter::from_fn(|| joined.next(|_| Head::Ready(TURN)));
+                sent.take_while(|(level, _)| *level != 7).map(|(_, credits)| u32::from(credits)).sum::<u32>()
+            });
+            let longest = longest.max().unwrap();
+            // A deficit is less than a turn. The turn before is the one in which the level got its message.
+            let turn = u32::from(TURN);
+            assert!((largest - 2 * turn..largest + turn).contains(&longest), "{text}: {longest}");
+        }
     }
 
     /// Each level sends as much as its share says, however much it sends at a time.
