@@ -6,7 +6,7 @@ mod plans;
 
 use std::path::PathBuf;
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 use udeck_cli::Generate;
 
 use self::options::{Layer, Memory, Options, parse_ranks};
@@ -73,6 +73,8 @@ Examples:
   deckperf cpu --peers DIR
       processor time of messages: bare sockets, every transport, MPI
   deckperf cpu --contenders tcp-sockets,tcp --sizes 4K --depths 8 --rate 0
+  deckperf cpu --as chapter-9
+      as the nine graphs of a thesis: UDP, TCP, uDAPL with 20 and 60 buffers
   deckperf compare before.json after.json
       what got slower, beyond the noise (`deckperf compare --help`)
   deckperf report -o report.html
@@ -250,17 +252,20 @@ enum Command {
         /// Measure those in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
         #[arg(long, value_name = "DIR")]
         peers: Option<PathBuf>,
-        /// Messages under way, such as 2,64
-        #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = cpu::DEPTHS,
-              value_parser = clap::value_parser!(u64).range(1..=1024))]
+        /// Messages under way [default: 2,64; --as chapter-9: 20,60]
+        #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1024))]
         depths: Vec<u64>,
         /// Messages per second where they are paced, of the smallest and the largest size; 0: only streams
         #[arg(long, value_name = "N", default_value_t = cpu::RATE,
               value_parser = clap::value_parser!(u64).range(0..=100_000))]
         rate: u64,
-        /// Contenders to measure
-        #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values_t = cpu::Kind::value_variants().to_vec())]
+        /// Contenders to measure [default: all; --as chapter-9: sockets and uDAPL]
+        #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
         contenders: Vec<cpu::Kind>,
+        /// Tables of a published form, with its numbers of buffers and its contenders, which block where they wait; no paced
+        /// messages
+        #[arg(long = "as", value_name = "FORM", value_enum, conflicts_with = "rate")]
+        form: Option<cpu::Chapter>,
     },
     /// Speed-up of NAS FT on 1, 2, 4, 8 ranks, by transport and protocol (table 7.1 of the thesis on DECK over VIA)
     Ft {
@@ -419,8 +424,9 @@ impl Cli {
                 options.collectives_plan(peers, ranks).map(Task::Peers)
             }
             (Some(Command::Peers { peers }), _) => Ok(Task::Peers(options.peers_plan(peers))),
-            (Some(Command::Cpu { peers, depths, rate, contenders }), _) => {
-                options.cpu_plan(peers, depths, rate, contenders).map(Task::Cpu)
+            (Some(Command::Cpu { peers, depths, rate, contenders, form }), _) => {
+                let form = form.map_or(cpu::Form::Loads, cpu::Form::Published);
+                options.cpu_plan(peers, form, depths, rate, contenders).map(Task::Cpu)
             }
             (Some(Command::Ft { class, ranks }), _) => Ok(Task::Ft(options.ft_plan(class, ascending(ranks)))),
             (Some(Command::FtJob(order)), _) => Ok(Task::FtJob(order)),

@@ -120,6 +120,7 @@ impl Options {
     pub(super) fn cpu_plan(
         self,
         folder: Option<PathBuf>,
+        form: cpu::Form,
         depths: Vec<u64>,
         rate: u64,
         kinds: Vec<cpu::Kind>,
@@ -129,11 +130,15 @@ impl Options {
         if sizes.is_empty() {
             return Err(conflict("`cpu` needs messages that have bytes, such as --sizes 100,4K"));
         }
+        let kinds = if kinds.is_empty() { form.kinds() } else { kinds };
+        let depths = if depths.is_empty() { form.depths() } else { depths };
         let is_in = |kind: &cpu::Kind| kinds.contains(kind);
         Ok(cpu::CpuPlan {
             sizes,
             depths: distinct(depths),
-            rate,
+            rate: form.rate(rate),
+            waitings: form.waitings(),
+            form,
             payload: if self.payload == PayloadChoice::Untouched {
                 Payload::Untouched
             } else {

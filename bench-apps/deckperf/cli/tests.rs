@@ -211,13 +211,18 @@ fn processor_time_has_a_plan_of_its_own() {
     };
     let all = plan("deckperf cpu");
     assert_eq!((&all.sizes[..], &all.depths[..], all.rate), (&cpu::SIZES[..], &[2, 64][..], 1000));
-    assert_eq!((all.kinds, all.payload), (cpu::Kind::value_variants().to_vec(), Payload::WrittenRead));
+    assert_eq!((all.kinds, all.payload), (cpu::Form::Loads.kinds(), Payload::WrittenRead));
     let some = plan(
         "deckperf cpu --contenders tcp,udp-sockets --depths 8,8 --rate 0 --sizes 4K,0 --payload untouched --peers some/where",
     );
     assert_eq!(some.kinds, [cpu::Kind::UdpSockets, cpu::Kind::Tcp]);
     assert_eq!((some.sizes, some.depths, some.rate), (vec![4096], vec![8], 0));
     assert_eq!((some.payload, some.folder), (Payload::Untouched, Some("some/where".into())));
+    let published = plan("deckperf cpu --as chapter-9");
+    assert_eq!((published.sizes, published.depths), (cpu::SIZES.to_vec(), vec![20, 60]));
+    assert_eq!((published.rate, published.waitings.len(), published.kinds.len()), (0, 1, 5));
+    assert_eq!(plan("deckperf cpu --as chapter-9 --contenders tcp --depths 8").kinds, [cpu::Kind::Tcp]);
+    assert!(error("deckperf cpu --as chapter-9 --rate 5").contains("--rate"));
     assert!(
         error("deckperf cpu --contenders pigeons")
             .contains("udp-sockets, tcp-sockets, shm, tcp, udp, verbs, dat-shm, dat-tcp, dat-udp, mpi")

@@ -16,6 +16,7 @@
 //! a message and for a megabit, by message size and number of buffers.
 
 mod batch;
+mod chapter9;
 mod contenders;
 mod cost;
 mod dat;
@@ -30,7 +31,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
 
-use self::{contenders::Contenders, report::CpuReport, usage::Accounting};
+use self::{contenders::Contenders, order::Waiting, report::CpuReport, usage::Accounting};
 pub use self::{order::Way, sockets::serve as serve_sockets};
 use crate::{
     commands::peers::{scratch::Scratch, two_cores},
@@ -62,6 +63,10 @@ pub struct CpuPlan {
     pub payload: Payload,
     /// Kinds of contenders.
     pub kinds: Vec<Kind>,
+    /// Ways of waiting.
+    pub waitings: Vec<Waiting>,
+    /// Form of the tables.
+    pub form: Form,
     /// Windows in a batch; `None`: calibrated.
     pub iterations: Option<u64>,
     /// Time for the rounds and what precedes them.
@@ -70,6 +75,24 @@ pub struct CpuPlan {
     pub format: Format,
     /// Folder of MPIs that are measured beside the installed ones.
     pub folder: Option<PathBuf>,
+}
+
+/// Forms of the tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// Tables for each size and depth.
+    #[default]
+    Loads,
+    /// The graphs of a published chapter.
+    Published(Chapter),
+}
+
+/// Published chapters whose graphs the tables can have.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chapter {
+    /// Graphs 9.1 to 9.9 of a thesis on uDAPL in a parallel database (2004): one table each
+    #[value(name = "chapter-9")]
+    Nine,
 }
 
 /// Kinds of contenders, in the order of the rows.
@@ -95,6 +118,37 @@ pub enum Kind {
     DatUdp,
     /// MPICH and Open MPI, over shared memory and over TCP
     Mpi,
+}
+
+impl Form {
+    /// Default numbers of messages under way.
+    pub fn depths(self) -> Vec<u64> {
+        match self {
+            Form::Loads => DEPTHS.to_vec(),
+            Form::Published(Chapter::Nine) => chapter9::DEPTHS.to_vec(),
+        }
+    }
+
+    /// Default contenders.
+    pub fn kinds(self) -> Vec<Kind> {
+        match self {
+            Form::Loads => Kind::value_variants().to_vec(),
+            Form::Published(Chapter::Nine) => chapter9::KINDS.to_vec(),
+        }
+    }
+
+    /// Rate of the paced messages, where the command line has `rate`.
+    pub fn rate(self, rate: u64) -> u64 {
+        if self == Form::Loads { rate } else { 0 }
+    }
+
+    /// Ways of waiting.
+    pub fn waitings(self) -> Vec<Waiting> {
+        match self {
+            Form::Loads => Waiting::value_variants().to_vec(),
+            Form::Published(Chapter::Nine) => vec![chapter9::WAITING],
+        }
+    }
 }
 
 impl Kind {

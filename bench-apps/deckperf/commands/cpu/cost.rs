@@ -16,6 +16,8 @@ pub struct Cost {
     pub per_megabit: Option<f64>,
     /// Messages that did not arrive, in all rounds.
     pub lost: u64,
+    /// Share of the sent messages that arrived, in all rounds.
+    pub arrived: f64,
 }
 
 /// Costs of one side.
@@ -28,6 +30,8 @@ pub struct SideCost {
     pub system: f64,
     /// Use of a core while the batches ran, in percent: the median over the rounds.
     pub core: f64,
+    /// Messages that this side sent, or received, per second of its clock: the median over the rounds.
+    pub rate: f64,
 }
 
 impl CpuSample {
@@ -53,7 +57,7 @@ impl Cost {
             return None;
         }
         let both = stats::bounded_median(&over(&CpuSample::micros))?;
-        let side = |of: &dyn Fn(&CpuSample) -> Usage| -> Option<SideCost> {
+        let side = |of: &dyn Fn(&CpuSample) -> Usage, own: &dyn Fn(&CpuSample) -> u64| -> Option<SideCost> {
             let total = median(&over(&|sample| micros(&of(sample)) / messages(sample)))?;
             let sum =
                 |part: &dyn Fn(Usage) -> f64| samples.iter().map(|sample| part(of(sample))).sum::<f64>();
@@ -65,14 +69,21 @@ impl Cost {
                 processor.as_secs_f64() / wall.as_secs_f64() * 100.0
             };
             let system = (total - user).max(0.0); // rounding could give less than 0
-            Some(SideCost { user, system, core: median(&over(&core))? })
+            let rate = |sample: &CpuSample| own(sample) as f64 / of(sample).wall.as_secs_f64();
+            Some(SideCost { user, system, core: median(&over(&core))?, rate: median(&over(&rate))? })
         };
+        let count = |of: &dyn Fn(&CpuSample) -> u64| samples.iter().map(of).sum::<u64>();
+        let (arrived, lost) = (count(&|sample| sample.messages), count(&|sample| sample.lost));
         Some(Cost {
             rate: median(&over(&CpuSample::rate))?,
-            sides: [side(&|sample| sample.sender)?, side(&|sample| sample.receiver)?],
+            sides: [
+                side(&|sample| sample.sender, &|sample| sample.messages + sample.lost)?,
+                side(&|sample| sample.receiver, &|sample| sample.messages)?,
+            ],
             both,
             per_megabit: (bytes > 0).then(|| both.median / (bytes as f64 * 8.0 / 1e6)),
-            lost: samples.iter().map(|sample| sample.lost).sum(),
+            lost,
+            arrived: arrived as f64 / (arrived + lost) as f64,
         })
     }
 }

@@ -2,13 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use clap::ValueEnum;
-
 use super::{
-    CpuPlan,
+    Chapter, CpuPlan, Form, chapter9,
     contenders::Row,
     cost::Cost,
-    order::Waiting,
     schedule::{BATCH, CpuOutcome, CpuSample, CpuSeries, Load, loads},
     usage::Accounting,
 };
@@ -49,13 +46,43 @@ impl CpuReport {
             noise: None,
             command: "cpu",
             series: self.series(),
-            body: Body::of_tables(&match self.plan.format {
-                Format::Table => self.for_readers(),
-                Format::Csv | Format::Json => vec![self.for_programs()],
-            }),
+            body: Body::of_tables(&self.tables()),
             findings: Vec::new(),
         };
         report.render(self.plan.format)
+    }
+
+    /// Programs get the tables of a published form behind the flat one.
+    fn tables(&self) -> Vec<Table> {
+        let published = match self.plan.form {
+            Form::Loads => Vec::new(),
+            Form::Published(Chapter::Nine) => self.chapter_9(),
+        };
+        let first = match (self.plan.format, self.plan.form) {
+            (Format::Table, Form::Loads) => self.for_readers(),
+            (Format::Table, Form::Published(_)) => Vec::new(),
+            (Format::Csv | Format::Json, _) => vec![self.for_programs()],
+        };
+        first.into_iter().chain(published).collect()
+    }
+
+    fn chapter_9(&self) -> Vec<Table> {
+        let loads = loads(&self.plan);
+        let cells: Vec<_> = self.cells(&loads).collect();
+        let mut lines = Vec::new();
+        for contender in self.rows.iter().map(|row| row.name.as_str()) {
+            for &buffers in &self.plan.depths {
+                let of = cells
+                    .iter()
+                    .filter(|(row, _, load, _)| (row.name.as_str(), load.depth) == (contender, buffers));
+                lines.push(chapter9::Line {
+                    contender,
+                    buffers,
+                    costs: of.map(|(.., cost)| *cost).collect(),
+                });
+            }
+        }
+        chapter9::tables(&lines, &self.plan.sizes)
     }
 
     fn method(&self) -> String {
@@ -79,6 +106,9 @@ impl CpuReport {
             self.plan.payload.name(),
             if self.plan.rate > 0 { PACED } else { "" },
         );
+        if self.plan.form == Form::Published(Chapter::Nine) {
+            text += chapter9::METHOD;
+        }
         for note in self.notes.iter().chain(&self.outcome.losses) {
             text += &(note.replace('\n', " ") + "\n");
         }
@@ -125,7 +155,7 @@ impl CpuReport {
 
     fn for_readers(&self) -> Vec<Table> {
         let loads = loads(&self.plan);
-        let mut tables: Vec<Table> = loads.iter().flat_map(|load| self.tables(load)).collect();
+        let mut tables: Vec<Table> = loads.iter().flat_map(|load| self.of_load(load)).collect();
         let lost: Vec<Vec<Cell>> = self
             .cells(&loads)
             .filter_map(|(row, waiting, load, cost)| {
@@ -151,7 +181,7 @@ impl CpuReport {
     }
 
     /// Two tables of a load: both ends together, and each by itself.
-    fn tables(&self, load: &Load) -> [Table; 2] {
+    fn of_load(&self, load: &Load) -> [Table; 2] {
         let &Load { bytes, depth, rate } = load;
         let is_paced = rate > 0;
         let (name, how) = match is_paced {
@@ -242,7 +272,7 @@ impl CpuReport {
     ) -> impl Iterator<Item = (&'r Row, String, &'r Load, Option<Cost>)> + 'r {
         loads.iter().flat_map(move |load| {
             self.rows.iter().enumerate().flat_map(move |(number, row)| {
-                Waiting::value_variants().iter().map(move |&waiting| {
+                self.plan.waitings.iter().map(move |&waiting| {
                     let wanted = |series: &&CpuSeries| {
                         (series.row, series.waiting, series.load) == (number, waiting, *load)
                     };
@@ -296,7 +326,9 @@ pub fn sample_plan() -> CpuPlan {
         depths: vec![2],
         rate: 1000,
         payload: Payload::WrittenRead,
-        kinds: super::Kind::value_variants().to_vec(),
+        kinds: Form::Loads.kinds(),
+        waitings: Form::Loads.waitings(),
+        form: Form::Loads,
         iterations: None,
         time: Duration::from_secs(1),
         format: Format::Table,
@@ -310,7 +342,7 @@ mod tests {
 
     use super::*;
     use crate::commands::cpu::cost::tests::{a_round, usage};
-    use crate::commands::cpu::order::Way;
+    use crate::commands::cpu::order::{Waiting, Way};
 
     fn report(format: Format) -> CpuReport {
         let row = |name: &str, waitings| Row {
@@ -370,6 +402,38 @@ Some MPI     blocking       -      -       -      -
         {
             assert!(text.contains(said), "{text}");
         }
+    }
+
+    #[test]
+    fn chapter_9_has_a_table_for_each_graph_in_every_format() {
+        let chapter_9 = |format| {
+            let mut report = report(format);
+            report.plan.form = Form::Published(Chapter::Nine);
+            (report.plan.rate, report.plan.waitings) = (0, vec![Waiting::Polling]);
+            report.render()
+        };
+        let text = chapter_9(Format::Table);
+        let expected = "
+# Graph 9.9: processor time for a message that arrived: user and system time of
+# the receiving process, in us
+# contender  buffers    part  100 B
+Some MPI           2    user  10.00
+Some MPI           2  system   0.00
+µDECK verbs        2    user      -
+µDECK verbs        2  system      -
+";
+        assert!(text.ends_with(expected), "{text}");
+        assert_eq!(text.matches("\n# Graph 9.").count(), 9, "{text}");
+        let csv = chapter_9(Format::Csv);
+        let heads = csv.split("\n\n").map(|table| table.lines().next().unwrap_or_default());
+        assert_eq!(heads.clone().count(), 10, "{csv}");
+        assert!(heads.skip(1).all(|head| head.starts_with("contender,buffers,") && head.ends_with("100 B")));
+        let json: serde_json::Value = serde_json::from_str(&chapter_9(Format::Json)).expect("valid JSON");
+        let row = &json["tables"]["graph-9.5"][0];
+        assert_eq!(row["contender"], "Some MPI");
+        assert_eq!(row["buffers"], "2");
+        assert_eq!(row["100 B"].as_f64().map(f64::round), Some(99.0), "2 of 302 messages are lost");
+        assert!(json["tables"]["cpu"].is_array(), "the flat table stays");
     }
 
     #[test]

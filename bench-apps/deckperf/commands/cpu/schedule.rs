@@ -88,7 +88,7 @@ pub const PACED_BATCH: Duration = Duration::from_millis(50);
 /// µDECK or bare sockets failed, or messages were lost that cannot be lost. Other contenders that fail are named in the outcome.
 pub fn measure(plan: &CpuPlan, runner: &mut impl CpuRunner) -> Result<CpuOutcome> {
     let loads = loads(plan);
-    let series = empty(runner.rows(), &loads);
+    let series = empty(runner.rows(), &loads, &plan.waitings);
     let mut field = CpuField { plan, runner, loads, series, losses: Vec::new() };
     let (rounds, elapsed) = field::measure(&mut field, plan.time, "measuring")?;
     let CpuField { series, losses, .. } = field;
@@ -110,12 +110,12 @@ pub fn loads(plan: &CpuPlan) -> Vec<Load> {
     loads
 }
 
-fn empty(rows: &[Row], loads: &[Load]) -> Vec<CpuSeries> {
+fn empty(rows: &[Row], loads: &[Load], waitings: &[Waiting]) -> Vec<CpuSeries> {
     let mut series = Vec::new();
     for (number, row) in rows.iter().enumerate() {
         for &load in loads.iter().filter(|load| (row.bytes[0]..=row.bytes[1]).contains(&load.bytes)) {
             let of = |&waiting| CpuSeries { row: number, waiting, load, iterations: 1, samples: Vec::new() };
-            series.extend(row.waitings.iter().map(of));
+            series.extend(row.waitings.iter().filter(|waiting| waitings.contains(waiting)).map(of));
         }
     }
     series
