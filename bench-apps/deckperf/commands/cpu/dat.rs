@@ -69,7 +69,7 @@ struct DatSide<'e, 'w> {
     posted: u64,
     /// Messages that come in this batch, warm-up included.
     incoming: u64,
-    /// Deadline of each wait.
+    /// Deadline of each wait of this window.
     deadline: Deadline,
 }
 
@@ -163,10 +163,12 @@ impl End for DatSide<'_, '_> {
     fn await_acknowledgement(&mut self, _turn: u64) -> Result<u64> {
         let acknowledgement = self.lane.receive(0, self.deadline)?;
         self.post_receive(acknowledgement)?;
+        self.deadline = Deadline::after(LIMIT);
         Ok(0)
     }
 
     fn take_window(&mut self, turn: u64) -> Result<u64> {
+        self.deadline = Deadline::after(LIMIT);
         for slot in 0..self.order.depth {
             let came = self.lane.receive(self.order.bytes, self.deadline)?;
             let number = turn * self.order.depth + slot;
