@@ -49,12 +49,12 @@ const RULES: &[Rule] = &[
             "crates/qos",
             "transports/*",
         ],
-        tests_may: &["tests/faults", "tests/mock-verbs"],
+        tests_may: &["tests/faults", "tests/kit", "tests/mock-verbs"],
     },
     Rule {
         folder: "transports/*",
         may: &["crates/session", "crates/via", "crates/sys"],
-        tests_may: &["tests/conformance", "tests/faults", "tests/mock-verbs"],
+        tests_may: &["tests/conformance", "tests/faults", "tests/kit", "tests/mock-verbs"],
     },
     Rule { folder: "tests/faults", may: &["crates/via", "crates/sys"], tests_may: &[] },
     // The tests of any package may use it, so it uses none.
@@ -129,7 +129,7 @@ const RULES: &[Rule] = &[
     },
     Rule { folder: "benches", may: &[], tests_may: &[".", "crates/boot", "crates/sys"] },
     // Programs in other languages run over the libraries that users get.
-    Rule { folder: "tests/bindings", may: &[], tests_may: &["tests/jobs"] },
+    Rule { folder: "tests/bindings", may: &[], tests_may: &["tests/jobs", "tests/kit"] },
     Rule { folder: "tests/jobs", may: &["*"], tests_may: &["*"] },
     Rule { folder: "xtask", may: &[], tests_may: &[] },
 ];
