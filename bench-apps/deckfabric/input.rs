@@ -176,10 +176,12 @@ pub struct Congestion {
     pub ecn: EcnKeys,
     /// Cycles that speculative packets may wait.
     pub patience: Option<u32>,
-    /// Messages in flight of a pair of hosts.
+    /// Messages in flight of a pair of hosts, if their packets have a patience.
     pub window: Option<u32>,
     /// Threshold of LHRP, in flits.
     pub threshold: Option<u32>,
+    /// Cycles that LHRP's speculative packets may wait before the last switch. Without it, only the last switch drops.
+    pub lhrp_patience: Option<u32>,
     /// Longest message for which `by-size` uses LHRP, in flits.
     pub most: Option<u32>,
 }

@@ -177,7 +177,10 @@ fn congestion(keys: &input::Congestion, scheme: Scheme, buffer: u32) -> Congesti
         patience: keys.patience.unwrap_or(srp.patience),
         window: keys.window.unwrap_or(srp.window),
     };
-    let lhrp = Lhrp { threshold: keys.threshold.unwrap_or(lhrp.threshold) };
+    let lhrp = Lhrp {
+        threshold: keys.threshold.unwrap_or(lhrp.threshold),
+        elsewhere: keys.lhrp_patience.map(|patience| Speculation { patience, ..srp }),
+    };
     match scheme {
         Scheme::None | Scheme::NoneAcknowledged => Congestion::None,
         Scheme::Ecn => Congestion::Ecn(ecn),

@@ -4,6 +4,7 @@ mod alfaro;
 mod congestion;
 mod evaluation;
 mod hierarchical;
+mod last_hop;
 mod library;
 mod page;
 mod tables;
@@ -112,7 +113,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 23] = [
+const EXPERIMENTS: [Experiment; 25] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -135,6 +136,8 @@ const EXPERIMENTS: [Experiment; 23] = [
     (congestion::LONG, |_| congestion::RUNS, congestion::long),
     (congestion::BURSTS, |_| congestion::RUNS, congestion::bursts),
     (congestion::BENIGN, |_| congestion::BENIGN_RUNS, congestion::benign),
+    (last_hop::ELSEWHERE, |_| last_hop::ELSEWHERE_RUNS, last_hop::elsewhere),
+    (last_hop::LONG, |_| last_hop::LONG_RUNS, last_hop::long),
     (library::TITLE, |_| library::RUNS, library::section),
 ];
 

@@ -195,6 +195,12 @@ fn what_is_wrong_has_its_line_and_a_reason() {
             9,
             "leave `acks` out, or take \"none\"",
         ),
+        (
+            "schemes = [\"none\", \"lhrp\"]",
+            "schemes = [\"lhrp\"]\nlhrp-patience = 0",
+            11,
+            "the patience is 0: take 1 to 1048576",
+        ),
         ("buffer = 32", "queues = \"lifo\"", 10, "unknown variant `lifo`"),
         ("[\"none\", \"lhrp\"]", "[\"all\"]", 12, "unknown variant `all`"),
         ("name = \"all\"", "name = \"\"", 14, "a name has 1 to 32"),

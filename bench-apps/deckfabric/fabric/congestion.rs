@@ -6,6 +6,7 @@
 //! | [`srp`] | nobody has to: each message reserves | packets go speculatively until the grant, then at the granted time |
 //! | SMSRP | a switch that drops a speculative packet that has waited long | only then the sender reserves |
 //! | [`lhrp`] | the last switch, whose queue to the host is long | it drops the packet, and says when to send it again |
+//! | [`lhrp`] with a patience | also any other switch, where the packet has waited long | it drops the packet, and the sender asks the last switch for a time |
 //!
 //! A reservation is that of [`udeck_qos::incast::Receiver`]: `t = max(now, next_free); next_free = t + size`, with a
 //! flit for a byte and a cycle for a nanosecond. Packets that arrive beside messages (reservations, grants,
@@ -76,9 +77,15 @@ impl Congestion {
     /// Upper bound of the messages in flight between a pair of hosts; `None` if messages of `flits` flits are not
     /// counted.
     pub(crate) fn window(&self, flits: u32) -> Option<u32> {
-        match self.protocol(flits) {
-            Protocol::Reserve | Protocol::ReserveIfDropped => self.speculation().map(|srp| srp.window),
-            _ => None,
+        self.bounds(self.protocol(flits)).map(|bounds| bounds.window)
+    }
+
+    /// Bounds of speculation of a protocol, if it has any.
+    pub(crate) fn bounds(&self, protocol: Protocol) -> Option<&srp::Speculation> {
+        match protocol {
+            Protocol::Plain | Protocol::Paced => None,
+            Protocol::Reserve | Protocol::ReserveIfDropped => self.speculation(),
+            Protocol::LastHop => self.lhrp()?.elsewhere.as_ref(),
         }
     }
 
@@ -89,7 +96,7 @@ impl Congestion {
         }
     }
 
-    pub(crate) fn speculation(&self) -> Option<&srp::Speculation> {
+    fn speculation(&self) -> Option<&srp::Speculation> {
         match self {
             Self::Srp(srp) | Self::Smsrp(srp) | Self::BySize { srp, .. } => Some(srp),
             _ => None,

@@ -3,6 +3,9 @@
 /// Number that stands for no packet or no port.
 pub const NONE: u32 = u32::MAX;
 
+/// Wait in a refusal that grants no time.
+pub const UNGRANTED: u64 = u64::MAX;
+
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -64,7 +67,7 @@ pub struct Packet {
     pub part: u32,
     /// Number of flits of the reservation or dropped packet that this packet is about.
     pub about: u32,
-    /// Cycles to wait, in grants and refusals.
+    /// Cycles to wait, in grants and refusals; `UNGRANTED` in a refusal by a switch without the host's calendar.
     pub after: u64,
     /// Cycle at which it left its host.
     pub injected: u64,

@@ -13,7 +13,7 @@ use udeck_fabric::{
 const SCHEMES: [&str; 5] = ["none", "ECN", "SRP", "SMSRP", "LHRP"];
 /// No control, but an acknowledgement of each packet, as in all schemes but `none`.
 const ACKNOWLEDGED: &str = "none, acknowledged";
-const BUFFER: u32 = 256;
+pub const BUFFER: u32 = 256;
 /// Cycles of the burst, and its load.
 const BURST: (u64, f64) = (1000, 15.0);
 
@@ -28,15 +28,15 @@ fn scheme(name: &str) -> Congestion {
 }
 
 /// A network and its hot spot.
-struct Place {
-    network: Network,
-    senders: Vec<u32>,
-    receivers: Vec<u32>,
+pub struct Place {
+    pub network: Network,
+    pub senders: Vec<u32>,
+    pub receivers: Vec<u32>,
     cycles: (u64, u64),
 }
 
 impl Place {
-    fn new(extent: Extent) -> Result<Self, String> {
+    pub fn new(extent: Extent) -> Result<Self, String> {
         let (size, senders, receivers, cycles) = match extent {
             Extent::Reduced => ((4, 8, 4), 60, 4, (10_000, 20_000)),
             Extent::Quick => ((2, 4, 2), 30, 2, (5000, 10_000)),
@@ -48,7 +48,7 @@ impl Place {
     }
 
     /// Traffic to the hot spot, with `load` for each receiver.
-    fn hot(&self, load: f64, flits: u32, arrivals: Arrivals) -> Stream {
+    pub fn hot(&self, load: f64, flits: u32, arrivals: Arrivals) -> Stream {
         let (senders, receivers) = (self.senders.len(), self.receivers.len());
         Stream {
             from: self.senders.clone(),
@@ -66,11 +66,15 @@ impl Place {
             link: 20,
             ..Config::default()
         };
-        simulate(&self.network, &config, streams, self.cycles, bar)
+        self.play(&config, streams, bar)
+    }
+
+    pub fn play(&self, config: &Config, streams: Vec<Stream>, bar: &ProgressBar) -> Result<Measures, String> {
+        simulate(&self.network, config, streams, self.cycles, bar)
     }
 
     /// Description in a sentence.
-    fn words(&self) -> String {
+    pub fn words(&self) -> String {
         format!(
             "{}, {} hosts, {} send to {}; {} cycles of warm-up and {} measured, buffers of {BUFFER} flits.",
             self.network.name,
@@ -83,7 +87,7 @@ impl Place {
     }
 
     /// Flits per cycle that a receiver's link carries to it: of messages, and of reservations.
-    fn received(&self, measures: &Measures) -> (f64, f64) {
+    pub fn received(&self, measures: &Measures) -> (f64, f64) {
         let of = |kind| measures.taken_by(&self.receivers, kind);
         (of(Kind::Data) + of(Kind::Speculative), of(Kind::Reserve))
     }

@@ -3,7 +3,7 @@
 use super::{BadPost, Engine, Event};
 use crate::{
     congestion::Protocol,
-    packet::{Kind, Message, Packet, Reservation},
+    packet::{Kind, Message, Packet, Reservation, UNGRANTED},
     workload::{Post, Workload},
 };
 use rand::RngExt;
@@ -252,7 +252,9 @@ impl<W: Workload> Engine<'_, W> {
         let Packet { message, part, about, after, .. } = *answer;
         match self.config.congestion.protocol(self.messages[message].flits) {
             Protocol::Reserve => self.send_reserved(now, message, part, about as u16),
-            Protocol::LastHop => self.submit_later(now, message, part, about as u16, after),
+            Protocol::LastHop if after != UNGRANTED => {
+                self.submit_later(now, message, part, about as u16, after)
+            }
             _ => self
                 .control(message, Kind::Reserve, true, |packet| (packet.part, packet.about) = (part, about)),
         }

@@ -59,7 +59,7 @@ fn networks() -> Vec<Network> {
 
 fn schemes() -> Vec<Congestion> {
     let srp = Speculation { patience: 30, window: 3 };
-    let lhrp = Lhrp { threshold: 12 };
+    let lhrp = Lhrp { threshold: 12, elsewhere: None };
     vec![
         Congestion::None,
         Congestion::Ecn(Ecn { threshold: 8, ..Ecn::default() }),
@@ -67,6 +67,7 @@ fn schemes() -> Vec<Congestion> {
         Congestion::Smsrp(srp),
         Congestion::Lhrp(lhrp),
         Congestion::BySize { most: 6, lhrp, srp },
+        Congestion::Lhrp(Lhrp { elsewhere: Some(srp), ..lhrp }),
     ]
 }
 
@@ -295,7 +296,12 @@ fn all_arrives(network: &Network, config: &Config, seed: u64) {
     assert_eq!(taken(Kind::Data) + taken(Kind::Speculative), posted);
     assert_eq!(taken(Kind::Nack), measures.dropped, "each dropped packet is refused once");
     assert_eq!(taken(Kind::Notify), measures.marked);
-    assert_eq!(taken(Kind::Reserve), taken(Kind::Grant));
+    if config.congestion.lhrp().is_some_and(|lhrp| lhrp.elsewhere.is_some()) {
+        assert_eq!(taken(Kind::Reserve), 0, "the last switch answers, in place of the host");
+        assert!(taken(Kind::Grant) <= measures.dropped);
+    } else {
+        assert_eq!(taken(Kind::Reserve), taken(Kind::Grant));
+    }
 }
 
 #[test]
@@ -338,6 +344,7 @@ fn each_scheme_does_what_it_is_called_for() {
         (false, true, true, true),
         (false, true, false, true),
         (false, true, true, true),
+        (false, true, false, true),
     ];
     assert_eq!(found, expected);
 }
@@ -380,6 +387,22 @@ fn past_saturation_reservations_have_a_fifth_of_the_link_and_queues_are_short() 
         assert!((0.8..0.95).contains(&data) && data + reserve > 0.95, "{load}: {data} and {reserve}");
         assert!(time < 3.0 * idle, "{load}: {time}, and {idle} without load");
     }
+}
+
+/// The tree has one way to the host, as fast as the host's link, so LHRP's last switch never has a queue to drop from: packets
+/// queue before it.
+#[test]
+fn with_a_patience_packets_leave_the_queues_before_the_last_switch() {
+    let lhrp = |elsewhere| hot(Congestion::Lhrp(Lhrp { elsewhere, ..Lhrp::default() }), 3.0);
+    let idle = hot(Congestion::Lhrp(Lhrp::default()), 0.1).2;
+    let (data, _, time) = lhrp(None);
+    assert!(data > 0.99 && time > 20.0 * idle, "{data}, {time}, and {idle} without load");
+    let (data, reserve, time) = lhrp(Some(Speculation { patience: 60, window: 8 }));
+    assert!(data > 0.75 && time < 4.0 * idle, "{data}, {time}, and {idle} without load");
+    assert_eq!(reserve, 0.0, "the last switch answers");
+    // Without a window the way is full of requests: one flit for each four that are posted.
+    let (data, _, time) = lhrp(Some(Speculation { patience: 60, window: 1 << 20 }));
+    assert!((data - 0.25).abs() < 0.02 && time > 20.0 * idle, "{data}, {time}");
 }
 
 #[test]
@@ -464,12 +487,15 @@ proptest! {
 
     /// No packet is lost or duplicated with any scheme, buffers and seeds.
     #[test]
-    fn proptest_all_arrives_once(which in 0usize..4, scheme in 0usize..6, buffer in 4u32..64, patience in 1u32..300, window in 1u32..20, seed: u64) {
+    fn proptest_all_arrives_once(which in 0usize..4, scheme in 0usize..7, buffer in 4u32..64, patience in 1u32..300, window in 1u32..20, seed: u64) {
         let network = networks().swap_remove(which);
         let congestion = match schemes().swap_remove(scheme) {
             Congestion::Srp(_) => Congestion::Srp(Speculation { patience, window }),
             Congestion::Smsrp(_) => Congestion::Smsrp(Speculation { patience, window }),
-            Congestion::Lhrp(_) => Congestion::Lhrp(Lhrp { threshold: patience }),
+            Congestion::Lhrp(Lhrp { elsewhere, .. }) => Congestion::Lhrp(Lhrp {
+                threshold: patience,
+                elsewhere: elsewhere.map(|_| Speculation { patience, window }),
+            }),
             other => other,
         };
         all_arrives(&network, &Config { congestion, buffer, ..Config::default() }, seed);

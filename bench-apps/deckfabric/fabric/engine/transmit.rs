@@ -93,14 +93,22 @@ impl<W: Workload> Engine<'_, W> {
     /// Puts a packet into the queue of its next hop.
     pub(super) fn queue_at(&mut self, now: u64, node: usize, at: u32) {
         let out = self.next_port(node, at);
-        let packet = &mut self.packets[at];
-        let is_last_hop = self.ports.node(self.ports.peer(out)) as usize >= self.network.switches();
-        if packet.kind == Kind::Speculative && self.drops(now, at, is_last_hop) {
+        let ends_here = match self.packets[at].kind {
+            Kind::Speculative => self.drops(now, at, self.is_last_hop(out)),
+            Kind::Reserve => self.is_last_hop(out) && self.grants_here(now, at),
+            _ => false,
+        };
+        if ends_here {
             return;
         }
         self.mark(at, out);
         self.ports.enqueue(&mut self.packets, at);
         self.is_now_due(out);
+    }
+
+    /// Whether a port leads to a host.
+    pub(super) fn is_last_hop(&self, port: u32) -> bool {
+        self.ports.node(self.ports.peer(port)) as usize >= self.network.switches()
     }
 
     /// Sets a packet's next port and lane. Returns the port.

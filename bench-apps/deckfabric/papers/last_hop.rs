@@ -1,0 +1,117 @@
+//! Modifications of LHRP: drops in other switches, and long messages.
+
+use super::{
+    Extent, Row, Section,
+    congestion::{BUFFER, Place},
+};
+use indicatif::ProgressBar;
+use udeck_fabric::{
+    config::Config,
+    congestion::{Congestion, lhrp::Lhrp, srp::Speculation},
+    measure::Measures,
+    traffic::Arrivals,
+};
+
+pub const ELSEWHERE: &str =
+    "LHRP with drops in all switches, to a hot spot that all senders overload (Jiang, Dennison, Dally)";
+pub const LONG: &str = "LHRP, a higher threshold and SRP for messages of 192 flits (Jiang, Dennison, Dally)";
+
+/// Runs of the part with drops in all switches, and of that with long messages.
+pub const ELSEWHERE_RUNS: u64 = 3;
+pub const LONG_RUNS: u64 = 3;
+
+/// Load of each receiver's link when each sender posts as much as its own link carries.
+fn overload(place: &Place) -> f64 {
+    place.senders.len() as f64 / place.receivers.len() as f64
+}
+
+fn play(
+    place: &Place,
+    congestion: Congestion,
+    (load, flits): (f64, u32),
+    bar: &ProgressBar,
+) -> Result<Measures, String> {
+    let config = Config { congestion, acks: true, buffer: BUFFER, link: 20, ..Config::default() };
+    place.play(&config, vec![place.hot(load, flits, Arrivals::Random)], bar)
+}
+
+/// Times of a run's packets in the network (mean), part of the receivers' links for messages, and dropped packets for each
+/// packet that has arrived.
+fn figures(place: &Place, measures: &Measures) -> (f64, f64, f64) {
+    let class = &measures.classes[0];
+    let arrived = class.network.len().max(1) as f64;
+    (class.network.mean(), place.received(measures).0, measures.dropped as f64 / arrived)
+}
+
+fn rows_of(name: &str, (time, part, dropped): (f64, f64, f64)) -> [Row; 3] {
+    [
+        Row::new(format!("{name}: packets' time in the network, cycles, mean"), None, time),
+        Row::new(format!("{name}: messages, percent of the receivers' links"), None, 100.0 * part),
+        Row::new(format!("{name}: dropped packets for each one that arrives"), None, dropped),
+    ]
+}
+
+/// Short messages to an overloaded hot spot: other switches drop, too.
+pub fn elsewhere(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let place = Place::new(extent)?;
+    let load = overload(&place);
+    let lhrp = Lhrp::default();
+    let bounds = Speculation::default();
+    let run = |elsewhere| -> Result<_, String> {
+        let measures = play(&place, Congestion::Lhrp(Lhrp { elsewhere, ..lhrp }), (load, 4), bar)?;
+        Ok(figures(&place, &measures))
+    };
+    // A patience that no packet reaches leaves the window alone.
+    let patient = Speculation { patience: 1 << 20, ..bounds };
+    let (last, window, all) = (run(None)?, run(Some(patient))?, run(Some(bounds))?);
+    Ok(Section {
+        how: format!(
+            "{} Messages of 4 flits, {load} times what the receivers can take. In all switches, packets that have waited {} cycles are \
+             dropped, and {} messages of a pair of hosts are under way; the window alone is the same without these drops.",
+            place.words(),
+            bounds.patience,
+            bounds.window
+        ),
+        rows: [
+            rows_of("drops in the last switch", last),
+            rows_of("the window alone", window),
+            rows_of("drops in all switches", all),
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
+        claims: vec![(
+            "drops in all switches keep packets a shorter time in the network than drops in the last one"
+                .into(),
+            all.0 < last.0,
+        )],
+        ..Section::default()
+    })
+}
+
+/// Long messages to a hot spot: LHRP with its threshold, with a higher one, and SRP in its place.
+pub fn long(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let place = Place::new(extent)?;
+    let lhrp = Lhrp::default();
+    let higher = Lhrp { threshold: 10 * lhrp.threshold, ..lhrp };
+    let by_size = Congestion::BySize { most: 16, lhrp, srp: Speculation::default() };
+    let (mut rows, mut times) = (Vec::new(), Vec::new());
+    for (name, congestion) in [
+        (format!("LHRP, threshold {}", lhrp.threshold), Congestion::Lhrp(lhrp)),
+        (format!("LHRP, threshold {}", higher.threshold), Congestion::Lhrp(higher)),
+        ("by size, here SRP".into(), by_size),
+    ] {
+        let found = figures(&place, &play(&place, congestion, (2.0, 192), bar)?);
+        times.push(found.0);
+        rows.extend(rows_of(&name, found));
+    }
+    Ok(Section {
+        how: format!("{} Twice what the receivers can take.", place.words()),
+        rows,
+        claims: vec![(
+            "with SRP packets of long messages are a shorter time in the network than with LHRP and either threshold".into(),
+            times[2] < times[0].min(times[1]),
+        )],
+        ..Section::default()
+    })
+}
