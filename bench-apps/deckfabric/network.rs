@@ -78,6 +78,7 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
 pub fn line_of_engine(scenario: &Scenario, bad: &CannotRun) -> usize {
     let lines = &scenario.lines;
     match bad {
+        CannotRun::Adaptive => lines.topology,
         CannotRun::Config(bad) => line_of(scenario, bad),
         CannotRun::Stages(_) => lines.switch.unwrap_or(lines.network),
         CannotRun::Channels { .. } | CannotRun::Lanes { .. } => lines.lanes.unwrap_or(lines.network),

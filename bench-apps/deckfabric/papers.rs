@@ -113,7 +113,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 25] = [
+const EXPERIMENTS: [Experiment; 26] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -138,6 +138,7 @@ const EXPERIMENTS: [Experiment; 25] = [
     (congestion::BENIGN, |_| congestion::BENIGN_RUNS, congestion::benign),
     (last_hop::ELSEWHERE, |_| last_hop::ELSEWHERE_RUNS, last_hop::elsewhere),
     (last_hop::LONG, |_| last_hop::LONG_RUNS, last_hop::long),
+    (last_hop::ADAPTIVE, |_| last_hop::ADAPTIVE_RUNS, last_hop::adaptive),
     (library::TITLE, |_| library::RUNS, library::section),
 ];
 

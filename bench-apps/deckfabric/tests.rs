@@ -183,6 +183,19 @@ fn what_is_wrong_has_its_line_and_a_reason() {
         ("measured = 2000", "", 1, "missing field `measured`"),
         ("[0.5, 1.0]", "[]", 4, "0 factors"),
         ("[0.5, 1.0]", "[0.5, nan]", 4, "factors are above 0"),
+        (
+            "kind = \"tree\"\nk = 3\nn = 2",
+            "kind = \"dragonfly\"\nhosts = 2\ngroup = 2\nglobal = 1\nroutes = \"valiant\"",
+            5,
+            "take \"fixed\" or \"adaptive\" in a dragonfly",
+        ),
+        (
+            "[network]\nbuffer = 32",
+            "routes = \"adaptive\"\n[network]\nbuffer = 64\n[switch]\nrouting = 1\nstore = 1\nallocation = 1\ncrossing = 1\n\
+             speed = 2\noutput = 64\nleast = 4\n",
+            5,
+            "adaptive routes are chosen by queues at outputs",
+        ),
         ("kind = \"tree\"", "kind = \"bush\"", 6, "unknown variant `bush`"),
         ("k = 3", "k = 99", 5, "k is 99: take 2 to 31"),
         ("kind = \"tree\"\nk = 3\nn = 2", "kind = \"file\"\npath = \"none\"", 5, "none cannot be read"),

@@ -4,9 +4,12 @@
 //! channels waits like that, the last channel of any chain leads to a host, which takes what arrives, so some packet
 //! always moves (Dally and Seitz). Levels have buffers of their own, and none waits for another, so one level stands
 //! for all.
+//!
+//! Where switches choose, a channel waits for each channel that can be chosen: equal ports, and the ways to and from each
+//! intermediate group. No circle among all of these is more than needed, and does for any choice.
 
-use crate::topology::Network;
-use std::fmt;
+use crate::topology::{Network, Route};
+use std::{collections::BTreeSet, fmt};
 use thiserror::Error;
 
 /// A virtual channel of a switch's link.
@@ -66,12 +69,13 @@ impl Graph {
         let vcs = network.channels();
         let count = network.switches() * ports * vcs;
         let mut graph = Self { ports, vcs, used: vec![false; count], next: vec![Vec::new(); count] };
-        let mut seen = vec![usize::MAX; count + network.switches()];
+        let mut seen = vec![usize::MAX; count];
+        let starts: BTreeSet<_> = (0..network.hosts()).map(|host| network.attachment(host).node).collect();
         for to in 0..network.hosts() {
-            for from in 0..network.hosts() {
-                graph.follow(network, from, to, &mut seen);
-            }
+            let ends = starts.iter().map(|start| (*start, None)).collect();
+            graph.follow(network, to, ends, Network::route, &mut seen);
         }
+        graph.follow_detours(network, &starts);
         for next in &mut graph.next {
             next.sort_unstable();
             next.dedup();
@@ -79,30 +83,66 @@ impl Graph {
         graph
     }
 
-    /// Follows all ways of one pair of hosts. Stops where another way to the same host has passed before.
-    fn follow(&mut self, network: &Network, from: usize, to: usize, seen: &mut [usize]) {
+    /// Follows all ways to a host from `ends`: switches, each with the channel by which a packet has come. Stops where another
+    /// way to the same host has passed before.
+    fn follow(
+        &mut self,
+        network: &Network,
+        to: usize,
+        mut ends: Vec<(usize, Option<usize>)>,
+        route: fn(&Network, usize, usize) -> Route,
+        seen: &mut [usize],
+    ) {
         let goal = network.attachment(to).node;
-        let start = network.attachment(from).node;
-        if std::mem::replace(&mut seen[self.used.len() + start], to) == to {
-            return;
-        }
-        let mut ends = vec![(start, None::<usize>)];
         while let Some((at, before)) = ends.pop() {
             if at == goal {
                 continue;
             }
-            let route = network.route(at, to);
-            for port in network.equal_ports(at, route.port).map(usize::from) {
-                let channel = (at * self.ports + port) * self.vcs + usize::from(route.vc);
-                if let Some(before) = before {
-                    self.next[before].push(channel as u32);
-                }
-                self.used[channel] = true;
+            let route = route(network, at, to);
+            for port in network.equal_ports(at, route.port) {
+                let channel = self.add(before, at, Route { port, ..route });
                 if std::mem::replace(&mut seen[channel], to) != to {
-                    ends.push((network.peers(at)[port].map_or(goal, |peer| peer.node), Some(channel)));
+                    let peer = network.peers(at)[usize::from(port)];
+                    ends.push((peer.map_or(goal, |peer| peer.node), Some(channel)));
                 }
             }
         }
+    }
+
+    /// Follows the ways by all intermediate groups: from all hosts' switches to each group, and from each channel by which
+    /// packets come into one to all hosts.
+    fn follow_detours(&mut self, network: &Network, starts: &BTreeSet<usize>) {
+        let mut turns = BTreeSet::new();
+        for group in 0..network.groups() {
+            let mut seen = vec![false; self.used.len()];
+            let mut ends: Vec<_> = starts.iter().map(|start| (*start, None)).collect();
+            while let Some((at, before)) = ends.pop() {
+                let Some(hop) = network.detour(at, group) else {
+                    turns.extend(before.map(|before| (at, Some(before))));
+                    continue;
+                };
+                let channel = self.add(before, at, hop);
+                if let (false, Some(peer)) =
+                    (std::mem::replace(&mut seen[channel], true), network.peers(at)[usize::from(hop.port)])
+                {
+                    ends.push((peer.node, Some(channel)));
+                }
+            }
+        }
+        let mut seen = vec![usize::MAX; self.used.len()];
+        for to in (0..network.hosts()).filter(|_| !turns.is_empty()) {
+            self.follow(network, to, turns.iter().copied().collect(), Network::route_behind, &mut seen);
+        }
+    }
+
+    /// Adds a switch's channel, which follows `before`. Returns its number.
+    fn add(&mut self, before: Option<usize>, switch: usize, Route { port, vc }: Route) -> usize {
+        let channel = (switch * self.ports + usize::from(port)) * self.vcs + usize::from(vc);
+        if let Some(before) = before {
+            self.next[before].push(channel as u32);
+        }
+        self.used[channel] = true;
+        channel
     }
 
     fn channel(&self, number: usize) -> Channel {
@@ -146,7 +186,20 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::{torus, tree};
+    use crate::topology::{adaptive_dragonfly, adaptive_tree, torus, tree};
+
+    #[test]
+    fn adaptive_routes_have_no_circle_and_detours_in_one_channel_have() {
+        let fixed = check(&tree(3, 3).unwrap()).unwrap();
+        let adaptive = check(&adaptive_tree(3, 3).unwrap()).unwrap();
+        assert!(adaptive.dependencies > fixed.dependencies, "all ways up are followed");
+        let dragonfly = adaptive_dragonfly(2, 4, 2).unwrap();
+        let proof = check(&dragonfly).unwrap();
+        let minimal = check(&crate::topology::dragonfly(2, 4, 2).unwrap()).unwrap();
+        assert!(proof.channels > minimal.channels && proof.dependencies > 2 * minimal.dependencies);
+        assert!(check(&dragonfly.with_one_channel()).is_err());
+        check(&adaptive_dragonfly(4, 8, 4).unwrap()).unwrap();
+    }
 
     #[test]
     fn a_ring_without_a_second_channel_has_a_circle() {

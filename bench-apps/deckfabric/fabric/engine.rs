@@ -7,6 +7,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod way;
 
 use crate::{
     config::{BadConfig, Config},
@@ -55,6 +56,11 @@ pub enum CannotRun {
     /// Switches of this size cannot have these stages.
     #[error("switches of stages: {0}")]
     Stages(#[from] OutOfRange),
+    /// Switches of stages have no queues by which adaptive routes could be chosen.
+    #[error(
+        "adaptive routes are chosen by queues at outputs, which switches of stages do not have: take `routes = \"fixed\"` (or \"valiant\", in a tree), or leave [switch] out"
+    )]
+    Adaptive,
     /// The routes need more virtual channels than levels have service channels.
     #[error(
         "routes use {channels} virtual channels, and levels have {scs} service channels: list more of them for each level"
@@ -149,6 +155,9 @@ impl<'network, W: Workload> Engine<'network, W> {
     /// Makes an idle network, and begins the workload.
     pub fn new(network: &'network Network, config: &Config, workload: W) -> Result<Self, CannotRun> {
         config.check()?;
+        if network.is_adaptive() && config.stages.is_some() {
+            return Err(CannotRun::Adaptive);
+        }
         let (levels, channels) = (config.all_levels(), network.channels());
         if config.lane_count(channels) > 32 {
             return Err(CannotRun::Lanes { levels, channels });

@@ -6,6 +6,10 @@ pub const NONE: u32 = u32::MAX;
 /// Wait in a refusal that grants no time.
 pub const UNGRANTED: u64 = u64::MAX;
 
+/// Detour of a packet that has none, and of one that has passed its intermediate group.
+pub const NO_DETOUR: u16 = 0;
+pub const PASSED: u16 = u16::MAX;
+
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -56,6 +60,8 @@ pub struct Packet {
     pub out_lane: u8,
     /// Port of this switch by which it will leave, where that is not `out`.
     pub exit: u8,
+    /// Intermediate group from 1, `NO_DETOUR` or `PASSED`.
+    pub detour: u16,
     pub out: u32,
     /// Port by which it came; `NONE` if it was made here.
     pub input_port: u32,

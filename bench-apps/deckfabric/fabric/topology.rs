@@ -14,12 +14,12 @@ mod tree;
 mod up_down;
 
 pub use description::{Description, Routes};
-pub use dragonfly::dragonfly;
+pub use dragonfly::{adaptive_dragonfly, dragonfly};
 pub use file::{BadLine, parse};
 pub use irregular::irregular;
 pub use mesh::{hypercube, mesh};
 pub use torus::{HalfWay, torus, trunked_torus};
-pub use tree::{tree, valiant_tree};
+pub use tree::{adaptive_tree, tree, valiant_tree};
 
 use thiserror::Error;
 
@@ -105,6 +105,22 @@ pub struct Network {
     names: Vec<String>,
     /// Numbers of equal ports that begin with a port, by switch and port; empty if routes name single ports.
     equals: Vec<u8>,
+    /// Whether switches choose among equal ports by their queues, and not at random.
+    is_adaptive: bool,
+    /// Ways by an intermediate group, beside the minimal routes.
+    detours: Option<Detours>,
+}
+
+/// Ways to the groups of a dragonfly, for packets that pass an intermediate one.
+#[derive(Clone, Debug)]
+struct Detours {
+    groups: usize,
+    /// Number of a group's switches.
+    size: usize,
+    /// Next hops, by switch and then by group; those to a switch's own group are not used.
+    hops: Vec<Route>,
+    /// Number by which the channels of a minimal route are higher behind the intermediate group.
+    shift: u8,
 }
 
 impl Network {
@@ -131,6 +147,8 @@ impl Network {
             channels: 1,
             names: Vec::new(),
             equals: Vec::new(),
+            is_adaptive: false,
+            detours: None,
         })
     }
 
@@ -165,6 +183,10 @@ impl Network {
     #[cfg(test)]
     pub(crate) fn with_one_channel(mut self) -> Self {
         self.routes.iter_mut().for_each(|route| route.vc = 0);
+        if let Some(detours) = &mut self.detours {
+            detours.hops.iter_mut().for_each(|hop| hop.vc = 0);
+            detours.shift = 0;
+        }
         self.channels = 1;
         self
     }
@@ -220,9 +242,36 @@ impl Network {
         [(self.host_node(from), 0)].into_iter().chain(switches).collect()
     }
 
-    /// Whether some routes name several ports.
-    pub fn has_equal_ports(&self) -> bool {
-        !self.equals.is_empty()
+    /// Whether switches choose among several ways for some packets.
+    pub fn has_choices(&self) -> bool {
+        !self.equals.is_empty() || self.detours.is_some()
+    }
+
+    /// Whether switches choose by their queues, and not at random.
+    pub fn is_adaptive(&self) -> bool {
+        self.is_adaptive
+    }
+
+    /// Number of groups by which a packet may make a detour; 0 if there are no detours.
+    pub fn groups(&self) -> usize {
+        self.detours.as_ref().map_or(0, |detours| detours.groups)
+    }
+
+    /// Group of a switch, in a network with detours.
+    pub fn group(&self, switch: usize) -> usize {
+        self.detours.as_ref().map_or(0, |detours| switch / detours.size)
+    }
+
+    /// Next hop at a switch to an intermediate group. `None` if the switch is in it.
+    pub fn detour(&self, switch: usize, group: usize) -> Option<Route> {
+        let detours = self.detours.as_ref()?;
+        (switch / detours.size != group).then(|| detours.hops[switch * detours.groups + group])
+    }
+
+    /// Next hop of a packet to a host behind its intermediate group.
+    pub fn route_behind(&self, switch: usize, host: usize) -> Route {
+        let Route { port, vc } = self.route(switch, host);
+        Route { port, vc: vc + self.detours.as_ref().map_or(0, |detours| detours.shift) }
     }
 
     /// Ports that a packet may take whose route names `port`: links of a trunk, or all ways up.

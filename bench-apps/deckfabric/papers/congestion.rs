@@ -27,6 +27,11 @@ fn scheme(name: &str) -> Congestion {
     }
 }
 
+/// Hosts of a switch, switches of a group and links between groups of a switch.
+pub fn size(extent: Extent) -> [usize; 3] {
+    if extent == Extent::Quick { [2, 4, 2] } else { [4, 8, 4] }
+}
+
 /// A network and its hot spot.
 pub struct Place {
     pub network: Network,
@@ -37,11 +42,12 @@ pub struct Place {
 
 impl Place {
     pub fn new(extent: Extent) -> Result<Self, String> {
-        let (size, senders, receivers, cycles) = match extent {
-            Extent::Reduced => ((4, 8, 4), 60, 4, (10_000, 20_000)),
-            Extent::Quick => ((2, 4, 2), 30, 2, (5000, 10_000)),
+        let (senders, receivers, cycles) = match extent {
+            Extent::Reduced => (60, 4, (10_000, 20_000)),
+            Extent::Quick => (30, 2, (5000, 10_000)),
         };
-        let network = dragonfly(size.0, size.1, size.2).map_err(|bad| bad.to_string())?;
+        let [hosts, group, global] = size(extent);
+        let network = dragonfly(hosts, group, global).map_err(|bad| bad.to_string())?;
         let (senders, receivers) =
             hot_spot(network.hosts(), senders, receivers, 1).ok_or("the network is too small")?;
         Ok(Self { network, senders, receivers, cycles })

@@ -1,20 +1,26 @@
-//! Modifications of LHRP: drops in other switches, and long messages.
+//! Modifications of LHRP: drops in other switches, long messages, and adaptive routes.
 
 use super::{
     Extent, Row, Section,
-    congestion::{BUFFER, Place},
+    congestion::{BUFFER, Place, size},
+    simulate, uniform,
 };
 use indicatif::ProgressBar;
 use udeck_fabric::{
     config::Config,
     congestion::{Congestion, lhrp::Lhrp, srp::Speculation},
     measure::Measures,
-    traffic::Arrivals,
+    topology::{adaptive_dragonfly, dragonfly},
+    traffic::{Arrivals, Pattern, Stream},
 };
 
 pub const ELSEWHERE: &str =
     "LHRP with drops in all switches, to a hot spot that all senders overload (Jiang, Dennison, Dally)";
 pub const LONG: &str = "LHRP, a higher threshold and SRP for messages of 192 flits (Jiang, Dennison, Dally)";
+
+pub const ADAPTIVE: &str =
+    "LHRP with adaptive routes, where each group of a dragonfly sends to the next (Jiang, Dennison, Dally)";
+pub const ADAPTIVE_RUNS: u64 = 2;
 
 /// Runs of the part with drops in all switches, and of that with long messages.
 pub const ELSEWHERE_RUNS: u64 = 3;
@@ -33,6 +39,45 @@ fn play(
 ) -> Result<Measures, String> {
     let config = Config { congestion, acks: true, buffer: BUFFER, link: 20, ..Config::default() };
     place.play(&config, vec![place.hot(load, flits, Arrivals::Random)], bar)
+}
+
+/// Each host of a group sends to one of the next group, to which a group has one link: minimal routes all take it.
+pub fn adaptive(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    const LOAD: f64 = 0.2;
+    const CYCLES: (u64, u64) = (1000, 3000);
+    let [hosts, group, global] = size(extent);
+    let (mut rows, mut found) = (Vec::new(), Vec::new());
+    for (name, network) in [
+        ("fixed routes", dragonfly(hosts, group, global)),
+        ("adaptive routes", adaptive_dragonfly(hosts, group, global)),
+    ] {
+        let network = network.map_err(|bad| bad.to_string())?;
+        let (all, next) = (network.hosts(), hosts * group);
+        let to = (0..all).map(|host| ((host + next) % all) as u32).collect();
+        let stream = Stream { to: Pattern::Fixed(to), ..uniform(&network, "next", LOAD, 4) };
+        let congestion = Congestion::Lhrp(Lhrp::default());
+        let config = Config { congestion, acks: true, buffer: BUFFER, link: 20, ..Config::default() };
+        let measures = simulate(&network, &config, vec![stream], CYCLES, bar)?;
+        let figures = (measures.classes[0].network.mean(), measures.throughput());
+        rows.push(Row::new(format!("{name}: messages, flits a cycle of each host"), None, figures.1));
+        rows.push(Row::new(format!("{name}: packets' time in the network, cycles, mean"), None, figures.0));
+        found.push(figures);
+    }
+    Ok(Section {
+        how: format!(
+            "{hosts} hosts at a switch, {group} switches in a group, load {LOAD}; {} cycles of warm-up and {} measured. A group's link to \
+             the next one carries {:.3} flits a cycle of each host.",
+            CYCLES.0,
+            CYCLES.1,
+            1.0 / (hosts * group) as f64
+        ),
+        rows,
+        claims: vec![(
+            "with adaptive routes more messages arrive, and packets are a shorter time in the network".into(),
+            found[1].1 > 1.5 * found[0].1 && found[1].0 < found[0].0,
+        )],
+        ..Section::default()
+    })
 }
 
 /// Times of a run's packets in the network (mean), part of the receivers' links for messages, and dropped packets for each

@@ -208,8 +208,8 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
     check_levels(&file, line)?;
     let built = file.topology.get_ref().build(folder);
     let network = built.map_err(|why| Problem::wrong(line(file.topology.span()), why))?;
-    if network.has_equal_ports() {
-        let reason = "a packet takes any link of a trunk, or any way up, so a connection has no single route: leave `trunk` and `routes` out";
+    if network.has_choices() {
+        let reason = "a packet takes any link of a trunk, any way up, or a detour, so a connection has no single route: leave `trunk` and `routes` out";
         return Err(Problem::wrong(line(file.topology.span()), reason));
     }
     if network.channels() > 1 {

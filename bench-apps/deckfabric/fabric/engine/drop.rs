@@ -47,7 +47,7 @@ impl<W: Workload> Engine<'_, W> {
         }
         let protocol = self.protocol_of(message);
         // LHRP's last switch has let the packet through, and has its time in the calendar.
-        if protocol == Protocol::LastHop && self.is_last_hop(out) {
+        if protocol == Protocol::LastHop && self.leads_to_host(out) {
             return;
         }
         let Some(&Speculation { patience, .. }) = self.config.congestion.bounds(protocol) else { return };

@@ -6,7 +6,7 @@ use crate::{
     config::Queues,
     congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
     packet::Kind,
-    topology::{dragonfly, irregular, torus, tree},
+    topology::{adaptive_dragonfly, adaptive_tree, dragonfly, irregular, torus, tree},
     traffic::{Arrivals, Pattern, Stream, Traffic},
     workload::Post,
 };
@@ -55,6 +55,10 @@ fn networks() -> Vec<Network> {
         dragonfly(1, 2, 1).unwrap(),
         irregular(5, 2, 3, 1).unwrap(),
     ]
+}
+
+fn adaptive_networks() -> [Network; 2] {
+    [adaptive_tree(2, 3).unwrap(), adaptive_dragonfly(2, 2, 1).unwrap()]
 }
 
 fn schemes() -> Vec<Congestion> {
@@ -306,7 +310,7 @@ fn all_arrives(network: &Network, config: &Config, seed: u64) {
 
 #[test]
 fn all_arrives_once_whatever_is_dropped() {
-    for network in networks() {
+    for network in networks().into_iter().chain(adaptive_networks()) {
         for congestion in schemes() {
             for acks in [false, true] {
                 let config = Config { congestion, acks, buffer: 16, ..Config::default() };
@@ -318,6 +322,39 @@ fn all_arrives_once_whatever_is_dropped() {
             all_arrives(&network, &Config { queues, buffer: 20, ..Config::default() }, 1);
         }
     }
+}
+
+/// Returns the flits that each sender has delivered a cycle, where each host of the map posts all that its link carries.
+fn delivered(network: &Network, to: Vec<(u32, u32)>) -> f64 {
+    let (from, to): (Vec<_>, Vec<_>) = to.into_iter().unzip();
+    let senders = from.len();
+    let stream = Stream { from, to: Pattern::Fixed(to), ..uniform(network, 1.0, (4, 4), u64::MAX) };
+    let traffic = Traffic::new(network.hosts(), vec![stream], 1).unwrap();
+    let mut engine = Engine::new(network, &Config::default(), traffic).unwrap();
+    engine.run_until(2_000).unwrap();
+    engine.restart_measures();
+    engine.run_until(12_000).unwrap();
+    engine.measures().throughput() * network.hosts() as f64 / senders as f64
+}
+
+/// Three hosts of a switch send to hosts with the same last digit, to which fixed routes take one way up.
+#[test]
+fn adaptive_trees_use_all_ways_up() {
+    let to = vec![(0, 4), (1, 8), (2, 12)];
+    let fixed = delivered(&tree(4, 2).unwrap(), to.clone());
+    assert!((fixed - 1.0 / 3.0).abs() < 0.01, "{fixed}");
+    let adaptive = delivered(&adaptive_tree(4, 2).unwrap(), to);
+    assert!(adaptive > 0.95, "{adaptive}");
+}
+
+/// All hosts of a group send to the next group, to which there is one link for the group's eight hosts.
+#[test]
+fn adaptive_dragonflies_pass_other_groups() {
+    let to: Vec<_> = (0..72).map(|host| (host, (host + 8) % 72)).collect();
+    let fixed = delivered(&dragonfly(2, 4, 2).unwrap(), to.clone());
+    assert!((fixed - 1.0 / 8.0).abs() < 0.01, "{fixed}");
+    let adaptive = delivered(&adaptive_dragonfly(2, 4, 2).unwrap(), to);
+    assert!(adaptive > 0.25, "{adaptive}");
 }
 
 #[test]

@@ -5,7 +5,6 @@ use crate::{
     packet::{Kind, NONE, Packet},
     workload::Workload,
 };
-use rand::RngExt;
 
 impl<W: Workload> Engine<'_, W> {
     /// Sends the chosen packet of a port whose link is free.
@@ -94,8 +93,8 @@ impl<W: Workload> Engine<'_, W> {
     pub(super) fn queue_at(&mut self, now: u64, node: usize, at: u32) {
         let out = self.next_port(node, at);
         let ends_here = match self.packets[at].kind {
-            Kind::Speculative => self.drops(now, at, self.is_last_hop(out)),
-            Kind::Reserve => self.is_last_hop(out) && self.grants_here(now, at),
+            Kind::Speculative => self.drops(now, at, self.leads_to_host(out)),
+            Kind::Reserve => self.leads_to_host(out) && self.grants_here(now, at),
             _ => false,
         };
         if ends_here {
@@ -107,7 +106,7 @@ impl<W: Workload> Engine<'_, W> {
     }
 
     /// Whether a port leads to a host.
-    pub(super) fn is_last_hop(&self, port: u32) -> bool {
+    pub(super) fn leads_to_host(&self, port: u32) -> bool {
         self.ports.node(self.ports.peer(port)) as usize >= self.network.switches()
     }
 
@@ -118,11 +117,8 @@ impl<W: Workload> Engine<'_, W> {
             return self.next_stage(node, at);
         }
         let mut route = self.network.route(node, self.packets[at].to as usize);
-        if self.network.has_equal_ports() {
-            let equal = self.network.equal_ports(node, route.port);
-            if equal.len() > 1 {
-                route.port += self.random.random_range(0..equal.len() as u8);
-            }
+        if self.network.has_choices() {
+            route = self.choose_way(node, at, route);
         }
         let packet = &mut self.packets[at];
         // Where routes need no channels, a packet stays in the service channel that its host has chosen.

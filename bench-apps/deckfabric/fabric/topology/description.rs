@@ -1,7 +1,8 @@
 //! Description of a network in a file: its kind, and its size.
 
 use super::{
-    HalfWay, Network, dragonfly, hypercube, irregular, mesh, parse, tree, trunked_torus, valiant_tree,
+    HalfWay, Network, adaptive_dragonfly, adaptive_tree, dragonfly, hypercube, irregular, mesh, parse, tree,
+    trunked_torus, valiant_tree,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -42,6 +43,8 @@ pub enum Description {
         hosts: usize,
         group: usize,
         global: usize,
+        #[serde(default)]
+        routes: Routes,
     },
     Irregular {
         switches: usize,
@@ -54,15 +57,17 @@ pub enum Description {
     },
 }
 
-/// `topology.routes`: ways up in a tree.
+/// `topology.routes`: ways up in a tree, and ways between groups of a dragonfly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Routes {
     /// One way for each destination.
     #[default]
     Fixed,
-    /// Any way, at random.
+    /// Any way, at random; only in trees.
     Valiant,
+    /// The way with the shorter queues.
+    Adaptive,
 }
 
 fn one() -> usize {
@@ -78,10 +83,19 @@ impl Description {
         let built = match self {
             Self::Tree { k, n, routes: Routes::Fixed } => tree(*k, *n),
             Self::Tree { k, n, routes: Routes::Valiant } => valiant_tree(*k, *n),
+            Self::Tree { k, n, routes: Routes::Adaptive } => adaptive_tree(*k, *n),
             Self::Torus { dims, hosts, trunk, half_way } => trunked_torus(dims, *hosts, *trunk, *half_way),
             Self::Mesh { dims, hosts } => mesh(dims, *hosts),
             Self::Hypercube { dimensions, hosts } => hypercube(*dimensions, *hosts),
-            Self::Dragonfly { hosts, group, global } => dragonfly(*hosts, *group, *global),
+            Self::Dragonfly { hosts, group, global, routes } => match routes {
+                Routes::Fixed => dragonfly(*hosts, *group, *global),
+                Routes::Adaptive => adaptive_dragonfly(*hosts, *group, *global),
+                Routes::Valiant => {
+                    let reason =
+                        "routes = \"valiant\" is for trees: take \"fixed\" or \"adaptive\" in a dragonfly";
+                    return Err(format!("[topology]: {reason}"));
+                }
+            },
             Self::Irregular { switches, hosts, degree, seed } => irregular(*switches, *hosts, *degree, *seed),
             Self::File { path } => {
                 let place = folder.join(path);

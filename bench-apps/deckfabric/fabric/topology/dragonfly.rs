@@ -1,8 +1,12 @@
 //! Dragonflies: groups of switches, all of a group connected with one another, and a link between each two groups.
 //! Routes are minimal: to the switch that has the link, over it, and to the destination. A packet uses channel 0
 //! before that link and on it, channel 1 behind it.
+//!
+//! With adaptive routes a packet may pass an intermediate group: it uses channel 0 as far as this group, and then a minimal
+//! route with channels that are higher by one. So a packet's channels never fall, and within a channel links between groups
+//! come behind the links of a group.
 
-use super::{BadTopology, Network, Peer, Route, within};
+use super::{BadTopology, Detours, Network, Peer, Route, within};
 
 /// Makes a dragonfly of full size: `hosts` hosts at each switch, `group` switches in a group, `global` links from
 /// each switch to other groups, so `group * global + 1` groups. The numbers 4, 8 and 4 give 1,056 hosts.
@@ -50,4 +54,23 @@ pub fn dragonfly(hosts: usize, group: usize, global: usize) -> Result<Network, B
         };
         Route { port: port as u8, vc }
     }))
+}
+
+/// Makes a dragonfly whose packets take the minimal route or a way by a random intermediate group, by the queues at their
+/// first switch.
+pub fn adaptive_dragonfly(hosts: usize, group: usize, global: usize) -> Result<Network, BadTopology> {
+    let network = dragonfly(hosts, group, global)?;
+    let groups = group * global + 1;
+    let first_host = |to_group: usize| to_group * group * hosts;
+    // A minimal route to a host of another group leads by the only link between the groups.
+    let hop = |switch: usize, to: usize| network.route(switch, first_host(to));
+    let hops = (0..network.switches).flat_map(|switch| (0..groups).map(move |to| (switch, to)));
+    let hops = hops.map(|(switch, to)| hop(switch, to)).collect();
+    Ok(Network {
+        name: format!("{}, adaptive", network.name),
+        channels: 3,
+        is_adaptive: true,
+        detours: Some(Detours { groups, size: group, hops, shift: 1 }),
+        ..network
+    })
 }

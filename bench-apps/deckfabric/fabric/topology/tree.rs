@@ -1,20 +1,34 @@
 //! k-ary n-trees: n levels of k^(n-1) switches, k^n hosts. Routes go up by the destination's digits, and down by
-//! them, so the load is even.
+//! them, so the load is even. Other routes choose among the ways up; down there is one.
 
 use super::{BadTopology, Network, Peer, Route, within};
 
 /// Makes a k-ary n-tree.
 pub fn tree(k: usize, n: usize) -> Result<Network, BadTopology> {
-    build(k, n, false)
+    build(k, n, Up::Fixed)
 }
 
 /// Makes a k-ary n-tree whose packets take any way up, as far as their destination needs, and the only way down (Valiant's
 /// routes in a tree).
 pub fn valiant_tree(k: usize, n: usize) -> Result<Network, BadTopology> {
-    build(k, n, true)
+    build(k, n, Up::Random)
 }
 
-fn build(k: usize, n: usize, is_random: bool) -> Result<Network, BadTopology> {
+/// Makes a k-ary n-tree whose packets take the way up that has the shortest queue, as far as their destination needs, and the
+/// only way down.
+pub fn adaptive_tree(k: usize, n: usize) -> Result<Network, BadTopology> {
+    build(k, n, Up::LeastLoaded)
+}
+
+/// Choice of the way up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Up {
+    Fixed,
+    Random,
+    LeastLoaded,
+}
+
+fn build(k: usize, n: usize, up: Up) -> Result<Network, BadTopology> {
     within("k", k, 2, 31)?;
     within("n", n, 1, 16)?;
     let power = |n: usize| k.checked_pow(n as u32).unwrap_or(usize::MAX / 64);
@@ -23,17 +37,18 @@ fn build(k: usize, n: usize, is_random: bool) -> Result<Network, BadTopology> {
     for host in 0..hosts {
         network.attach(host, host / k, host % k);
     }
+    network.is_adaptive = up == Up::LeastLoaded;
     // The switch `at` of a level has n - 1 digits. Its up port j leads to the switch whose digit `level` is j.
     for level in 0..n - 1 {
         let unit = power(level);
         for at in 0..width {
             let own = at / unit % k;
-            for up in 0..k {
-                let above = at - own * unit + up * unit;
+            for digit in 0..k {
+                let above = at - own * unit + digit * unit;
                 let (a, b) = (level * width + at, (level + 1) * width + above);
-                network.connect(Peer { node: a, port: k + up }, Peer { node: b, port: own });
+                network.connect(Peer { node: a, port: k + digit }, Peer { node: b, port: own });
             }
-            if is_random {
+            if up != Up::Fixed {
                 network.set_equal(level * width + at, k, k);
             }
         }
@@ -44,7 +59,7 @@ fn build(k: usize, n: usize, is_random: bool) -> Result<Network, BadTopology> {
         let port = if at / unit == leaf / unit {
             if level == 0 { host % k } else { leaf / power(level - 1) % k }
         } else {
-            k + if is_random { 0 } else { host / unit % k }
+            k + if up == Up::Fixed { host / unit % k } else { 0 }
         };
         Route { port: port as u8, vc: 0 }
     }))
