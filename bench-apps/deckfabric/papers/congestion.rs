@@ -37,7 +37,7 @@ pub struct Place {
     pub network: Network,
     pub senders: Vec<u32>,
     pub receivers: Vec<u32>,
-    cycles: (u64, u64),
+    pub cycles: (u64, u64),
 }
 
 impl Place {

@@ -10,12 +10,12 @@ use udeck_fabric::{
     config::Config,
     congestion::{Congestion, lhrp::Lhrp, srp::Speculation},
     measure::Measures,
-    topology::{adaptive_dragonfly, dragonfly},
+    topology::{adaptive_dragonfly, dragonfly, tree},
     traffic::{Arrivals, Pattern, Stream},
 };
 
 pub const ELSEWHERE: &str =
-    "LHRP with drops in all switches, to a hot spot that all senders overload (Jiang, Dennison, Dally)";
+    "LHRP with drops in all switches, to an overloaded hot spot (Jiang, Dennison, Dally)";
 pub const LONG: &str = "LHRP, a higher threshold and SRP for messages of 192 flits (Jiang, Dennison, Dally)";
 
 pub const ADAPTIVE: &str =
@@ -23,7 +23,7 @@ pub const ADAPTIVE: &str =
 pub const ADAPTIVE_RUNS: u64 = 2;
 
 /// Runs of the part with drops in all switches, and of that with long messages.
-pub const ELSEWHERE_RUNS: u64 = 3;
+pub const ELSEWHERE_RUNS: u64 = 6;
 pub const LONG_RUNS: u64 = 3;
 
 /// Load of each receiver's link when each sender posts as much as its own link carries.
@@ -74,7 +74,7 @@ pub fn adaptive(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
         rows,
         claims: vec![(
             "with adaptive routes more messages arrive, and packets are a shorter time in the network".into(),
-            found[1].1 > 1.5 * found[0].1 && found[1].0 < found[0].0,
+            found[1].1 > 1.25 * found[0].1 && found[1].0 < found[0].0,
         )],
         ..Section::default()
     })
@@ -96,40 +96,59 @@ fn rows_of(name: &str, (time, part, dropped): (f64, f64, f64)) -> [Row; 3] {
     ]
 }
 
+/// Ten senders in a tree with one way to their receiver, which is as fast as the receiver's link: packets queue before the last
+/// switch.
+fn one_way(cycles: (u64, u64)) -> Result<Place, String> {
+    let network = tree(4, 2).map_err(|bad| bad.to_string())?;
+    Ok(Place { network, senders: (4..14).collect(), receivers: vec![0], cycles })
+}
+
 /// Short messages to an overloaded hot spot: other switches drop, too.
 pub fn elsewhere(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
-    let place = Place::new(extent)?;
-    let load = overload(&place);
-    let lhrp = Lhrp::default();
-    let bounds = Speculation::default();
-    let run = |elsewhere| -> Result<_, String> {
-        let measures = play(&place, Congestion::Lhrp(Lhrp { elsewhere, ..lhrp }), (load, 4), bar)?;
-        Ok(figures(&place, &measures))
-    };
+    let dragonfly = Place::new(extent)?;
+    let tree = one_way(dragonfly.cycles)?;
+    let bounds = Speculation { patience: 60, ..Speculation::default() };
     // A patience that no packet reaches leaves the window alone.
     let patient = Speculation { patience: 1 << 20, ..bounds };
-    let (last, window, all) = (run(None)?, run(Some(patient))?, run(Some(bounds))?);
+    let methods = [
+        ("drops in the last switch", None),
+        ("the same with the window", Some(patient)),
+        ("drops in all switches", Some(bounds)),
+    ];
+    let (mut rows, mut times) = (Vec::new(), Vec::new());
+    for (place, load) in [(&dragonfly, overload(&dragonfly)), (&tree, 3.0)] {
+        for (method, elsewhere) in methods {
+            let congestion = Congestion::Lhrp(Lhrp { elsewhere, ..Lhrp::default() });
+            let found = figures(place, &play(place, congestion, (load, 4), bar)?);
+            times.push(found.0);
+            rows.extend(rows_of(&format!("{}, load {load}, {method}", place.network.name), found));
+        }
+    }
+    let [last, _, all, last_of_tree, window_of_tree, all_of_tree] = times[..] else {
+        return Err("a run is missing".into());
+    };
     Ok(Section {
         how: format!(
-            "{} Messages of 4 flits, {load} times what the receivers can take. In all switches, packets that have waited {} cycles are \
-             dropped, and {} messages of a pair of hosts are under way; the window alone is the same without these drops.",
-            place.words(),
+            "{} {} Messages of 4 flits. Drops in all switches: after {} cycles of waiting, with {} messages of a pair of hosts under way. \
+             The tree has one way from its senders to the receiver.",
+            dragonfly.words(),
+            tree.words(),
             bounds.patience,
             bounds.window
         ),
-        rows: [
-            rows_of("drops in the last switch", last),
-            rows_of("the window alone", window),
-            rows_of("drops in all switches", all),
-        ]
-        .into_iter()
-        .flatten()
-        .collect(),
-        claims: vec![(
-            "drops in all switches keep packets a shorter time in the network than drops in the last one"
-                .into(),
-            all.0 < last.0,
-        )],
+        rows,
+        claims: vec![
+            (
+                "drops in all switches keep packets a shorter time in the network than drops in the last one"
+                    .into(),
+                all < last && all_of_tree < last_of_tree,
+            ),
+            (
+                "where packets queue before the last switch, these drops do more than the window alone"
+                    .into(),
+                all_of_tree < window_of_tree,
+            ),
+        ],
         ..Section::default()
     })
 }

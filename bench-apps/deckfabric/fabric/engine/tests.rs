@@ -434,8 +434,10 @@ fn with_a_patience_packets_leave_the_queues_before_the_last_switch() {
     let idle = hot(Congestion::Lhrp(Lhrp::default()), 0.1).2;
     let (data, _, time) = lhrp(None);
     assert!(data > 0.99 && time > 20.0 * idle, "{data}, {time}, and {idle} without load");
+    let (_, _, window_alone) = lhrp(Some(Speculation { patience: 1 << 20, window: 8 }));
     let (data, reserve, time) = lhrp(Some(Speculation { patience: 60, window: 8 }));
-    assert!(data > 0.75 && time < 4.0 * idle, "{data}, {time}, and {idle} without load");
+    assert!(data > 0.75 && time < 1.5 * idle, "{data}, {time}, and {idle} without load");
+    assert!(time < window_alone / 1.5, "{time}, and {window_alone} with the window alone");
     assert_eq!(reserve, 0.0, "the last switch answers");
     // Without a window the way is full of requests: one flit for each four that are posted.
     let (data, _, time) = lhrp(Some(Speculation { patience: 60, window: 1 << 20 }));
