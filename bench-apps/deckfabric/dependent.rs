@@ -11,6 +11,7 @@ use crate::{
     input::{Collective, Operation, Order, Scenario, Scheme, TraceKeys},
     network,
     options::Format,
+    run::line_of_stream,
     stack,
 };
 use serde_json::{Value, json};
@@ -25,10 +26,12 @@ use udeck_cli::{
     columns::{lines, row},
 };
 use udeck_fabric::{
+    beside::Beside,
     engine::Engine,
     measure::Measures,
     program::{Op, Programs},
     topology::Network,
+    traffic::Traffic,
     vef::{self, Replay, names::Names},
     workload::Workload,
 };
@@ -51,6 +54,8 @@ const MOST_OWN: u64 = 32 << 20;
 /// Figures of a run.
 pub struct RunResult {
     scheme: Scheme,
+    /// Factor of the loads beside a trace.
+    load: Option<f64>,
     /// End times of the first and of the last rank; for a trace, its end twice.
     pub cycles: (u64, u64),
     messages: u64,
@@ -77,6 +82,10 @@ pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<RunResul
     let mut runs = Vec::new();
     for &scheme in schemes {
         runs.push(match (&scenario.trace, &scenario.collective) {
+            (Some(keys), _) if !scenario.traffic.is_empty() => {
+                runs.extend(beside(scenario, keys, scheme, &network, folder)?);
+                continue;
+            }
             (Some(keys), _) => {
                 let replay = replay(keys, scenario.lines.work, &network, folder)?;
                 let (engine, measures) = simulate(scenario, &network, scheme, replay, Replay::is_done)?;
@@ -96,6 +105,29 @@ pub fn runs(scenario: &Scenario, folder: &Path) -> Result<(Network, Vec<RunResul
         });
     }
     Ok((network, runs))
+}
+
+/// Runs a trace beside the scenario's traffic, at each load.
+fn beside(
+    scenario: &Scenario,
+    keys: &TraceKeys,
+    scheme: Scheme,
+    network: &Network,
+    folder: &Path,
+) -> Result<Vec<RunResult>, Problem> {
+    let one = [1.0];
+    let loads = scenario.loads.as_ref().map_or(&one[..], |loads| loads.get_ref());
+    let run = |load: &f64| {
+        let replay = replay(keys, scenario.lines.work, network, folder)?;
+        let streams = network::streams(scenario, network.hosts(), *load)?;
+        let traffic = Traffic::new(network.hosts(), streams, scenario.seed)
+            .map_err(|bad| Problem::wrong(line_of_stream(scenario, &bad.stream), bad))?;
+        let beside = Beside::new(replay, traffic);
+        let (engine, measures) = simulate(scenario, network, scheme, beside, Beside::is_done)?;
+        let end = engine.workload().ended();
+        Ok(RunResult { load: Some(*load), ..ended(scheme, (end, end), &measures) })
+    };
+    loads.iter().map(run).collect()
 }
 
 /// Runs the operation with the library itself.
@@ -126,7 +158,7 @@ fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Re
     let file = folder.join(keys.path.get_ref());
     let trace = vef::parse(&read(&file)?).map_err(|bad| wrong(&file, bad.to_string()))?;
     let (nodes, hosts) = (trace.nodes, network.hosts());
-    let replay = Replay::new(trace, keys.cycle_ps);
+    let replay = Replay::new(trace, keys.cycle_ps).with_flits_of(keys.flit).on_level(keys.level);
     let Some(names) = &keys.names else {
         if nodes as usize > hosts {
             let more = "take a larger network, or `names` if several nodes are on one tile";
@@ -330,6 +362,7 @@ fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> RunResult {
     let class = &measures.classes[0];
     RunResult {
         scheme,
+        load: None,
         cycles,
         messages: class.delivered.0,
         flits: class.delivered.1,
@@ -391,12 +424,19 @@ fn print(scenario: &Scenario, network: &Network, runs: &[RunResult], format: For
                 [true, true] => 0,
             };
             rows.iter_mut().for_each(|row| row.truncate(row.len() - more));
+            if runs.iter().any(|run| run.load.is_some()) {
+                let loads =
+                    runs.iter().map(|run| run.load.map_or_else(|| "-".into(), |load| format!("{load:.2}")));
+                rows.iter_mut()
+                    .zip(["load".to_owned()].into_iter().chain(loads))
+                    .for_each(|(row, load)| row.insert(1, load));
+            }
             format!("{}, {} hosts; times in cycles\n\n{}", network.name, network.hosts(), lines(&rows))
         }
         Format::Json => {
             let runs = runs.iter().map(|run| {
                 json!({
-                    "scheme": run.scheme.name(), "first_end_cycles": run.cycles.0, "last_end_cycles": run.cycles.1,
+                    "scheme": run.scheme.name(), "load": run.load, "first_end_cycles": run.cycles.0, "last_end_cycles": run.cycles.1,
                     "messages": run.messages, "flits": run.flits, "mean_cycles": run.mean, "median_cycles": run.median,
                     "p99_cycles": run.p99, "dropped_packets": run.dropped,
                     "library_first_end_cycles": run.library.map(|library| library.cycles.0),
@@ -417,11 +457,12 @@ fn print(scenario: &Scenario, network: &Network, runs: &[RunResult], format: For
                 let cell = |cycles: Option<u64>| cycles.map(|cycles| cycles.to_string()).unwrap_or_default();
                 let library = run.library.map_or([None; 5], stack::Times::all).map(cell).join(",");
                 format!(
-                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped},{library}\n",
+                    "{},{first},{last},{messages},{flits},{mean},{median},{p99},{dropped},{library},{}\n",
                     run.scheme.name(),
+                    run.load.map(|load| load.to_string()).unwrap_or_default(),
                 )
             };
-            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped,library_first_end,library_last_end,library_median_wait,library_p99_wait,library_most_wait\n";
+            let heads = "scheme,first_end,last_end,messages,flits,mean,median,p99,dropped,library_first_end,library_last_end,library_median_wait,library_p99_wait,library_most_wait,load\n";
             heads.to_owned() + &runs.iter().map(line).collect::<String>()
         }
     }

@@ -38,7 +38,7 @@ pub struct Scenario {
     pub congestion: Spanned<Congestion>,
     #[serde(default)]
     pub traffic: Vec<Traffic>,
-    /// Trace to replay, in place of `traffic`.
+    /// Trace to replay, in place of `traffic` or beside it.
     pub trace: Option<TraceKeys>,
     /// Collective operation to run, in place of `traffic`.
     pub collective: Option<Collective>,
@@ -260,6 +260,12 @@ pub struct TraceKeys {
     pub names: Option<PathBuf>,
     /// Picoseconds in which a link carries a flit.
     pub cycle_ps: u64,
+    /// Bytes of a flit.
+    #[serde(default = "flit")]
+    pub flit: u64,
+    /// Service level of the trace's messages.
+    #[serde(default)]
+    pub level: u8,
 }
 
 /// `[collective]`: a collective operation.
@@ -349,6 +355,10 @@ pub enum Arrivals {
     Bursts,
 }
 
+fn flit() -> u64 {
+    64
+}
+
 fn one() -> u64 {
     1
 }
@@ -415,7 +425,9 @@ fn check_loads(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> usi
 }
 
 fn check_traffic(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> usize) -> Result<(), Problem> {
-    let kinds = [!scenario.traffic.is_empty(), scenario.trace.is_some(), scenario.collective.is_some()];
+    let is_background = scenario.trace.is_some() && scenario.collective.is_none();
+    let has_own_traffic = !scenario.traffic.is_empty() && !is_background;
+    let kinds = [has_own_traffic, scenario.trace.is_some(), scenario.collective.is_some()];
     match kinds.iter().filter(|is_there| **is_there).count() {
         1 => {}
         0 => {
@@ -425,8 +437,7 @@ fn check_traffic(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> u
             ));
         }
         _ => {
-            let reason =
-                "there is more than one of [[traffic]], [trace] and [collective]: a scenario has one of them";
+            let reason = "there is more than one of [[traffic]], [trace] and [collective]: only a [trace] can have [[traffic]] beside it";
             return Err(Problem::wrong(None, reason));
         }
     }

@@ -39,7 +39,7 @@ fn perform(command: &Command) -> Result<String, Failure> {
             let file = file.as_deref().unwrap_or(Path::new("-"));
             about(file, |text, folder| {
                 let scenario = input::read(text, *seed)?;
-                if scenario.traffic.is_empty() {
+                if scenario.trace.is_some() || scenario.collective.is_some() {
                     return dependent::run(&scenario, folder, *format);
                 }
                 let outcome = run::all(&scenario, folder)?;

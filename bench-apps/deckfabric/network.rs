@@ -33,7 +33,8 @@ pub fn build(scenario: &Scenario, folder: &Path) -> Result<Network, Problem> {
 /// Makes the configuration for a scheme of congestion control.
 pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     let (default, own) = (Config::default(), scenario.network.get_ref());
-    let used = scenario.traffic.iter().map(|traffic| traffic.level).max().unwrap_or(0);
+    let levels = scenario.traffic.iter().map(|traffic| traffic.level);
+    let used = levels.chain(scenario.trace.as_ref().map(|trace| trace.level)).max().unwrap_or(0);
     let buffer = own.buffer.unwrap_or(default.buffer);
     let switch = scenario.switch.as_ref().map(Spanned::get_ref);
     if let (Some(_), Some(_)) = (switch, own.switch) {

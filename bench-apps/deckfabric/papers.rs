@@ -9,7 +9,9 @@ mod library;
 mod page;
 mod tables;
 
-use hierarchical::{SCHEDULERS, SWITCHES, schedulers, schedulers_runs, switches, switches_runs};
+use hierarchical::{
+    BESIDE, SCHEDULERS, SWITCHES, beside, beside_runs, schedulers, schedulers_runs, switches, switches_runs,
+};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use udeck_cli::columns::{lines, row};
@@ -113,7 +115,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 26] = [
+const EXPERIMENTS: [Experiment; 27] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -128,6 +130,7 @@ const EXPERIMENTS: [Experiment; 26] = [
     (SCHEDULERS[1], |extent| schedulers_runs(extent, 1), |extent, bar| schedulers(extent, 1, bar)),
     (SCHEDULERS[2], |extent| schedulers_runs(extent, 2), |extent, bar| schedulers(extent, 2, bar)),
     (SCHEDULERS[3], |extent| schedulers_runs(extent, 3), |extent, bar| schedulers(extent, 3, bar)),
+    (BESIDE, beside_runs, beside),
     (SWITCHES[0], |extent| switches_runs(extent, 0), |extent, bar| switches(extent, 0, bar)),
     (SWITCHES[1], |extent| switches_runs(extent, 1), |extent, bar| switches(extent, 1, bar)),
     (SWITCHES[2], |extent| switches_runs(extent, 2), |extent, bar| switches(extent, 2, bar)),

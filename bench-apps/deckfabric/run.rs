@@ -88,7 +88,7 @@ pub fn all(scenario: &Scenario, folder: &Path) -> Result<Outcome, Problem> {
     Ok(Outcome { network: network.name.clone(), hosts: network.hosts(), points })
 }
 
-fn line_of_stream(scenario: &Scenario, name: &str) -> Option<usize> {
+pub fn line_of_stream(scenario: &Scenario, name: &str) -> Option<usize> {
     let nth = scenario.traffic.iter().position(|traffic| traffic.name.get_ref() == name)?;
     scenario.lines.traffic.get(nth).copied()
 }

@@ -337,6 +337,25 @@ fn a_trace_and_collective_operations_come_to_their_ends() {
     assert_eq!(dependent(&transpose, Format::Csv), dependent(&transpose, Format::Csv));
 }
 
+/// The example's trace beside traffic of a higher level, which goes first: the more of it, the later the trace ends.
+#[test]
+fn a_trace_beside_traffic_has_a_run_for_each_load() {
+    let background = "loads = [0.01, 1.0]\n[network]\nlevels = 2\n[arbitration]\nkind = \"priority\"\n\
+                      [[traffic]]\nname = \"background\"\npattern = \"uniform\"\nlevel = 1\nload = 0.9\nflits = 4\n[topology]";
+    let text = include_str!("trace.toml").replacen("[topology]", background, 1);
+    let json: serde_json::Value =
+        serde_json::from_str(&dependent(&text, Format::Json).expect("an answer")).expect("JSON");
+    let of = |nth: usize, key: &str| json["runs"][nth][key].as_f64().expect(key);
+    assert_eq!([of(0, "load"), of(1, "load")], [0.01, 1.0]);
+    assert_eq!([of(0, "messages"), of(1, "messages")], [10.0, 10.0]);
+    assert!(of(1, "last_end_cycles") > 1.5 * of(0, "last_end_cycles"), "{json}");
+    let lines = dependent(&text, Format::Text).expect("an answer");
+    assert!(lines.lines().any(|line| line.starts_with("none    1.00 ")), "{lines}");
+    let wrong = text.replace("level = 1", "level = 2");
+    let problem = dependent(&wrong, Format::Text).expect_err("a level without turns");
+    assert!(problem.reason.contains("level"), "{problem:?}");
+}
+
 #[test]
 fn names_put_the_nodes_of_a_tile_on_one_host() {
     let folder = std::env::temp_dir().join(format!("deckfabric-names-{}", std::process::id()));

@@ -6,7 +6,7 @@
 //! - Simulation: [`engine`] moves packets; [`config`] describes switches and adapters, [`stages`] switches with
 //!   buffers at their outputs and several crossbars, [`arbitration`] which packet goes first, [`congestion`] what adapters and switches do when many send to one.
 //! - Workloads ([`workload::Workload`]): [`traffic`] of random messages, [`connections`] at constant rates, [`program`]s
-//!   of ranks that wait for one another, or a trace in the format [`vef`].
+//!   of ranks that wait for one another, or a trace in the format [`vef`], alone or [`beside`] traffic.
 //! - Tables of a network: [`admission`] reads a list of connections, and gives each its entries along its route.
 //! - Results: [`measure`].
 //!
@@ -21,6 +21,7 @@
 
 pub mod admission;
 pub mod arbitration;
+pub mod beside;
 pub mod config;
 pub mod congestion;
 pub mod connections;

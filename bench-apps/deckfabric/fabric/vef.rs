@@ -34,7 +34,7 @@ pub use replay::Replay;
 use groups::Operation;
 use thiserror::Error;
 
-/// Bytes of a flit.
+/// Bytes of a flit, if a replay has no other size.
 const FLIT: u64 = 64;
 /// Upper bound of a trace's nodes, and of its hosts.
 const MOST_NODES: u64 = 1 << 16;
@@ -112,9 +112,9 @@ pub struct Trace {
     pub parts: Vec<Part>,
 }
 
-/// Flits of a message.
-fn flits(bytes: u64) -> u32 {
-    bytes.div_ceil(FLIT).max(1) as u32
+/// Flits of a message. `flit`: bytes of one.
+fn flits(bytes: u64, flit: u64) -> u32 {
+    bytes.div_ceil(flit).max(1) as u32
 }
 
 fn number(word: &str, name: &str) -> Result<u64, String> {

@@ -1,9 +1,12 @@
 //! Hierarchical switches: DTable, SBT and round robin in Omni-Path's switches (chapter 4 of the thesis on them), and
-//! Omni-Path's switches beside InfiniBand's (chapter 5).
+//! Omni-Path's switches beside InfiniBand's (chapter 5), and a trace
+//! beside background traffic (§4.4.3).
 
+mod beside;
 mod chapter_4;
 mod chapter_5;
 
+pub use beside::{BESIDE, beside, beside_runs};
 pub use chapter_4::{SCHEDULERS, schedulers, schedulers_runs};
 pub use chapter_5::{SWITCHES, switches, switches_runs};
 

@@ -81,12 +81,13 @@ impl Operation {
         }
     }
 
-    /// Programs of the members.
-    pub(super) fn programs(&self) -> Vec<Vec<Op>> {
-        (0..self.bytes.len()).map(|member| self.program(member)).collect()
+    /// Programs of the members. `flit`: bytes of a flit.
+    pub(super) fn programs(&self, flit: u64) -> Vec<Vec<Op>> {
+        (0..self.bytes.len()).map(|member| self.program(member, flit)).collect()
     }
 
-    fn program(&self, member: usize) -> Vec<Op> {
+    fn program(&self, member: usize, flit: u64) -> Vec<Op> {
+        let post = |to: usize, bytes: u64| Op::Post { to: to as u32, flits: flits(bytes, flit) };
         let (size, root) = (self.bytes.len(), self.root().unwrap_or(0));
         let most = self.bytes.iter().map(|(send, receive)| *send.max(receive)).max().unwrap_or(0);
         let tree = Tree { root, place: (member + size - root) % size, size };
@@ -103,7 +104,7 @@ impl Operation {
                 program.extend(tree.parent().map(|parent| post(parent, most)));
                 program
             }
-            Kind::AllReduce => double(member, size, most),
+            Kind::AllReduce => double(member, size, flits(most, flit)),
             Kind::Gather if member == root => others().map(retrieve).collect(),
             Kind::Gather => vec![post(root, self.bytes[member].0)],
             Kind::Scatter if member == root => others().map(|to| post(to, self.bytes[to].1)).collect(),
@@ -132,10 +133,6 @@ impl Operation {
             }
         }
     }
-}
-
-fn post(to: usize, bytes: u64) -> Op {
-    Op::Post { to: to as u32, flits: flits(bytes) }
 }
 
 fn retrieve(from: usize) -> Op {
@@ -172,9 +169,10 @@ impl Tree {
 }
 
 /// A member's part of recursive doubling.
-fn double(member: usize, size: usize, bytes: u64) -> Vec<Op> {
+fn double(member: usize, size: usize, flits: u32) -> Vec<Op> {
     let core = 1 << size.ilog2();
-    let exchange = |peer: usize| [post(peer, bytes), retrieve(peer)];
+    let post = |peer: usize| Op::Post { to: peer as u32, flits };
+    let exchange = |peer: usize| [post(peer), retrieve(peer)];
     if member >= core {
         return exchange(member - core).into();
     }
@@ -182,7 +180,7 @@ fn double(member: usize, size: usize, bytes: u64) -> Vec<Op> {
     let masks = std::iter::successors(Some(1), |mask| Some(mask * 2)).take_while(|mask| *mask < core);
     let rounds = masks.flat_map(|mask| exchange(member ^ mask));
     let before = partner.map(retrieve).into_iter();
-    before.chain(rounds).chain(partner.map(|partner| post(partner, bytes))).collect()
+    before.chain(rounds).chain(partner.map(post)).collect()
 }
 
 #[cfg(test)]
@@ -214,7 +212,7 @@ mod tests {
     /// before it began.
     fn play(operation: &Operation, late: usize) -> (usize, u32, Vec<bool>) {
         let size = operation.bytes.len();
-        let mut steps = Steps::new(operation.programs());
+        let mut steps = Steps::new(operation.programs(64));
         let (mut under_way, mut posted) = (VecDeque::new(), (0, 0));
         let mut done = vec![false; size];
         let mut before = Vec::new();

@@ -1,6 +1,6 @@
 //! A trace as a workload.
 
-use super::{After, Record, Start, Trace, flits, names::Names};
+use super::{After, FLIT, Record, Start, Trace, flits, names::Names};
 use crate::{
     program::{Steps, Stop},
     workload::{Actions, Post, Workload},
@@ -16,6 +16,8 @@ pub struct Replay {
     trace: Trace,
     /// Picoseconds that a flit needs over a link.
     cycle_ps: u64,
+    /// Bytes of a flit.
+    flit: u64,
     level: u8,
     /// Host of each node.
     hosts: Vec<u32>,
@@ -55,7 +57,7 @@ struct Flight {
 }
 
 impl Replay {
-    /// Makes a replay. `cycle_ps` is the time that a link needs for 64 bytes, in picoseconds; 0 counts as 1.
+    /// Makes a replay. `cycle_ps` is the time that a link needs for a flit, in picoseconds; 0 counts as 1.
     pub fn new(trace: Trace, cycle_ps: u64) -> Self {
         let empty = |count| vec![Vec::new(); count];
         let messages = trace.records.len();
@@ -74,6 +76,7 @@ impl Replay {
         }
         Self {
             cycle_ps: cycle_ps.max(1),
+            flit: FLIT,
             level: 0,
             hosts: (0..trace.nodes).collect(),
             within: 0,
@@ -99,6 +102,12 @@ impl Replay {
     #[must_use]
     pub fn on_level(self, level: u8) -> Self {
         Self { level, ..self }
+    }
+
+    /// Divides messages into flits of this size, in bytes, in place of 64; 0 counts as 1.
+    #[must_use]
+    pub fn with_flits_of(self, bytes: u64) -> Self {
+        Self { flit: bytes.max(1), ..self }
     }
 
     /// Number of messages that have arrived, and of parts of group operations that are done.
@@ -159,7 +168,8 @@ impl Replay {
     fn begin_part(&mut self, now: u64, part: usize, actions: &mut Actions) {
         let part = self.trace.parts[part];
         let operation = &self.trace.operations[part.operation as usize];
-        let begin = || Running { steps: Steps::new(operation.programs()), left: operation.parts.len() };
+        let begin =
+            || Running { steps: Steps::new(operation.programs(self.flit)), left: operation.parts.len() };
         self.running.entry(part.operation).or_insert_with(begin);
         self.advance(now, part.operation, part.member, actions);
     }
@@ -219,7 +229,7 @@ impl Workload for Replay {
         }
         match self.trace.records.get(token as usize) {
             Some(&Record { from, to, bytes, .. }) => {
-                if self.send(now, (from, to), flits(bytes), token, actions) {
+                if self.send(now, (from, to), flits(bytes, self.flit), token, actions) {
                     self.sent(now, token, actions);
                 }
             }
