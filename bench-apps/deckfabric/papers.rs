@@ -10,7 +10,8 @@ mod page;
 mod tables;
 
 use hierarchical::{
-    BESIDE, SCHEDULERS, SWITCHES, beside, beside_runs, schedulers, schedulers_runs, switches, switches_runs,
+    BESIDE, SCHEDULERS, SINGLE, SWITCHES, TREES, beside, beside_runs, schedulers, schedulers_runs, single,
+    single_runs, switches, switches_runs, trees, trees_runs,
 };
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -115,7 +116,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 27] = [
+const EXPERIMENTS: [Experiment; 29] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -126,6 +127,7 @@ const EXPERIMENTS: [Experiment; 27] = [
     (tables::SHARES, |_| 2, tables::shares),
     (tables::THROUGHPUT, tables::throughput_runs, tables::throughput),
     (tables::LATENCY, tables::latency_runs, tables::latency),
+    (SINGLE, single_runs, single),
     (SCHEDULERS[0], |extent| schedulers_runs(extent, 0), |extent, bar| schedulers(extent, 0, bar)),
     (SCHEDULERS[1], |extent| schedulers_runs(extent, 1), |extent, bar| schedulers(extent, 1, bar)),
     (SCHEDULERS[2], |extent| schedulers_runs(extent, 2), |extent, bar| schedulers(extent, 2, bar)),
@@ -135,6 +137,7 @@ const EXPERIMENTS: [Experiment; 27] = [
     (SWITCHES[1], |extent| switches_runs(extent, 1), |extent, bar| switches(extent, 1, bar)),
     (SWITCHES[2], |extent| switches_runs(extent, 2), |extent, bar| switches(extent, 2, bar)),
     (SWITCHES[3], |extent| switches_runs(extent, 3), |extent, bar| switches(extent, 3, bar)),
+    (TREES, trees_runs, trees),
     (congestion::STEADY, congestion::steady_runs, congestion::steady),
     (congestion::LONG, |_| congestion::RUNS, congestion::long),
     (congestion::BURSTS, |_| congestion::RUNS, congestion::bursts),

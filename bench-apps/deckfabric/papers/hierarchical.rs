@@ -1,14 +1,18 @@
-//! Hierarchical switches: DTable, SBT and round robin in Omni-Path's switches (chapter 4 of the thesis on them), and
-//! Omni-Path's switches beside InfiniBand's (chapter 5), and a trace
-//! beside background traffic (§4.4.3).
+//! Hierarchical switches: SBT and round robin in one of Omni-Path's switches (chapter 2 of the thesis on them), DTable beside
+//! both in networks (chapter 4), a trace beside background traffic (§4.4.3), Omni-Path's switches beside InfiniBand's (chapter 5),
+//! and the shares of InfiniBand's tables (chapter 6).
 
 mod beside;
+mod chapter_2;
 mod chapter_4;
 mod chapter_5;
+mod chapter_6;
 
 pub use beside::{BESIDE, beside, beside_runs};
+pub use chapter_2::{SINGLE, single, single_runs};
 pub use chapter_4::{SCHEDULERS, schedulers, schedulers_runs};
 pub use chapter_5::{SWITCHES, switches, switches_runs};
+pub use chapter_6::{TREES, trees, trees_runs};
 
 use super::{
     Axis, Chart, Dot, Line, simulate,
@@ -204,6 +208,19 @@ fn latency_axis() -> Axis {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_single_switch_is_that_of_table_2_2() {
+        let experiment = Experiment::read(chapter_2::FILE).expect("a published configuration");
+        let loads: Vec<_> = experiment.traffic.iter().map(|class| class.load).collect();
+        assert_eq!(loads, [0.5, 0.4, 0.1]);
+        for system in &experiment.system {
+            let scenario = experiment.scenario(&experiment.place[0], system).expect("a scenario");
+            let network = network::build(&scenario, Path::new("")).expect("a network");
+            assert_eq!((network.hosts(), network.switches()), (48, 1));
+            network::config(&scenario, input::Scheme::None).expect("a configuration").check().expect("valid");
+        }
+    }
 
     /// Both files have the classes, messages and loads of the tables with deficits, and can be played in all networks.
     #[test]

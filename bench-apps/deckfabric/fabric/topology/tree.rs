@@ -1,7 +1,7 @@
 //! k-ary n-trees: n levels of k^(n-1) switches, k^n hosts. Routes go up by the destination's digits, and down by
 //! them, so the load is even. Other routes choose among the ways up; down there is one.
 
-use super::{BadTopology, Network, Peer, Route, within};
+use super::{BadTopology, MOST_PORTS, Network, Peer, Route, within};
 
 /// Makes a k-ary n-tree.
 pub fn tree(k: usize, n: usize) -> Result<Network, BadTopology> {
@@ -29,11 +29,13 @@ enum Up {
 }
 
 fn build(k: usize, n: usize, up: Up) -> Result<Network, BadTopology> {
-    within("k", k, 2, 31)?;
     within("n", n, 1, 16)?;
+    // A single switch has no ways up.
+    within("k", k, 2, if n == 1 { MOST_PORTS } else { MOST_PORTS / 2 })?;
     let power = |n: usize| k.checked_pow(n as u32).unwrap_or(usize::MAX / 64);
     let (width, hosts) = (power(n - 1), power(n));
-    let mut network = Network::new(format!("{k}-ary {n}-tree"), n.saturating_mul(width), 2 * k, hosts)?;
+    let mut network =
+        Network::new(format!("{k}-ary {n}-tree"), n.saturating_mul(width), (2 * k).min(MOST_PORTS), hosts)?;
     for host in 0..hosts {
         network.attach(host, host / k, host % k);
     }
