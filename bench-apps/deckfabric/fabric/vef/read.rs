@@ -86,8 +86,15 @@ struct Reader {
     messages: BTreeMap<u64, (u32, usize)>,
     /// Index of each communicator.
     communicators: BTreeMap<u64, u32>,
-    /// Index and first line of each group operation.
-    operations: BTreeMap<u64, (u32, usize)>,
+    operations: BTreeMap<u64, First>,
+}
+
+/// Index of a group operation, and its first line.
+#[derive(Clone, Copy)]
+struct First {
+    index: u32,
+    line: usize,
+    receive: u64,
 }
 
 impl Reader {
@@ -184,15 +191,27 @@ impl Reader {
             .ok_or_else(|| format!("node {node} is no member of communicator C{communicator}"))?;
         let size = members.len();
         let after = self.after(node as u32, &format!("operation G{id}"), dep, on)?;
+        if kind == Kind::AllToAll && receive > 1 {
+            return Err(format!(
+                "recv is {receive}: in an all-to-all it is 0, send is for each other task, or 1, send is for all"
+            ));
+        }
         let next = self.trace.operations.len() as u32;
-        let (operation, first) = *self.operations.entry(id).or_insert((next, line));
+        let first = *self.operations.entry(id).or_insert(First { index: next, line, receive });
+        let operation = first.index;
         if operation == next {
             let (bytes, parts) = (vec![(0, 0); size], vec![None; size]);
             self.trace.operations.push(Operation { kind, communicator: index, bytes, parts });
         }
         let known = &mut self.trace.operations[operation as usize];
         if (known.kind, known.communicator) != (kind, index) {
-            return Err(format!("operation G{id} has another op or communicator in line {first}"));
+            return Err(format!("operation G{id} has another op or communicator in line {}", first.line));
+        }
+        if kind == Kind::AllToAll && receive != first.receive {
+            let First { line, receive: other, .. } = first;
+            return Err(format!(
+                "recv is {receive}, and {other} in line {line}: all tasks of an all-to-all have the same"
+            ));
         }
         if known.parts[member].replace(self.trace.parts.len() as u32).is_some() {
             return Err(format!("operation G{id} has a line of node {node} before this one"));
@@ -222,8 +241,8 @@ impl Reader {
             let unknown = || {
                 format!("{what} depends on operation G{on}, which is not known here: its line comes first")
             };
-            let (operation, _) = self.operations.get(&on).ok_or_else(unknown)?;
-            let operation = &self.trace.operations[*operation as usize];
+            let First { index, .. } = self.operations.get(&on).ok_or_else(unknown)?;
+            let operation = &self.trace.operations[*index as usize];
             let members = &self.trace.communicators[operation.communicator as usize];
             let member = members.iter().position(|member| *member == node);
             let part = member.and_then(|member| operation.parts[member]);
@@ -263,7 +282,7 @@ impl Reader {
             let reason = format!("the header has {stated} {what}, and here are {found}");
             return Err(BadTrace { line: last, reason });
         }
-        for (id, (index, line)) in operations {
+        for (id, First { index, line, .. }) in operations {
             let operation = &trace.operations[index as usize];
             let bad = |reason| BadTrace { line, reason };
             operation.root().map_err(|why| bad(format!("operation G{id}: {why}")))?;

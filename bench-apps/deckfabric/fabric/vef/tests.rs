@@ -175,6 +175,12 @@ fn a_bad_group_operation_has_its_line_and_a_reason() {
         let bad = parse(&BARRIER.replacen(from, to, 1)).unwrap_err();
         assert!(bad.line == line && bad.reason.contains(reason), "{to}: {bad}");
     }
+    // `recv` of an all-to-all is a flag.
+    let exchange = BARRIER.replace("G1 0 6", "G1 0 7");
+    let bad = parse(&exchange.replace("G1 0 7 1 0 0", "G1 0 7 1 64 64")).unwrap_err();
+    assert!(bad.line == 4 && bad.reason.starts_with("recv is 64: in an all-to-all it is 0, send is"), "{bad}");
+    let bad = parse(&exchange.replace("G1 0 7 2 0 0", "G1 0 7 2 0 1")).unwrap_err();
+    assert!(bad.line == 5 && bad.reason.starts_with("recv is 1, and 0 in line 3: all tasks"), "{bad}");
     // All of four tasks send in a broadcast.
     let bad = parse(&BARRIER.replace("G1 0 6", "G1 0 0").replace(" 0 0 0 10", " 64 0 0 10")).unwrap_err();
     assert!(bad.line == 3 && bad.reason.contains("both member 0 and member 1"), "{bad}");
