@@ -46,6 +46,21 @@ impl Kind {
         Self::Barrier,
         Self::AllToAll,
     ];
+
+    /// Number of messages of an operation of this many members.
+    pub(super) fn messages(self, members: u64) -> u64 {
+        let others = members.saturating_sub(1);
+        match self {
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter => others,
+            Self::AllReduce => {
+                let rounds = members.checked_ilog2().unwrap_or(0);
+                let core = 1 << rounds;
+                core * u64::from(rounds) + 2 * members.saturating_sub(core)
+            }
+            Self::Barrier => members * u64::from(members.next_power_of_two().ilog2()),
+            Self::AllGather | Self::AllToAll => members * others,
+        }
+    }
 }
 
 /// A group operation.
@@ -83,13 +98,15 @@ impl Operation {
 
     /// Programs of the members. `flit`: bytes of a flit.
     pub(super) fn programs(&self, flit: u64) -> Vec<Vec<Op>> {
-        (0..self.bytes.len()).map(|member| self.program(member, flit)).collect()
+        let root = self.root().unwrap_or(0);
+        let most = self.bytes.iter().map(|(send, receive)| *send.max(receive)).max().unwrap_or(0);
+        (0..self.bytes.len()).map(|member| self.program(member, root, most, flit)).collect()
     }
 
-    fn program(&self, member: usize, flit: u64) -> Vec<Op> {
+    /// Program of a member. `most`: the largest number of bytes of any member.
+    fn program(&self, member: usize, root: usize, most: u64, flit: u64) -> Vec<Op> {
         let post = |to: usize, bytes: u64| Op::Post { to: to as u32, flits: flits(bytes, flit) };
-        let (size, root) = (self.bytes.len(), self.root().unwrap_or(0));
-        let most = self.bytes.iter().map(|(send, receive)| *send.max(receive)).max().unwrap_or(0);
+        let size = self.bytes.len();
         let tree = Tree { root, place: (member + size - root) % size, size };
         let others = || (1..size).map(|distance| (member + distance) % size);
         match self.kind {
@@ -267,8 +284,9 @@ mod tests {
 
     #[test]
     fn messages_and_flits_are_those_of_the_algorithms() {
-        let of = |kind, size| {
+        let of = |kind: Kind, size| {
             let (messages, flits, _) = play(&operation(kind, size), 0);
+            assert_eq!(kind.messages(size as u64), messages as u64, "{kind:?}");
             (messages, flits)
         };
         assert_eq!(of(Kind::Broadcast, 13), (12, 120));
@@ -280,6 +298,11 @@ mod tests {
         assert_eq!(of(Kind::AllGather, 13), (13 * 12, 13 * 12));
         assert_eq!(of(Kind::Barrier, 13), (13 * 4, 13 * 4));
         assert_eq!(of(Kind::AllToAll, 13), (13 * 12, 13 * 12));
+        for kind in Kind::ALL {
+            for size in [1, 2, 7, 8] {
+                of(kind, size);
+            }
+        }
         // Bytes for all members together are divided among them.
         let bytes = vec![(13 * 64 * 3, 1); 13];
         assert_eq!(play(&Operation { bytes, ..operation(Kind::AllToAll, 13) }, 0).1, 13 * 12 * 3);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Upper bound of a message in bytes.
 const LONGEST: u64 = 1 << 26;
-/// Upper bound of a trace's records.
+/// Upper bound of a trace's records, and of its messages with those of its group operations.
 const MOST: u64 = 1 << 26;
 /// Length of a clock of a VEF2 trace in picoseconds.
 const NANOSECOND: u64 = 1000;
@@ -84,8 +84,12 @@ struct Reader {
     trace: Trace,
     /// Index and line of each message.
     messages: BTreeMap<u64, (u32, usize)>,
+    /// Number of messages that group operations may still have.
+    left: u64,
     /// Index of each communicator.
     communicators: BTreeMap<u64, u32>,
+    /// Place of each node in each communicator, by the communicator's index and the node.
+    places: BTreeMap<(u32, u32), u32>,
     operations: BTreeMap<u64, First>,
 }
 
@@ -107,8 +111,10 @@ impl Reader {
             operations: Vec::new(),
             parts: Vec::new(),
         };
-        let (messages, communicators, operations) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { header, trace, messages, communicators, operations }
+        let left = MOST - header.messages;
+        let (messages, communicators) = (BTreeMap::new(), BTreeMap::new());
+        let (places, operations) = (BTreeMap::new(), BTreeMap::new());
+        Self { header, trace, messages, left, communicators, places, operations }
     }
 
     fn read(&mut self, line: usize, text: &str) -> Result<(), String> {
@@ -128,18 +134,18 @@ impl Reader {
         }
         let mut words = text.split_whitespace();
         let id = number(words.next().unwrap_or(""), "the communicator")?;
+        let index = self.trace.communicators.len() as u32;
         let mut members = Vec::new();
         for word in words {
             let node = number(word, "its member")?;
             if node >= u64::from(self.header.nodes) {
                 return Err(format!("node {node} is a member, and there are {}, from 0", self.header.nodes));
             }
-            if members.contains(&(node as u32)) {
+            if self.places.insert((index, node as u32), members.len() as u32).is_some() {
                 return Err(format!("node {node} is a member twice"));
             }
             members.push(node as u32);
         }
-        let index = self.trace.communicators.len() as u32;
         if self.communicators.insert(id, index).is_some() {
             return Err(format!("communicator C{id} again: each has one line"));
         }
@@ -184,12 +190,10 @@ impl Reader {
         })?;
         check_length("send", send)?;
         check_length("recv", receive)?;
-        let members = &self.trace.communicators[index as usize];
-        let member = members
-            .iter()
-            .position(|member| u64::from(*member) == node)
-            .ok_or_else(|| format!("node {node} is no member of communicator C{communicator}"))?;
-        let size = members.len();
+        let place = u32::try_from(node).ok().and_then(|node| self.places.get(&(index, node)).copied());
+        let member =
+            place.ok_or_else(|| format!("node {node} is no member of communicator C{communicator}"))?;
+        let size = self.trace.communicators[index as usize].len();
         let after = self.after(node as u32, &format!("operation G{id}"), dep, on)?;
         if kind == Kind::AllToAll && receive > 1 {
             return Err(format!(
@@ -200,6 +204,13 @@ impl Reader {
         let first = *self.operations.entry(id).or_insert(First { index: next, line, receive });
         let operation = first.index;
         if operation == next {
+            let messages = kind.messages(size as u64);
+            self.left = self.left.checked_sub(messages).ok_or_else(|| {
+                format!(
+                    "operation G{id} has {messages} messages: a trace can have {MOST} with those of its group operations, and {} of them are left here",
+                    self.left
+                )
+            })?;
             let (bytes, parts) = (vec![(0, 0); size], vec![None; size]);
             self.trace.operations.push(Operation { kind, communicator: index, bytes, parts });
         }
@@ -213,12 +224,12 @@ impl Reader {
                 "recv is {receive}, and {other} in line {line}: all tasks of an all-to-all have the same"
             ));
         }
-        if known.parts[member].replace(self.trace.parts.len() as u32).is_some() {
+        if known.parts[member as usize].replace(self.trace.parts.len() as u32).is_some() {
             return Err(format!("operation G{id} has a line of node {node} before this one"));
         }
-        known.bytes[member] = (send, receive);
+        known.bytes[member as usize] = (send, receive);
         let start = Start { after, clocks };
-        self.trace.parts.push(Part { operation, member: member as u32, start });
+        self.trace.parts.push(Part { operation, member, start });
         Ok(())
     }
 
@@ -243,9 +254,8 @@ impl Reader {
             };
             let First { index, .. } = self.operations.get(&on).ok_or_else(unknown)?;
             let operation = &self.trace.operations[*index as usize];
-            let members = &self.trace.communicators[operation.communicator as usize];
-            let member = members.iter().position(|member| *member == node);
-            let part = member.and_then(|member| operation.parts[member]);
+            let member = self.places.get(&(operation.communicator, node));
+            let part = member.and_then(|member| operation.parts[*member as usize]);
             return part.map(After::Done).ok_or_else(|| {
                 format!("node {node} waits for its part of operation G{on}, of which no line comes before this one")
             });

@@ -175,10 +175,23 @@ fn a_bad_group_operation_has_its_line_and_a_reason() {
         let bad = parse(&BARRIER.replacen(from, to, 1)).unwrap_err();
         assert!(bad.line == line && bad.reason.contains(reason), "{to}: {bad}");
     }
+    // 8,193 tasks have more messages than a trace.
+    let tasks: String = (0..8193).map(|task| format!(" {task}")).collect();
+    let large =
+        |op| parse(&format!("VEF3 8193 0 1 1 8193 0 1000\nC0{tasks}\nG1 0 {op} 0 0 0 0 0 -1\n")).unwrap_err();
+    let bad = large(7);
+    assert!(
+        bad.line == 3 && bad.reason.starts_with("operation G1 has 67117056 messages: a trace can"),
+        "{bad}"
+    );
+    assert!(large(6).reason.contains("and here are 1"), "a barrier has fewer");
     // `recv` of an all-to-all is a flag.
     let exchange = BARRIER.replace("G1 0 6", "G1 0 7");
     let bad = parse(&exchange.replace("G1 0 7 1 0 0", "G1 0 7 1 64 64")).unwrap_err();
-    assert!(bad.line == 4 && bad.reason.starts_with("recv is 64: in an all-to-all it is 0, send is"), "{bad}");
+    assert!(
+        bad.line == 4 && bad.reason.starts_with("recv is 64: in an all-to-all it is 0, send is"),
+        "{bad}"
+    );
     let bad = parse(&exchange.replace("G1 0 7 2 0 0", "G1 0 7 2 0 1")).unwrap_err();
     assert!(bad.line == 5 && bad.reason.starts_with("recv is 1, and 0 in line 3: all tasks"), "{bad}");
     // All of four tasks send in a broadcast.
