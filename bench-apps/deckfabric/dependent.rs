@@ -330,7 +330,8 @@ fn simulate<'network, W: Workload>(
     is_done: fn(&W) -> bool,
 ) -> Result<(Engine<'network, W>, Measures), Problem> {
     let config = network::config(scenario, scheme)?;
-    let mut engine = Engine::new(network, &config, workload).map_err(|bad| Problem::wrong(None, bad))?;
+    let mut engine = Engine::new(network, &config, workload)
+        .map_err(|bad| Problem::wrong(network::line_of_engine(scenario, &bad), bad))?;
     let most = *scenario.measured.get_ref();
     let bar = progress::bar(u64::from(STEPS), scheme.name());
     for step in 1..=STEPS {

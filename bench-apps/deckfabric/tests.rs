@@ -418,6 +418,14 @@ fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
             Some(13),
             "4 nodes need a host each, and there are 2",
         ),
+        (
+            include_str!("trace.toml").replace(
+                "n = 2",
+                "n = 2\nroutes = \"adaptive\"\n[switch]\nrouting = 1\nstore = 1\nallocation = 1\ncrossing = 1\n",
+            ),
+            Some(7),
+            "adaptive routes are chosen by queues at outputs",
+        ),
     ];
     for (text, line, reason) in cases {
         let problem = dependent(&text, Format::Text).expect_err(reason);
