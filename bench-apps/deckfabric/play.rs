@@ -62,7 +62,7 @@ pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Resu
     let (network, link) = (&plan.network, plan.file.link.port());
     if plan.file.network.get_ref().crossbar == Crossbar::None {
         let reason = "network.crossbar is \"none\": equation (3.3) counts the packets of one buffer, and the simulated switches have one for each input, so D would be no bound; take \"by-lane\" or \"multiplexed\"";
-        return Err(Problem::wrong(None, reason));
+        return Err(Problem::wrong(plan.line_of_switches, reason));
     }
     let packet = (link.mtu / FLIT_BYTES) as u16;
     let cycles = |time: Duration| time.as_nanos() as f64 * link.rate as f64 / f64::from(8 * FLIT_BYTES) / 1e9;
@@ -88,7 +88,7 @@ pub fn play(plan: &Plan, answers: &Answers, (warm_up, measured): Cycles) -> Resu
         let reason = format!(
             "network.flight is {flight:?}, or {link} cycles of {FLIT_BYTES} bytes: the simulated links have up to {LONGEST_LINK}"
         );
-        return Err(Problem::wrong(None, reason));
+        return Err(Problem::wrong(plan.line_of_switches, reason));
     }
     let common = Config {
         levels: workload.levels(),

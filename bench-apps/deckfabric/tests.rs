@@ -496,9 +496,10 @@ fn what_no_simulated_network_has_is_refused_by_its_key() {
                 connection = [{ from = \"h0\", to = \"h1\", sl = 0, bandwidth = \"1 Mb/s\" }]\n";
     let plan = admission::read(text, Path::new("")).expect("a plan");
     let problem = play::play(&plan, &plan.admit(), (1, 1)).expect_err("a link");
-    assert!(problem.reason.starts_with("network.flight is 1ms, or 19532 cycles"), "{problem:?}");
+    let is_of = |problem: &Problem, start: &str| problem.line == Some(3) && problem.reason.starts_with(start);
+    assert!(is_of(&problem, "network.flight is 1ms, or 19532 cycles"), "{problem:?}");
     let plan = admission::read(&text.replace("flight = \"1 ms\"", "crossbar = \"none\""), Path::new(""));
     let plan = plan.expect("a plan");
     let problem = play::play(&plan, &plan.admit(), (1, 1)).expect_err("one buffer");
-    assert!(problem.reason.starts_with("network.crossbar is \"none\""), "{problem:?}");
+    assert!(is_of(&problem, "network.crossbar is \"none\""), "{problem:?}");
 }

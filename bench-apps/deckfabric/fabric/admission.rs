@@ -26,6 +26,8 @@ pub struct Plan {
     pub network: Network,
     /// The file's connections, in its order.
     pub requests: Vec<Request>,
+    /// Line of the file's `[network]`.
+    pub line_of_switches: usize,
 }
 
 /// A connection that asks for admission.

@@ -232,7 +232,7 @@ pub fn read(text: &str, folder: &Path) -> Result<Plan, Problem> {
         return Err(Problem::wrong(None, reason));
     }
     file.topology.get_mut().make_absolute(folder);
-    Ok(Plan { file, network, requests })
+    Ok(Plan { file, network, requests, line_of_switches: of_switches })
 }
 
 /// Checks that the equations have a high limit, and that it leaves what may be promised while the low table has packets,
