@@ -62,8 +62,8 @@ impl Workload for Beside {
         }
     }
 
-    fn sent(&mut self, now: u64, token: u32, actions: &mut Actions) {
-        self.act(token % 2, actions, |workload, own| workload.sent(now, token / 2, own));
+    fn sent(&mut self, left: u64, token: u32, actions: &mut Actions) {
+        self.act(token % 2, actions, |workload, own| workload.sent(left, token / 2, own));
     }
 
     fn delivered(&mut self, now: u64, token: u32, actions: &mut Actions) {

@@ -155,12 +155,12 @@ impl Workload for Connections {
         actions.at(cycle(state.next), token);
     }
 
-    fn sent(&mut self, now: u64, token: u32, _: &mut Actions) {
+    fn sent(&mut self, left: u64, token: u32, _: &mut Actions) {
         let Connection { from, level, gap, .. } = self.all[token as usize];
         let levels = self.quality.len();
-        let left = &mut self.left[from as usize * levels + usize::from(level)];
-        let has_room = if left.len() < self.buffer { 0 } else { left.pop_front().unwrap_or(0) };
-        left.push_back(now + u64::from(self.flits));
+        let all_left = &mut self.left[from as usize * levels + usize::from(level)];
+        let has_room = if all_left.len() < self.buffer { 0 } else { all_left.pop_front().unwrap_or(0) };
+        all_left.push_back(left);
         let state = &mut self.states[token as usize];
         state.under_way.push_back(has_room.max(cycle(state.leaves)));
         state.leaves += gap;

@@ -47,8 +47,9 @@ pub trait Workload {
     /// Handles a timer.
     fn timer(&mut self, now: u64, token: u32, actions: &mut Actions);
 
-    /// Handles a message of which all flits have left its host.
-    fn sent(&mut self, _now: u64, _token: u32, _actions: &mut Actions) {}
+    /// Handles a message whose last packet begins to leave its host. `left`: the cycle, after now, at which its last flit will
+    /// have left.
+    fn sent(&mut self, _left: u64, _token: u32, _actions: &mut Actions) {}
 
     /// Handles a message of which all flits have arrived.
     fn delivered(&mut self, _now: u64, _token: u32, _actions: &mut Actions) {}

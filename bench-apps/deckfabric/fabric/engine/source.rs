@@ -141,7 +141,7 @@ impl<W: Workload> Engine<'_, W> {
         self.is_now_due(out);
     }
 
-    /// Handles a packet that has left its host.
+    /// Handles a packet that begins to leave its host.
     pub(super) fn has_left(&mut self, now: u64, at: u32) {
         let Packet { kind, message, from, to, flits, .. } = self.packets[at];
         if !kind.is_payload() {
@@ -150,7 +150,7 @@ impl<W: Workload> Engine<'_, W> {
         let whole = &mut self.messages[message];
         whole.sent += 1;
         if whole.sent == whole.parts {
-            self.workload.sent(now, whole.token, &mut self.actions);
+            self.workload.sent(now + u64::from(flits), whole.token, &mut self.actions);
             self.apply_actions();
         }
         self.pace_next(now, from, to, flits);

@@ -237,9 +237,9 @@ impl Workload for Replay {
         }
     }
 
-    fn sent(&mut self, now: u64, token: u32, actions: &mut Actions) {
+    fn sent(&mut self, left: u64, token: u32, actions: &mut Actions) {
         if let Some(followers) = self.followers.sent.get(token as usize) {
-            self.follow(now, followers, actions);
+            self.follow(left, followers, actions);
         }
     }
 

@@ -36,6 +36,13 @@ fn messages_go_when_those_they_depend_on_have_gone_or_come() {
 }
 
 #[test]
+fn a_message_is_sent_when_its_last_flit_has_left() {
+    // 1,000 flits, 500 clocks, and a message of a flit.
+    let text = "VEF3 4 2 0 0 0 0 1000\n1 0 1 64000 0 10 -1\n2 0 2 64 1 500 1\n";
+    assert_eq!(run(text, 1000), (2, 10 + 1000 + 500 + 9));
+}
+
+#[test]
 fn what_is_wrong_has_its_line_and_a_reason() {
     let cases = [
         ("VEF3", "VEF4", 1, "the first line is `VEF3 nNodes"),
