@@ -421,7 +421,7 @@ fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
         (
             include_str!("trace.toml").replace(
                 "n = 2",
-                "n = 2\nroutes = \"adaptive\"\n[switch]\nrouting = 1\nstore = 1\nallocation = 1\ncrossing = 1\n",
+                "n = 2\nroutes = \"adaptive\"\n[switch]\nrouting = 1\nstore = 1\nallocation = 1\ncrossing = 1\nspeed = 2\noutput = 64\nleast = 4\n",
             ),
             Some(7),
             "adaptive routes are chosen by queues at outputs",

@@ -44,8 +44,20 @@ struct Followers {
 /// A group operation under way.
 struct Running {
     steps: Steps,
+    members: Vec<Member>,
     /// Number of members that are not done.
     left: usize,
+}
+
+/// A member of a group operation under way.
+#[derive(Clone, Copy, Default)]
+struct Member {
+    /// Whether it has taken its last step.
+    has_ended: bool,
+    /// Number of its messages that have not left its host.
+    unsent: u32,
+    /// Cycle at which the last flit of those before has left.
+    left: u64,
 }
 
 /// A message of a group operation, from one member to another.
@@ -168,8 +180,10 @@ impl Replay {
     fn begin_part(&mut self, now: u64, part: usize, actions: &mut Actions) {
         let part = self.trace.parts[part];
         let operation = &self.trace.operations[part.operation as usize];
-        let begin =
-            || Running { steps: Steps::new(operation.programs(self.flit)), left: operation.parts.len() };
+        let begin = || {
+            let (steps, left) = (Steps::new(operation.programs(self.flit)), operation.parts.len());
+            Running { steps, members: vec![Member::default(); left], left }
+        };
         self.running.entry(part.operation).or_insert_with(begin);
         self.advance(now, part.operation, part.member, actions);
     }
@@ -179,25 +193,45 @@ impl Replay {
         let Some(running) = self.running.get_mut(&operation) else { return };
         let mut posts = Vec::new();
         let stop = running.steps.run(member, |to, flits| posts.push((to, flits)));
-        if stop == Stop::Done {
-            running.left -= 1;
-            if running.left == 0 {
-                self.running.remove(&operation);
-            }
-        }
+        let mut unsent = 0;
         for (to, flits) in posts {
             let communicator = self.trace.operations[operation as usize].communicator;
             let members = &self.trace.communicators[communicator as usize];
             let nodes = (members[member as usize], members[to as usize]);
             let token = self.fly(Flight { operation, from: member, to });
-            self.send(now, nodes, flits, token, actions);
+            let is_within = self.send(now, nodes, flits, token, actions);
+            unsent += u32::from(!is_within);
         }
-        if stop == Stop::Done {
-            self.finish(now);
-            let part = self.trace.operations[operation as usize].parts[member as usize];
-            let followers = part.map_or(&[][..], |part| &self.followers.done[part as usize]);
-            self.follow(now, followers, actions);
+        let change = |member: &mut Member| {
+            member.unsent += unsent;
+            member.has_ended = stop == Stop::Done;
+        };
+        self.change_member(now, (operation, member), change, actions);
+    }
+
+    /// Changes a member of a group operation, and ends its part if it has taken its last step and sent all of its messages.
+    fn change_member(
+        &mut self,
+        now: u64,
+        (operation, member): (u32, u32),
+        change: impl FnOnce(&mut Member),
+        actions: &mut Actions,
+    ) {
+        let Some(running) = self.running.get_mut(&operation) else { return };
+        let state = &mut running.members[member as usize];
+        change(state);
+        if !state.has_ended || state.unsent > 0 {
+            return;
         }
+        let end = now.max(state.left);
+        running.left -= 1;
+        if running.left == 0 {
+            self.running.remove(&operation);
+        }
+        self.finish(end);
+        let part = self.trace.operations[operation as usize].parts[member as usize];
+        let followers = part.map_or(&[][..], |part| &self.followers.done[part as usize]);
+        self.follow(end, followers, actions);
     }
 
     /// Takes a token for a message of a group operation.
@@ -240,7 +274,15 @@ impl Workload for Replay {
     fn sent(&mut self, left: u64, token: u32, actions: &mut Actions) {
         if let Some(followers) = self.followers.sent.get(token as usize) {
             self.follow(left, followers, actions);
+            return;
         }
+        let place = token - self.trace.records.len() as u32;
+        let Flight { operation, from, .. } = self.flights[place as usize];
+        let change = |member: &mut Member| {
+            member.unsent -= 1;
+            member.left = member.left.max(left);
+        };
+        self.change_member(left, (operation, from), change, actions);
     }
 
     fn delivered(&mut self, now: u64, token: u32, actions: &mut Actions) {

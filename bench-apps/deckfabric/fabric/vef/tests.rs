@@ -147,8 +147,20 @@ G1 0 6 3 0 0 0 10 -1
 fn a_message_goes_after_its_tasks_part_of_a_group_operation() {
     // Two rounds of 9 cycles, 5 clocks, and the message.
     assert_eq!(run(BARRIER, 1000), (5, 10 + 2 * 9 + 5 + 9));
-    // Task 3 comes later: task 0 waits for its first message only.
-    assert_eq!(run(&BARRIER.replace("3 0 0 0 10 -1", "3 0 0 0 100 -1"), 1000), (5, 100 + 9 + 5 + 9));
+    // Task 3 comes later: task 0 waits for its first message only, and sends its last one, of a flit.
+    assert_eq!(run(&BARRIER.replace("3 0 0 0 10 -1", "3 0 0 0 100 -1"), 1000), (5, 100 + 9 + 1 + 5 + 9));
+}
+
+#[test]
+fn a_part_of_a_group_operation_ends_when_its_messages_have_left() {
+    // The root of a broadcast sends 1,000 flits. Its next message goes 500 clocks later.
+    let text = "VEF3 4 1 1 1 2 0 1000\nC0 0 1\n\
+                G1 0 0 0 64000 0 0 10 -1\nG1 0 0 1 0 64000 0 0 -1\n1 0 2 64 3 500 G1\n";
+    assert_eq!(run(text, 1000), (3, 10 + 1000 + 500 + 9));
+    // Task 0 of an all-to-all of 1,000 flits has those of task 1 two cycles before its own have left.
+    let text = text.replace("G1 0 0", "G1 0 7").replace("0 10 -1", "0 20 -1");
+    let text = text.replace("G1 0 7 1 0 64000 0 0", "G1 0 7 1 64000 0 0 10");
+    assert_eq!(run(&text, 1000), (3, 20 + 1000 + 500 + 9));
 }
 
 #[test]
