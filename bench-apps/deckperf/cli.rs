@@ -246,14 +246,15 @@ enum Command {
         #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_ranks)]
         ranks: Vec<usize>,
     },
-    /// Processor time of messages at both ends, streamed and paced, polled and blocked for: bare sockets, µDECK and its uDAPL
-    /// over each transport, MPICH and Open MPI
+    /// Processor time of messages at both ends, streamed and paced, polled and blocked for: bare sockets, µDECK over each
+    /// transport, its uDAPL over shm, tcp and udp, MPICH and Open MPI
     Cpu {
         /// Measure those in this folder, too: DIR/mpich, DIR/openmpi (`cargo xtask peers DIR` gets today's releases)
         #[arg(long, value_name = "DIR")]
         peers: Option<PathBuf>,
-        /// Messages under way [default: 2,64; --as chapter-9: 20,60]
-        #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=1024))]
+        /// Messages under way, fewer where they would exceed 64 MiB [default: 2,64; --as chapter-9: 20,60]
+        #[arg(long, value_name = "LIST", value_delimiter = ',',
+              value_parser = clap::value_parser!(u64).range(1..=cpu::MOST_UNDER_WAY))]
         depths: Vec<u64>,
         /// Messages per second where they are paced, of the smallest and the largest size; 0: only streams
         #[arg(long, value_name = "N", default_value_t = cpu::RATE,

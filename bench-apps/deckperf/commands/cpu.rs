@@ -1,5 +1,5 @@
-//! `deckperf cpu`: processor time that messages cost at both ends, over bare sockets, µDECK and its uDAPL over each transport, and
-//! MPI.
+//! `deckperf cpu`: processor time that messages cost at both ends, over bare sockets, µDECK over each transport, its uDAPL over shm,
+//! tcp and udp, and MPI.
 //!
 //! ```text
 //!   conductor (this process) ── Unix socket per contender, of two processes on a core each
@@ -45,6 +45,8 @@ use udeck_cli::machine::Machine;
 pub const SIZES: [usize; 5] = [100, 500, 4_000, 16_000, 64_000];
 /// Default numbers of messages under way.
 pub const DEPTHS: [u64; 2] = [2, 64];
+/// Most messages under way, streamed and paced: uDAPL's queues have room for them.
+pub const MOST_UNDER_WAY: u64 = 1024;
 /// Default rate of the paced messages, per second.
 pub const RATE: u64 = 1000;
 /// Default time for the rounds, in seconds; starting the jobs comes on top.

@@ -61,7 +61,7 @@ pub const BATCH: Duration = Duration::from_micros(1500);
 pub const MIN_ROUNDS: usize = 5;
 
 /// Most bytes under way in the bandwidth test, which bounds its memory; at 1 MiB it still allows a window of 64.
-const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
+pub const MAX_BYTES_UNDER_WAY: u64 = 64 << 20;
 
 const MAX_ITERATIONS: u64 = 1_000_000;
 

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use udeck::{World, via::Deadline};
 
 use super::{
+    MOST_UNDER_WAY,
     batch::{self, End, LIMIT},
     order::{CpuAnswer, CpuOrder, Waiting, Way},
 };
@@ -23,8 +24,6 @@ use crate::{
 
 /// Longest message, in bytes. Any adapter takes it, and the memory for the largest number of buffers stays small.
 pub const LARGEST: usize = 1 << 20;
-/// Most messages under way, as the command line allows.
-const MOST: u64 = 1024;
 
 /// Follows the conductor until it hangs up.
 ///
@@ -35,7 +34,7 @@ pub fn serve(world: &World) -> Result {
     let mut ends = connect(&pair)?;
     follow(world.rank(), world.size(), |line| {
         let order: CpuOrder = line.parse().map_err(PerfError::BadOrder)?;
-        if order.way != Way::Dat || order.depth > MOST {
+        if order.way != Way::Dat || order.depth > MOST_UNDER_WAY {
             return Err(PerfError::BadOrder(line.to_owned()));
         }
         Ok(perform(&pair, &mut ends, order)?.to_string())
@@ -43,7 +42,7 @@ pub fn serve(world: &World) -> Result {
 }
 
 fn connect(pair: &RankPair<'_>) -> Result<DatEnds> {
-    DatEnds::open(pair, &[Transfer::Send], 1, 0, MOST)
+    DatEnds::open(pair, &[Transfer::Send], 1, 0, MOST_UNDER_WAY)
 }
 
 fn perform(pair: &RankPair<'_>, ends: &mut DatEnds, order: CpuOrder) -> Result<CpuAnswer> {

@@ -4,15 +4,16 @@
 use std::time::Duration;
 
 use super::{
-    CpuPlan,
+    CpuPlan, MOST_UNDER_WAY,
     contenders::Row,
     order::{CpuAnswer, CpuOrder, Waiting},
     usage::Usage,
 };
 use crate::{
+    distinct::distinct,
     experiment::{
         field::{self, Field},
-        rounds::{fitting_iterations, rotation},
+        rounds::{MAX_BYTES_UNDER_WAY, fitting_iterations, rotation},
     },
     failure::{PerfError, Result},
 };
@@ -79,7 +80,7 @@ pub trait CpuRunner {
 
 /// Target length of a batch: some ticks of the kernel's accounting, and short enough for a minute to have many.
 pub const BATCH: Duration = Duration::from_millis(30);
-/// Length of a paced batch, which waits most of the time.
+/// Length of a paced batch, which waits most of the time; a batch of [`MOST_UNDER_WAY`] messages may be shorter.
 pub const PACED_BATCH: Duration = Duration::from_millis(50);
 
 /// Runs rounds until the time is used up, at least five.
@@ -95,19 +96,24 @@ pub fn measure(plan: &CpuPlan, runner: &mut impl CpuRunner) -> Result<CpuOutcome
     Ok(CpuOutcome { series, rounds, elapsed, losses })
 }
 
-/// Loads in the order of the tables; the paced ones, of the smallest and the largest size, are at the end.
+/// Loads in the order of the tables; the paced ones, of the smallest and the largest size, are at the end. Depths are bounded, as the
+/// messages under way have a buffer each.
 pub fn loads(plan: &CpuPlan) -> Vec<Load> {
+    let load = |bytes: usize, depth: u64, rate| {
+        let fitting = MAX_BYTES_UNDER_WAY / (bytes as u64).max(1);
+        Load { bytes, depth: depth.min(fitting).clamp(1, MOST_UNDER_WAY), rate }
+    };
     let mut loads = Vec::new();
     for &depth in &plan.depths {
-        loads.extend(plan.sizes.iter().map(|&bytes| Load { bytes, depth, rate: 0 }));
+        loads.extend(plan.sizes.iter().map(|&bytes| load(bytes, depth, 0)));
     }
     if plan.rate > 0 {
-        let depth = (PACED_BATCH.as_millis() as u64 * plan.rate / 1000).max(1);
+        let depth = PACED_BATCH.as_millis() as u64 * plan.rate / 1000;
         let mut sizes = vec![plan.sizes.first(), plan.sizes.last()];
         sizes.dedup();
-        loads.extend(sizes.into_iter().flatten().map(|&bytes| Load { bytes, depth, rate: plan.rate }));
+        loads.extend(sizes.into_iter().flatten().map(|&bytes| load(bytes, depth, plan.rate)));
     }
-    loads
+    distinct(loads)
 }
 
 fn empty(rows: &[Row], loads: &[Load], waitings: &[Waiting]) -> Vec<CpuSeries> {
@@ -275,6 +281,21 @@ mod tests {
                 assert_eq!((series.iterations, depth), (1, 50), "1000/s for 50 ms");
             }
         }
+    }
+
+    #[test]
+    fn no_load_has_more_buffers_than_a_contender_or_64_mib() {
+        let of = |sizes: &[usize], depths: &[u64], rate| {
+            let loads = loads(&CpuPlan { sizes: sizes.to_vec(), depths: depths.to_vec(), rate, ..plan() });
+            loads.into_iter().map(|load| (load.bytes, load.depth, load.rate)).collect::<Vec<_>>()
+        };
+        // 50 ms have 5000 messages.
+        assert_eq!(of(&[100], &[2], 100_000), [(100, 2, 0), (100, MOST_UNDER_WAY, 100_000)]);
+        assert_eq!(of(&[100], &[2], 1), [(100, 2, 0), (100, 1, 1)]);
+        let large = 1 << 20;
+        assert_eq!(of(&[100, large], &[1024], 0), [(100, 1024, 0), (large, 64, 0)]);
+        assert_eq!(of(&[large], &[128, 1024], 0), [(large, 64, 0)], "the same load once");
+        assert_eq!(of(&[128 << 20], &[2], 0), [(128 << 20, 1, 0)]);
     }
 
     #[test]
