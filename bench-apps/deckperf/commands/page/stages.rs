@@ -23,6 +23,8 @@ const POLL: Duration = Duration::from_millis(50);
 /// Time beyond twice its own after which a stage is killed: for its start, for whole runs of peers, and for delays on a busy
 /// machine.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// The same for NAS FT: its fewest rounds, of 19 jobs of class A each, take many minutes on a slow machine.
+const PATIENCE_FOR_FT: Duration = Duration::from_secs(3600);
 /// Time that an ended stage has to hand over its output.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// Time below which `cpu` measures only its smallest and largest sizes: its fewest rounds of all sizes take half a minute.
@@ -39,12 +41,14 @@ pub struct Stage {
     settings: Vec<(&'static str, &'static str)>,
     /// Share of the time of all stages.
     share: u32,
+    /// Time beyond twice its own after which it is killed.
+    patience: Duration,
 }
 
 impl Stage {
     fn new(name: impl Into<String>, words: &[&str], share: u32) -> Self {
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Stage { name: name.into(), words, settings: Vec::new(), share }
+        Stage { name: name.into(), words, settings: Vec::new(), share, patience: PATIENCE }
     }
 }
 
@@ -90,7 +94,7 @@ pub fn of_the_evaluation(plan: &Measure) -> Vec<Stage> {
         stage.words.extend((!plan.pin).then(|| "--no-pin".to_owned()));
     }
     let words: &[&str] = if is_short { &["ft", "--class", "S", "--ranks", "2,4"] } else { &["ft"] };
-    let mut ft = Stage::new("NAS FT", words, 50);
+    let mut ft = Stage { patience: PATIENCE_FOR_FT, ..Stage::new("NAS FT", words, 50) };
     ft.words.extend(plan.transport.iter().flat_map(|only| ["--transport", *only]).map(str::to_owned));
     all.push(ft);
     all
@@ -156,7 +160,7 @@ fn run(stage: &Stage, time: Duration, passed: impl Fn(Duration)) -> Result<Sourc
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start this program again: {error}"))?;
     let (stdout, stderr) = (read_all(child.stdout.take()), read_all(child.stderr.take()));
-    let limit = time * 2 + PATIENCE;
+    let limit = time * 2 + stage.patience;
     let status = wait(&mut child, limit, passed);
     let text = |from: mpsc::Receiver<Vec<u8>>| {
         String::from_utf8_lossy(&from.recv_timeout(LAST_WORDS).unwrap_or_default()).into_owned()
@@ -243,8 +247,12 @@ impl Progress {
     }
 
     fn words(&self, stage: &Stage, number: usize, passed: Duration) -> String {
-        let left = self.total.saturating_sub(passed).as_secs().max(1);
-        format!("{} ({} of {}), about {left} s left", stage.name, number + 1, self.stages)
+        // Shares are rounded down, so that all of them together may be some nanoseconds less than the total.
+        let left = match self.total.saturating_sub(passed) {
+            none if none.as_millis() == 0 => "longer than planned".to_owned(),
+            some => format!("about {} s left", some.as_secs().max(1)),
+        };
+        format!("{} ({} of {}), {left}", stage.name, number + 1, self.stages)
     }
 
     fn line(&self, what: &str) {
@@ -319,6 +327,21 @@ mod tests {
         assert_eq!(long[4].words, ["ft", "--transport", "tcp"]);
         assert!(short[4].words.starts_with(&["ft", "--class", "S"].map(str::to_owned)));
         assert!(!long[4].words.contains(&"--no-pin".to_owned()), "deckrun places its ranks");
+    }
+
+    #[test]
+    fn ft_may_take_much_longer_than_planned_and_is_said_to() {
+        let all = of_the_evaluation(&plan());
+        let (ft, others) = all.split_last().expect("stages");
+        assert_eq!((ft.words[0].as_str(), ft.patience), ("ft", PATIENCE_FOR_FT));
+        assert!(others.iter().all(|stage| stage.patience == PATIENCE));
+        let progress = Progress { bar: None, total: Duration::from_secs(100), stages: all.len() };
+        let said = |passed| progress.words(ft, 4, passed);
+        assert_eq!(said(Duration::from_secs(40)), "NAS FT (5 of 5), about 60 s left");
+        assert_eq!(said(Duration::from_millis(99_500)), "NAS FT (5 of 5), about 1 s left");
+        for passed in [Duration::from_secs(100) - Duration::from_nanos(3), Duration::from_secs(101)] {
+            assert_eq!(said(passed), "NAS FT (5 of 5), longer than planned");
+        }
     }
 
     /// The words of each stage are a command line that this program accepts.
