@@ -4,7 +4,7 @@ mod accepted_options;
 mod options;
 mod plans;
 
-use std::path::PathBuf;
+use std::{env, path::PathBuf};
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 use udeck_cli::Generate;
@@ -87,7 +87,7 @@ Examples:
       no timing: every byte of every message is checked
 
 Environment:
-  DECK_TRANSPORT  as --transport
+  DECK_TRANSPORT  as --transport (ft: one name)
   DECK_...        what is measured has every setting of the library
 
 Exit code:
@@ -429,7 +429,9 @@ impl Cli {
                 let form = form.map_or(cpu::Form::Loads, cpu::Form::Published);
                 options.cpu_plan(peers, form, depths, rate, contenders).map(Task::Cpu)
             }
-            (Some(Command::Ft { class, ranks }), _) => Ok(Task::Ft(options.ft_plan(class, ascending(ranks)))),
+            (Some(Command::Ft { class, ranks }), _) => {
+                options.ft_plan(class, ascending(ranks), env::var("DECK_TRANSPORT").ok()).map(Task::Ft)
+            }
             (Some(Command::FtJob(order)), _) => Ok(Task::FtJob(order)),
             (Some(Command::CpuRank { sockets: true, port, .. }), _) => Ok(Task::CpuSockets(port)),
             (Some(Command::CpuRank { dat, .. }), _) => {

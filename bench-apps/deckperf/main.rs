@@ -9,6 +9,7 @@ mod distinct;
 mod experiment;
 mod failure;
 mod named;
+mod parent;
 mod report;
 mod stats;
 

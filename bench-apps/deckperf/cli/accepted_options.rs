@@ -168,7 +168,10 @@ const ACCEPTED: [AcceptedOptions; 21] = [
                 "Protocols of the blocks: copy, eager, rdma-write, hand-off, rdma-read, handshake, auto [default: auto,handshake]",
             ),
             ("time", "Seconds to measure for, in all, but at least five rounds [default: 120]"),
-            ("transport", "Only this one of shm, verbs, tcp, udp [default: shm, tcp and udp]"),
+            (
+                "transport",
+                "Only this one of shm, verbs, tcp, udp [default: DECK_TRANSPORT, or shm, tcp and udp]",
+            ),
         ],
         about: "is about nas-ft, which has sizes of its own; deckrun places its ranks",
     },
@@ -183,7 +186,10 @@ const ACCEPTED: [AcceptedOptions; 21] = [
         options: "time pin no_pin transport",
         help: &[
             ("time", "Seconds to measure for, in all [default: 200; --evaluation: 360]"),
-            ("transport", "Only this one of shm, verbs, tcp, udp [default: shm, tcp and udp]"),
+            (
+                "transport",
+                "Only this one of shm, verbs, tcp, udp [default: shm, tcp and udp; --evaluation: shm, and all three for FT]",
+            ),
         ],
         about: "is about mailboxes, and has protocols, sizes and a form of its own; it makes a page of other runs: deckperf \
                 report run.json",

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::ValueEnum;
 use udeck::Protocol;
 
-use super::options::{Layer, Memory, Options, PayloadChoice};
+use super::options::{Layer, Memory, Options, PayloadChoice, parse_transport};
 use super::{Task, conflict};
 use crate::experiment::plan::{Checks, PROTOCOLS, Pace, Payload, Plan, TRANSPORTS, Test};
 use crate::{
@@ -152,15 +152,29 @@ impl Options {
         })
     }
 
-    pub(super) fn ft_plan(self, class: ft::Class, ranks: Vec<usize>) -> ft::FtPlan {
-        ft::FtPlan {
+    /// Plan of `ft`. `variable`: value of `DECK_TRANSPORT`, which decides where no option does.
+    pub(super) fn ft_plan(
+        self,
+        class: ft::Class,
+        ranks: Vec<usize>,
+        variable: Option<String>,
+    ) -> Result<ft::FtPlan, clap::Error> {
+        let only = match (self.transport, variable) {
+            (None, Some(name)) => Some(parse_transport(&name).map_err(|why| {
+                conflict(&format!(
+                    "DECK_TRANSPORT={name}: `ft` takes one name there ({why}); unset it to play several"
+                ))
+            })?),
+            (option, _) => option,
+        };
+        Ok(ft::FtPlan {
             class,
             ranks: ranks.into_iter().map(|ranks| ranks as u32).collect(),
-            transports: self.transport.map_or(TRANSPORTS.to_vec(), |only| vec![only]),
+            transports: only.map_or(TRANSPORTS.to_vec(), |only| vec![only]),
             protocols: self.protocols_or(&ft::PROTOCOLS),
             time: self.time_or(ft::SECONDS),
             format: self.format,
-        }
+        })
     }
 
     pub(super) fn comparison(

@@ -252,6 +252,14 @@ fn ft_has_a_plan_of_its_own() {
     let some = plan("deckperf ft --class s --ranks 4,2,4 --transport tcp --protocol handshake --format json");
     assert_eq!((some.class, &some.ranks[..], some.format), (ft::Class::S, &[2, 4][..], Format::Json));
     assert_eq!((&some.transports[..], &some.protocols[..]), (&["tcp"][..], &[Protocol::Handshake][..]));
+    let by_variable = |line: &str, name: &str| {
+        let Cli(line) = Cli::try_parse_from(line.split(' ')).expect(line);
+        line.options.ft_plan(ft::Class::A, vec![2], Some(name.to_owned())).map(|plan| plan.transports)
+    };
+    assert_eq!(by_variable("deckperf ft", "tcp").expect("a transport"), ["tcp"]);
+    assert_eq!(by_variable("deckperf ft --transport udp", "tcp").expect("the option"), ["udp"]);
+    let why = by_variable("deckperf ft", "shm,tcp").expect_err("two names").to_string();
+    assert!(why.contains("DECK_TRANSPORT=shm,tcp: `ft` takes one name there"), "{why}");
     assert!(error("deckperf ft --ranks 1").contains("2..=256"));
     assert!(error("deckperf ft --sizes 8").contains("nas-ft, which has sizes of its own"));
     let Task::FtJob(job) = task("deckperf ft-job --ranks 2 --program nas-ft -- --class S") else {

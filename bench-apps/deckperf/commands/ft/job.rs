@@ -15,12 +15,15 @@ use crate::{
     commands::peers::job::last_lines,
     failure::{PerfError, Result},
     named::Named,
+    parent,
 };
 
 /// Name of the program.
 const PROGRAM: &str = "nas-ft";
 /// Time limit of a run: class B on one core of an old machine takes less.
 const LIMIT: Duration = Duration::from_secs(600);
+/// Transport of one rank, which sends nothing.
+const TRANSPORT_ALONE: &str = "shm";
 /// Order of the exchanges: the thesis's, which no protocol can deadlock.
 pub const ORDER: &str = "triangle";
 
@@ -48,8 +51,9 @@ pub struct FtJobArgs {
     pub arguments: Vec<String>,
 }
 
-/// `deckperf ft-job`: the launcher.
+/// `deckperf ft-job`: the launcher. It ends with `deckperf ft`, and its ranks end with it.
 pub fn play(order: FtJobArgs) -> Result<ExitCode> {
+    parent::end_with_the_parent();
     let job = deckrun::Job::new(order.ranks).program(order.program).args(order.arguments).timeout(LIMIT);
     Ok(job.run()?.exit_code())
 }
@@ -70,17 +74,23 @@ pub fn program() -> Result<PathBuf> {
 /// The reason why there is no result, with the program's own words.
 pub fn run(program: &Path, class: Class, contender: &FtContender) -> Result<FtRun, String> {
     let this = env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let ended = command(&this, program, class, contender)
+        .output()
+        .map_err(|error| format!("cannot start this program again: {error}"))?;
+    judge(&ended)
+}
+
+/// Command line of the launcher. It names the transport in any case, so that none is taken from the environment.
+fn command(this: &Path, program: &Path, class: Class, contender: &FtContender) -> Command {
     let mut command = Command::new(this);
     command.args(["ft-job", "--ranks", &contender.ranks.to_string(), "--program"]).arg(program);
     command.args(["--", "--class", &class.name(), "--order", ORDER]);
     if let Some(way) = contender.way {
-        command.args(["--protocol", &way.protocol.to_string()]).env("DECK_TRANSPORT", way.transport);
+        command.args(["--protocol", &way.protocol.to_string()]);
     }
-    let ended = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("cannot start this program again: {error}"))?;
-    judge(&ended)
+    command.env("DECK_TRANSPORT", contender.way.map_or(TRANSPORT_ALONE, |way| way.transport));
+    command.stdin(Stdio::null());
+    command
 }
 
 fn judge(ended: &Output) -> Result<FtRun, String> {
@@ -109,6 +119,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     use super::*;
+    use crate::commands::ft::{ALONE, Way};
 
     const SUMMARY: &str = "\n FT Benchmark Completed.\n Class           =                        A\n \
         Time in seconds =                     1.03\n Total processes =                        1\n \
@@ -125,6 +136,18 @@ mod tests {
     #[test]
     fn a_summary_has_the_time_and_the_speed() {
         assert_eq!(judge(&ended(0, SUMMARY, "")), Ok(FtRun { seconds: 1.03, mops: 6928.59 }));
+    }
+
+    #[test]
+    fn the_environment_chooses_no_transport() {
+        let transport = |contender: &FtContender| {
+            let command = command(Path::new("deckperf"), Path::new("nas-ft"), Class::S, contender);
+            let set = command.get_envs().find(|(name, _)| *name == "DECK_TRANSPORT");
+            set.and_then(|(_, value)| Some(value?.to_str()?.to_owned()))
+        };
+        assert_eq!(transport(&ALONE).as_deref(), Some("shm"));
+        let way = Some(Way { transport: "udp", protocol: udeck::Protocol::Auto });
+        assert_eq!(transport(&FtContender { ranks: 2, way }).as_deref(), Some("udp"));
     }
 
     #[test]

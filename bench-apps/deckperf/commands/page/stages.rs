@@ -11,10 +11,9 @@ use std::{
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
-use rustix::process::Signal;
 
 use super::{Measure, PageFailure, source::Source};
-use crate::experiment::plan::TRANSPORTS;
+use crate::{experiment::plan::TRANSPORTS, parent};
 
 /// Environment variable of a stage: the stage ends with the process that has started it, however that ends.
 const STAGE: &str = "DECKPERF_STAGE";
@@ -145,8 +144,7 @@ pub fn of_everything(plan: &Measure, has: impl Fn(&str) -> bool) -> Vec<Stage> {
 /// Makes the kernel end this process with its parent, if it is a stage or a rank of one.
 pub fn end_with_the_report() {
     if env::var_os(STAGE).is_some() {
-        // If this fails, stages run on for as long as they were asked to.
-        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+        parent::end_with_the_parent();
     }
 }
 
