@@ -16,7 +16,7 @@ use udeck_cli::machine::Machine;
 use self::{job::FtRun, report::FtReport};
 pub use self::{
     job::{FtJobArgs, play},
-    report::TEST,
+    report::{CLASS, TEST},
 };
 use crate::{
     experiment::{

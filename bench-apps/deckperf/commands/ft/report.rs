@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use udeck_cli::machine::Machine;
 
-use super::{ALONE, FtContender, FtPlan, FtRow, Way, job::ORDER};
+use super::{ALONE, Class, FtContender, FtPlan, FtRow, Way, job::ORDER};
 use crate::{
     named::Named,
     report::{
@@ -18,6 +18,8 @@ use crate::{
 
 /// Name of the test of each series: NAS FT's speed.
 pub const TEST: &str = "ft";
+/// Label of each series with the letter of the class: speeds of two classes cannot be compared.
+pub const CLASS: &str = "class";
 
 /// Everything that the report shows.
 pub struct FtReport<'a> {
@@ -38,7 +40,12 @@ impl FtReport<'_> {
             method: self.method(),
             noise: None,
             command: "ft",
-            series: self.rows.iter().filter(|row| !row.runs.is_empty()).map(series).collect(),
+            series: self
+                .rows
+                .iter()
+                .filter(|row| !row.runs.is_empty())
+                .map(|row| series(self.plan.class, row))
+                .collect(),
             findings: self.findings(),
             body: Body::of_tables(&[self.table()]),
             machine: Machine {
@@ -133,7 +140,7 @@ impl FtReport<'_> {
 }
 
 /// The speeds of every round.
-fn series(row: &FtRow) -> Series {
+fn series(class: Class, row: &FtRow) -> Series {
     let way = row.contender.way;
     let key = Key {
         test: TEST.to_owned(),
@@ -141,6 +148,7 @@ fn series(row: &FtRow) -> Series {
         transport: way.map(|way| way.transport.to_owned()),
         protocol: way.map(|way| way.protocol.to_string()),
         ranks: Some(row.contender.ranks.into()),
+        labels: [(CLASS.to_owned(), class.name())].into(),
         ..Key::default()
     };
     Series {
@@ -160,7 +168,10 @@ mod tests {
 
     /// A report of three rounds; 4 ranks over TCP have failed.
     fn sample(format: crate::experiment::plan::Format) -> String {
-        let plan = FtPlan { format, ..plan() };
+        sample_of(&FtPlan { format, ..plan() })
+    }
+
+    fn sample_of(plan: &FtPlan) -> String {
         let row = |contender: FtContender| {
             let handshake = contender.way.is_some_and(|way| way.protocol == udeck::Protocol::Handshake);
             let speed = f64::from(contender.ranks) * if handshake { 0.4 } else { 0.8 };
@@ -172,7 +183,7 @@ mod tests {
         };
         let rows: Vec<FtRow> = plan.contenders().into_iter().map(row).collect();
         let machine = Machine::sample("placed by the system", "shm, tcp");
-        FtReport { machine, plan: &plan, rows: &rows, outcome: (3, Duration::from_millis(2500)) }.render()
+        FtReport { machine, plan, rows: &rows, outcome: (3, Duration::from_millis(2500)) }.render()
     }
 
     #[test]
@@ -196,6 +207,19 @@ mod tests {
         ] {
             assert!(words.contains(sentence), "{sentence} is missing in {text}");
         }
+    }
+
+    #[test]
+    fn series_of_two_classes_have_no_key_in_common() {
+        let keys = |class| {
+            let plan = FtPlan { class, format: crate::experiment::plan::Format::Json, ..plan() };
+            let run = crate::report::data::Run::parse(&sample_of(&plan)).expect("a run");
+            run.series.into_iter().map(|one| one.key).collect::<Vec<_>>()
+        };
+        let (small, larger) = (keys(Class::S), keys(Class::W));
+        assert_eq!((small.len(), &small), (7, &keys(Class::S)));
+        assert!(small.iter().all(|key| !larger.contains(key)), "{small:?}");
+        assert_eq!(small[0].words(), "ft ranks=1 class=S");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     commands::ft,
+    distinct::grouped,
     report::data::{Better, Key, LIMIT, OURS, Series},
     stats::{Ratio, Spread, spread},
 };
@@ -24,10 +25,10 @@ struct Row {
     note: String,
 }
 
-/// Table 7.1: speed-ups on 2, 4 and 8 nodes.
+/// Table 7.1: speed-ups on 2, 4 and 8 nodes. Those over Gigabit Ethernet are of another cluster than the others (§7.3).
 const PUBLISHED_FT: [(&str, [f64; 3]); 4] = [
     ("DECK/TCP, Fast Ethernet", [1.372, 2.10, 4.472]),
-    ("DECK/TCP, Gigabit Ethernet", [1.708, 3.194, 6.151]),
+    ("DECK/TCP, Gigabit Ethernet, another cluster", [1.708, 3.194, 6.151]),
     ("DECK/GM", [1.496, 3.159, 6.334]),
     ("DECK/VIA", [1.557, 3.128, 5.500]),
 ];
@@ -35,14 +36,25 @@ const PUBLISHED_NODES: [u64; 3] = [2, 4, 8];
 
 /// HTML of all figures, as far as the runs have them; `None` if they have none. The charts are added to `charts`.
 pub fn body(sources: &[Source], charts: &mut Vec<Chart>) -> Option<String> {
-    let of = |command: &str| -> Vec<&Series> {
-        let runs = sources.iter().filter(|source| source.run.command == command);
-        runs.flat_map(|source| &source.run.series).filter(|one| one.key.library != LIMIT).collect()
+    let speed_ups = speed_ups(sources);
+    let (mut rows, mut drawn) = (Vec::new(), Vec::new());
+    let mut add = |group: &Group<'_>, of_group: Vec<Row>, charts: Vec<Chart>| {
+        rows.extend(of_group.into_iter().map(|row| Row { what: row.what + &group.words(), ..row }));
+        drawn.extend(charts.into_iter().map(|chart| Chart { title: chart.title + &group.words(), ..chart }));
     };
-    let (vi, clones, messages) = (Vis(of("vi")), Clones(of("clones")), Messages(of("messages")));
-    let speed_ups = speed_ups(&of("ft"));
-    let drawn = [vi.charts(), clones.charts(), messages.charts(), ft_chart(&speed_ups)].concat();
-    let rows = [vi.rows(), clones.rows(), messages.rows()].concat();
+    for group in groups(sources, "vi") {
+        let vi = Vis(&group.series);
+        add(&group, vi.rows(), vi.charts());
+    }
+    for group in with_both_models(groups(sources, "clones")) {
+        let clones = Clones(&group.series);
+        add(&group, clones.rows(), clones.charts());
+    }
+    for group in groups(sources, "messages") {
+        let messages = Messages(&group.series);
+        add(&group, messages.rows(), messages.charts());
+    }
+    drawn.extend(ft_chart(&speed_ups));
     if rows.is_empty() && speed_ups.is_empty() {
         return None;
     }
@@ -66,6 +78,73 @@ fn published(rows: &[Row]) -> String {
     let heads = ["figure", "what", "published", "#here", "95 % bounds, or how it was found"];
     let heads = heads.map(str::to_owned).to_vec();
     html::table(&Table { heads, rows: cells.collect() }, "compared")
+}
+
+/// Series that can be compared: of one run, over one transport.
+struct Group<'a> {
+    transport: Option<&'a str>,
+    /// Names of the runs.
+    names: Vec<&'a str>,
+    /// Whether there is another group of this transport.
+    is_one_of_several: bool,
+    series: Vec<&'a Series>,
+}
+
+impl Group<'_> {
+    /// Words behind the name of a quantity or a curve.
+    fn words(&self) -> String {
+        let over = self.transport.map_or(String::new(), |transport| format!(", over {transport}"));
+        let of = if self.is_one_of_several { format!(" ({})", self.names.join(", ")) } else { String::new() };
+        over + &of
+    }
+}
+
+/// The series of a command, by run and transport.
+fn groups<'a>(sources: &'a [Source], command: &str) -> Vec<Group<'a>> {
+    let of_source = |source: &'a Source| {
+        let series = source.run.series.iter().filter(|one| one.key.library != LIMIT);
+        let by_transport = grouped(series.map(|one| (one.key.transport.as_deref(), one)));
+        by_transport.into_iter().map(move |(transport, series)| Group {
+            transport,
+            names: vec![source.name.as_str()],
+            is_one_of_several: false,
+            series,
+        })
+    };
+    let found = sources.iter().filter(|source| source.run.command == command).flat_map(of_source);
+    told_apart(found.collect())
+}
+
+/// Notes which groups need their names, as another one has the same transport.
+fn told_apart(mut groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    let transports: Vec<_> = groups.iter().map(|group| group.transport).collect();
+    for group in &mut groups {
+        group.is_one_of_several = transports.iter().filter(|other| **other == group.transport).count() > 1;
+    }
+    groups
+}
+
+/// Runs of `clones` in pairs: the first by work queues with the first by completion queue over the same transport, and so on. A
+/// run has one of the two models.
+fn with_both_models(groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    let models = |group: &Group<'_>| -> Vec<String> {
+        group.series.iter().filter_map(|one| one.key.labels.get("receive").cloned()).collect()
+    };
+    let mut pairs: Vec<Group<'_>> = Vec::new();
+    for group in groups {
+        let own = models(&group);
+        let lacks = |pair: &&mut Group<'_>| {
+            pair.transport == group.transport && models(pair).iter().all(|model| !own.contains(model))
+        };
+        match pairs.iter_mut().find(lacks) {
+            Some(pair) => {
+                pair.names.extend(group.names);
+                pair.series.extend(group.series);
+            }
+            None => pairs.push(group),
+        }
+    }
+    told_apart(pairs)
 }
 
 /// The series that `is_it` takes, by size, each size once.
@@ -132,7 +211,7 @@ impl Crossing {
 
     fn words(self) -> String {
         match self {
-            Crossing::Never => "at no size".to_owned(),
+            Crossing::Never => "from no size on".to_owned(),
             Crossing::Always => "at every size".to_owned(),
             Crossing::From(size) => format!("from {} on", show::bytes(size)),
         }
@@ -140,7 +219,7 @@ impl Crossing {
 }
 
 /// Series of `--layer vi`: figures 6.1 to 6.3.
-struct Vis<'a>(Vec<&'a Series>);
+struct Vis<'a>(&'a [&'a Series]);
 
 /// Looks that stand for non-blocking and blocking calls.
 const POLLED: &str = "work-queue";
@@ -148,7 +227,7 @@ const ASLEEP: &str = "cq-asleep";
 
 impl Vis<'_> {
     fn of(&self, test: &str, transfer: &str, look: &str) -> Vec<&Series> {
-        line(&self.0, test, |key| is_by(key, transfer) && has(key, "look", look) && has(key, "vis", "1"))
+        line(self.0, test, |key| is_by(key, transfer) && has(key, "look", look) && has(key, "vis", "1"))
     }
 
     fn latency(&self, transfer: &str, look: &str) -> Vec<&Series> {
@@ -210,12 +289,15 @@ impl Vis<'_> {
     }
 }
 
+/// Largest size of figures 7.1 and 7.2: 64 KB (§7.1).
+const LARGEST_OF_7_1: u64 = 64 << 10;
+
 /// Series of `clones`, by work queues and by completion queue: figures 7.1 to 7.4.
-struct Clones<'a>(Vec<&'a Series>);
+struct Clones<'a>(&'a [&'a Series]);
 
 impl Clones<'_> {
     fn of(&self, test: &str, receive: &str, clones: &str) -> Vec<&Series> {
-        line(&self.0, test, |key| {
+        line(self.0, test, |key| {
             has(key, "receive", receive) && has(key, "clones", clones) && has(key, "beside", "nothing")
         })
     }
@@ -223,7 +305,8 @@ impl Clones<'_> {
     fn rows(&self) -> Vec<Row> {
         let growth = |place, published, receive: &str, clones: &str| {
             let ratios = quotients(&self.of("latency", receive, clones), &self.of("latency", receive, "10"));
-            let worst = ratios.iter().max_by(|a, b| a.1.median.total_cmp(&b.1.median));
+            let published_sizes = ratios.iter().filter(|(size, _)| *size <= LARGEST_OF_7_1);
+            let worst = published_sizes.max_by(|a, b| a.1.median.total_cmp(&b.1.median));
             let what = format!("{receive}: time with {clones} VIs ÷ with 10, at its worst size");
             ratio_row(place, &what, published, worst)
         };
@@ -248,7 +331,7 @@ impl Clones<'_> {
             growth("7.2", "below 1.03", "cq", "40"),
             beside("7.3", time, "about 0.5", "latency", |ratios| ratios.first()),
             beside("7.3", time, "about 0.85 at 64 KB", "latency", |ratios| {
-                ratios.iter().find(|(size, _)| *size == 64 << 10)
+                ratios.iter().find(|(size, _)| *size == LARGEST_OF_7_1)
             }),
             beside(
                 "7.4",
@@ -300,21 +383,30 @@ fn medians(line: &[&Series]) -> Vec<(u64, f64)> {
     line.iter().filter_map(of).collect()
 }
 
+/// Size of figure 7.6's bandwidths: 4 MB (§7.2).
+const SIZE_OF_7_6: u64 = 4 << 20;
+
 /// Series of messages by `handshake` and others: figures 7.5 and 7.6.
-struct Messages<'a>(Vec<&'a Series>);
+struct Messages<'a>(&'a [&'a Series]);
 
 impl Messages<'_> {
     fn of(&self, test: &str, protocol: &str) -> Vec<&Series> {
         let untouched = |key: &Key| key.payload.as_deref() == Some("untouched");
-        line(&self.0, test, |key| is_by(key, protocol) && untouched(key))
+        line(self.0, test, |key| is_by(key, protocol) && untouched(key))
     }
 
     fn rows(&self) -> Vec<Row> {
         let both = |test| quotients(&self.of(test, "handshake"), &self.of(test, "eager"));
         let (times, rates) = (both("latency"), both("bandwidth"));
+        let long = rates.last().filter(|(size, _)| *size >= SIZE_OF_7_6);
+        let bandwidth =
+            ratio_row("7.6", "bandwidth by handshake ÷ by eager", "205 ÷ 226 = 0.91 at 4 MB", long);
         [
             ratio_row("7.5", "time by handshake ÷ by eager", "86.85 ÷ 22.99 = 3.78", times.first()),
-            ratio_row("7.6", "bandwidth by handshake ÷ by eager", "205 ÷ 226 = 0.91 at 4 MB", rates.last()),
+            bandwidth.map(|row| Row {
+                note: row.note + "; DECK/GM, the published 226, sends such messages by a handshake as well",
+                ..row
+            }),
         ]
         .into_iter()
         .flatten()
@@ -337,8 +429,23 @@ impl Messages<'_> {
     }
 }
 
-/// Speed-ups of FT as series, by way, then by ranks: the ratio to one rank in each round.
-fn speed_ups(speeds: &[&Series]) -> Vec<(String, Vec<Series>)> {
+/// Speed-ups of FT as series, by way, then by ranks: the ratio to one rank in each round of the same run.
+fn speed_ups(sources: &[Source]) -> Vec<(String, Vec<Series>)> {
+    let runs: Vec<_> = sources.iter().filter(|source| source.run.command == "ft").collect();
+    let mut all: Vec<(String, Vec<Series>)> = Vec::new();
+    for run in &runs {
+        for (mut way, series) in speed_ups_of(&run.run.series) {
+            if runs.len() > 1 {
+                way += &format!(" ({})", run.name);
+            }
+            all.push((way, series));
+        }
+    }
+    all
+}
+
+/// Speed-ups of one run, which has one class.
+fn speed_ups_of(speeds: &[Series]) -> Vec<(String, Vec<Series>)> {
     let ft = || speeds.iter().filter(|one| one.key.test == ft::TEST && one.key.library == OURS);
     let Some(alone) = ft().find(|one| one.key.ranks == Some(1)) else { return Vec::new() };
     let speed_up = |one: &Series| Series {
@@ -349,9 +456,11 @@ fn speed_ups(speeds: &[&Series]) -> Vec<(String, Vec<Series>)> {
     };
     let ways = ft().filter_map(|one| {
         let (transport, protocol) = (one.key.transport.as_deref()?, one.key.protocol.as_deref()?);
-        Some((format!("{transport}, {protocol}"), speed_up(one)))
+        // Runs of older releases do not tell their class.
+        let class = one.key.labels.get(ft::CLASS).map_or(String::new(), |class| format!(", class {class}"));
+        Some((format!("{transport}, {protocol}{class}"), speed_up(one)))
     });
-    crate::distinct::grouped(ways)
+    grouped(ways)
 }
 
 fn ft_chart(speed_ups: &[(String, Vec<Series>)]) -> Vec<Chart> {
@@ -408,6 +517,7 @@ mod tests {
         assert_eq!(of(&[0.9, 1.0]), Some(Crossing::Never));
         assert_eq!(of(&[]), None);
         assert_eq!(Crossing::From(4096).words(), "from 4 KiB on");
+        assert_eq!(Crossing::Never.words(), "from no size on", "the write may be ahead at a smaller one");
     }
 
     /// A run with these series: test, protocol, size, ranks, labels, and the figures of its rounds.
@@ -449,9 +559,9 @@ mod tests {
         let mut charts = Vec::new();
         let body = body(&[source], &mut charts).expect("figures");
         for part in [
-            "blocking ÷ non-blocking, send/receive, 8 B</td><td>39.98 ÷ 12.33 = 3.24</td><td class=\"number\">5.00<",
-            "RDMA write ÷ send/receive, non-blocking, 8 B</td><td>19.46 ÷ 12.33 = 1.58</td><td class=\"number\">1.50<",
-            "ahead, non-blocking</td><td>above 2 KB</td><td class=\"number\">from 4 KiB on<",
+            "blocking ÷ non-blocking, send/receive, 8 B, over shm</td><td>39.98 ÷ 12.33 = 3.24</td><td class=\"number\">5.00<",
+            "RDMA write ÷ send/receive, non-blocking, 8 B, over shm</td><td>19.46 ÷ 12.33 = 1.58</td><td class=\"number\">1.50<",
+            "ahead, non-blocking, over shm</td><td>above 2 KB</td><td class=\"number\">from 4 KiB on<",
         ] {
             assert!(body.contains(part), "{part} is missing in {body}");
         }
@@ -480,15 +590,19 @@ mod tests {
                     clones(receive, "10", 65536, 10.0 * base),
                     clones(receive, "30", 65536, 10.0 * base),
                     clones(receive, "40", 65536, 10.0 * base),
+                    // The published curves end at 64 KB.
+                    clones(receive, "10", 1 << 20, 100.0 * base),
+                    clones(receive, "30", 1 << 20, 900.0 * base),
+                    clones(receive, "40", 1 << 20, 900.0 * base),
                 ],
             )
         };
         let mut charts = Vec::new();
         let body = body(&[of("wq", 4.0), of("cq", 1.0)], &mut charts).expect("figures");
         for part in [
-            "wq: time with 30 VIs ÷ with 10, at its worst size, 8 B</td><td>1.08 at most</td><td class=\"number\">1.25<",
-            "cq: time with 40 VIs ÷ with 10, at its worst size, 8 B</td><td>below 1.03</td><td class=\"number\">1.50<",
-            "cq ÷ wq: time with 30 VIs, 64 KiB</td><td>about 0.85 at 64 KB</td><td class=\"number\">0.250<",
+            "wq: time with 30 VIs ÷ with 10, at its worst size, 8 B, over shm</td><td>1.08 at most</td><td class=\"number\">1.25<",
+            "cq: time with 40 VIs ÷ with 10, at its worst size, 8 B, over shm</td><td>below 1.03</td><td class=\"number\">1.50<",
+            "cq ÷ wq: time with 30 VIs, 64 KiB, over shm</td><td>about 0.85 at 64 KB</td><td class=\"number\">0.250<",
         ] {
             assert!(body.contains(part), "{part} is missing in {body}");
         }
@@ -497,15 +611,72 @@ mod tests {
         assert_eq!(axes, [("clones", 2), ("bytes in a message", 2)]);
     }
 
+    /// A series of FT, of class S.
+    fn ft(ranks: u64, way: Option<(&str, &str)>, speeds: [f64; 3]) -> serde_json::Value {
+        let mut one = json!({ "test": "ft", "unit": "Mop/s", "better": "higher", "ranks": ranks, "rounds": speeds,
+                              "labels": { "class": "S" } });
+        if let Some((transport, protocol)) = way {
+            (one["transport"], one["protocol"]) = (json!(transport), json!(protocol));
+        }
+        one
+    }
+
+    fn named(name: &str, mut source: Source) -> Source {
+        name.clone_into(&mut source.name);
+        source
+    }
+
+    /// The second file is of a machine that is ten times as fast.
+    #[test]
+    fn each_file_of_ft_has_its_own_base() {
+        let of = |name: &str, speed: f64, two: f64| {
+            let speeds = |times: f64| [times * speed; 3];
+            let two = ft(2, Some(("tcp", "auto")), speeds(two));
+            named(name, run("ft", vec![ft(1, None, speeds(1.0)), two]))
+        };
+        let found = speed_ups(&[of("a.json", 100.0, 1.5), of("b.json", 1000.0, 1.25)]);
+        let found: Vec<_> = found.iter().map(|(way, series)| (way.as_str(), series[0].figures())).collect();
+        let [one, other] = ["tcp, auto, class S (a.json)", "tcp, auto, class S (b.json)"];
+        assert_eq!(found, [(one, vec![1.5; 3]), (other, vec![1.25; 3])]);
+    }
+
+    #[test]
+    fn files_and_transports_are_not_compared_with_each_other() {
+        let of = |name: &str, transport: &str, write: f64| {
+            let mut all = [vi("send", POLLED, 8, [1.0; 3]), vi("rdma-write", POLLED, 8, [write; 3])];
+            all.iter_mut().for_each(|one| one["transport"] = json!(transport));
+            named(name, run("vi", all.to_vec()))
+        };
+        let sources = [of("a.json", "shm", 1.5), of("b.json", "shm", 2.5), of("c.json", "tcp", 3.5)];
+        let body = body(&sources, &mut Vec::new()).expect("figures");
+        for (what, here) in [("shm (a.json)", "1.50"), ("shm (b.json)", "2.50"), ("tcp", "3.50")] {
+            let row = format!(
+                "non-blocking, 8 B, over {what}</td><td>19.46 ÷ 12.33 = 1.58</td><td class=\"number\">{here}<"
+            );
+            assert!(body.contains(&row), "{row} is missing in {body}");
+        }
+        // Only one of these files has writes, so there is no ratio.
+        let single =
+            |name: &str, transfer: &str| named(name, run("vi", vec![vi(transfer, POLLED, 8, [1.0; 3])]));
+        assert!(super::body(&[single("a", "send"), single("b", "rdma-write")], &mut Vec::new()).is_none());
+    }
+
+    #[test]
+    fn the_bandwidth_of_figure_7_6_is_that_of_long_messages() {
+        let of = |size: u64| {
+            let one = |protocol: &str, rate: f64| {
+                json!({ "test": "bandwidth", "protocol": protocol, "size": size, "rounds": [rate, rate, rate],
+                        "payload": "untouched", "unit": "MB/s", "better": "higher" })
+            };
+            body(&[run("messages", vec![one("handshake", 8.0), one("eager", 10.0)])], &mut Vec::new())
+        };
+        let body = of(4 << 20).expect("a row");
+        assert!(body.contains("0.800 to 0.800; DECK/GM, the published 226"), "{body}");
+        assert!(of(64 << 10).is_none(), "at 64 KiB, DECK/GM has another bandwidth");
+    }
+
     #[test]
     fn speed_ups_stand_beside_table_7_1() {
-        let ft = |ranks: u64, way: Option<(&str, &str)>, speeds: [f64; 3]| {
-            let mut one = json!({ "test": "ft", "unit": "Mop/s", "better": "higher", "ranks": ranks, "rounds": speeds });
-            if let Some((transport, protocol)) = way {
-                (one["transport"], one["protocol"]) = (json!(transport), json!(protocol));
-            }
-            one
-        };
         let source = run(
             "ft",
             vec![
@@ -517,7 +688,7 @@ mod tests {
         let mut charts = Vec::new();
         let body = body(&[source], &mut charts).expect("figures");
         assert!(body.contains("DECK/VIA (published)</th><td class=\"number\">1.557</td>"), "{body}");
-        let ours = body.split("µDECK, tcp, handshake</th>").nth(1).expect("a row of ours");
+        let ours = body.split("µDECK, tcp, handshake, class S</th>").nth(1).expect("a row of ours");
         let row = ours.split("</tr>").next().expect("a row");
         assert!(row.contains(">1.50<") && row.contains(">1.60<") && row.contains(">–<"), "{row}");
         assert_eq!((charts.len(), charts[0].lines[0].points.len()), (1, 2));
