@@ -12,6 +12,8 @@ use crate::{
 pub struct Beside {
     replay: Replay,
     traffic: Traffic,
+    /// Number of the trace's timers and messages under way. Without any, a trace that is not done never will be.
+    open: usize,
     /// Actions of either, before their tokens are those of both.
     own: Actions,
 }
@@ -19,10 +21,10 @@ pub struct Beside {
 impl Beside {
     /// Puts a trace beside traffic.
     pub fn new(replay: Replay, traffic: Traffic) -> Self {
-        Self { replay, traffic, own: Actions::default() }
+        Self { replay, traffic, open: 0, own: Actions::default() }
     }
 
-    /// Whether the trace is done. The traffic ends then.
+    /// Whether the trace is done. The traffic ends then, or when what is left of the trace waits for itself.
     pub fn is_done(&self) -> bool {
         self.replay.is_done()
     }
@@ -36,6 +38,9 @@ impl Beside {
     fn act(&mut self, side: u32, actions: &mut Actions, act: impl FnOnce(&mut dyn Workload, &mut Actions)) {
         let workload: &mut dyn Workload = if side == 0 { &mut self.replay } else { &mut self.traffic };
         act(workload, &mut self.own);
+        if side == 0 {
+            self.open += self.own.timers.len() + self.own.posts.len();
+        }
         for (time, token) in self.own.timers.drain(..) {
             actions.at(time, 2 * token + side);
         }
@@ -57,7 +62,9 @@ impl Workload for Beside {
     }
 
     fn timer(&mut self, now: u64, token: u32, actions: &mut Actions) {
-        if token.is_multiple_of(2) || !self.is_done() {
+        let is_of_trace = token.is_multiple_of(2);
+        self.open -= usize::from(is_of_trace);
+        if is_of_trace || (self.open > 0 && !self.is_done()) {
             self.act(token % 2, actions, |workload, own| workload.timer(now, token / 2, own));
         }
     }
@@ -67,6 +74,7 @@ impl Workload for Beside {
     }
 
     fn delivered(&mut self, now: u64, token: u32, actions: &mut Actions) {
+        self.open -= usize::from(token.is_multiple_of(2));
         self.act(token % 2, actions, |workload, own| workload.delivered(now, token / 2, own));
     }
 }
@@ -106,6 +114,29 @@ mod tests {
         let measures = engine.measures();
         assert_eq!(measures.classes[0].delivered, (3, 2001));
         (engine.workload().ended(), measures.classes[1].delivered.0)
+    }
+
+    /// A barrier waits for a task that waits for a message after the barrier. The traffic does not keep such a run going.
+    #[test]
+    fn the_traffic_ends_with_a_trace_that_waits_for_itself() {
+        let trace =
+            "VEF3 2 1 1 1 2 0 1000\nC0 0 1\nG1 0 6 0 0 0 0 0 -1\n1 0 1 64 3 0 G1\nG1 0 6 1 0 0 2 0 1\n";
+        let trace = vef::parse(trace).unwrap();
+        let stream = Stream {
+            name: "background".into(),
+            from: vec![0],
+            to: Pattern::Fixed(vec![1]),
+            level: 0,
+            load: 0.1,
+            flits: (4, 4),
+            arrivals: Arrivals::Regular,
+            during: (0, u64::MAX),
+        };
+        let network = tree(2, 1).unwrap();
+        let beside = Beside::new(Replay::new(trace, 1000), Traffic::new(2, vec![stream], 1).unwrap());
+        let mut engine = Engine::new(&network, &Config::default(), beside).unwrap();
+        assert_eq!(engine.run_dry(1_000_000), Ok(true));
+        assert!(!engine.workload().is_done());
     }
 
     #[test]

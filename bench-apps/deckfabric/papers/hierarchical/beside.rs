@@ -90,7 +90,7 @@ pub fn beside(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
     let without = played.run(turns, alone, None, bar)? as f64;
     let mut section = Section {
         how: format!(
-            "Switches and traffic of published/omni-path-4.toml, trace and shares of published/beside-4.toml, {} of {} hosts. The time of the \
+            "Switches and traffic of published/omni-path-4.toml, trace and shares of published/beside-4.toml, {} of {} hosts. The claim about levels leaves shares below 5 percent out. The time of the \
              trace's run without background under round robin is {without} cycles of 64 bits.",
             place.name, place.hosts
         ),
