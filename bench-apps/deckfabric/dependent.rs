@@ -337,14 +337,16 @@ fn simulate<'network, W: Workload>(
     for step in 1..=STEPS {
         // The run ends before `most`, at a time that is not known: each step is twice as long as the one before.
         let until = most >> (STEPS - step);
-        // Nothing is in flight also while all ranks compute, so the workload is asked, too.
-        if until > engine.now() && engine.run_dry(until).map_err(|why| Problem::cannot(None, why))? {
+        if until > engine.now() {
+            let is_dry = engine.run_dry(until).map_err(|why| Problem::cannot(None, why))?;
+            // Traffic beside a trace may still be on its way.
             if is_done(engine.workload()) {
                 bar.finish_and_clear();
                 let measures = engine.measures();
                 return Ok((engine, measures));
             }
-            if engine.is_idle() {
+            // Nothing is in flight also while all ranks compute, so the engine is asked for timers, too.
+            if is_dry && engine.is_idle() {
                 bar.finish_and_clear();
                 let reason = "what is left waits for itself, as a task for a group operation whose other members wait for it";
                 return Err(Problem::cannot(
