@@ -7,7 +7,7 @@ from conftest import ROOT, start
 
 import udeck
 
-PAGES = ["docs/python.md", "README.md"]
+PAGES = ["docs/python.md", "docs/from-mpi4py.md", "README.md"]
 
 
 def samples():
