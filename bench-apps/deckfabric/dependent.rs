@@ -158,7 +158,7 @@ fn replay(keys: &TraceKeys, line: usize, network: &Network, folder: &Path) -> Re
     let file = folder.join(keys.path.get_ref());
     let trace = vef::parse(&read(&file)?).map_err(|bad| wrong(&file, bad.to_string()))?;
     let (nodes, hosts) = (trace.nodes, network.hosts());
-    let replay = Replay::new(trace, keys.cycle_ps).with_flits_of(keys.flit).on_level(keys.level);
+    let replay = Replay::new(trace, keys.cycle_ps).with_flits_of(keys.flit.get()).on_level(keys.level);
     let Some(names) = &keys.names else {
         if nodes as usize > hosts {
             let more = "take a larger network, or `names` if several nodes are on one tile";

@@ -1,7 +1,7 @@
 //! Parser of a scenario's file.
 
 use serde::{Deserialize, Deserializer, de};
-use std::path::PathBuf;
+use std::{num::NonZeroU64, path::PathBuf};
 use toml::Spanned;
 use udeck::IncastControl;
 use udeck_cli::{Problem, line_of};
@@ -262,7 +262,7 @@ pub struct TraceKeys {
     pub cycle_ps: u64,
     /// Bytes of a flit.
     #[serde(default = "flit")]
-    pub flit: u64,
+    pub flit: NonZeroU64,
     /// Service level of the trace's messages.
     #[serde(default)]
     pub level: u8,
@@ -355,8 +355,8 @@ pub enum Arrivals {
     Bursts,
 }
 
-fn flit() -> u64 {
-    64
+fn flit() -> NonZeroU64 {
+    NonZeroU64::new(64).expect("64 is not 0")
 }
 
 fn one() -> u64 {

@@ -37,6 +37,13 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
     let used = levels.chain(scenario.trace.as_ref().map(|trace| trace.level)).max().unwrap_or(0);
     let buffer = own.buffer.unwrap_or(default.buffer);
     let switch = scenario.switch.as_ref().map(Spanned::get_ref);
+    if let Some(levels) = own.levels.filter(|levels| used >= *levels) {
+        let reason = format!(
+            "`levels` is {levels}, and traffic or the trace has the level {used}: levels count from 0, so say {} or more",
+            u16::from(used) + 1
+        );
+        return Err(Problem::wrong(scenario.lines.network, reason));
+    }
     if let (Some(_), Some(_)) = (switch, own.switch) {
         let reason = "[network] has `switch`, the cycles of a switch without stages, and [switch] has those of each stage: take one";
         return Err(Problem::wrong(scenario.lines.network, reason));

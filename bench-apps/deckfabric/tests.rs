@@ -351,9 +351,13 @@ fn a_trace_beside_traffic_has_a_run_for_each_load() {
     assert!(of(1, "last_end_cycles") > 1.5 * of(0, "last_end_cycles"), "{json}");
     let lines = dependent(&text, Format::Text).expect("an answer");
     assert!(lines.lines().any(|line| line.starts_with("none    1.00 ")), "{lines}");
-    let wrong = text.replace("level = 1", "level = 2");
-    let problem = dependent(&wrong, Format::Text).expect_err("a level without turns");
-    assert!(problem.reason.contains("level"), "{problem:?}");
+    for (wrong, reason) in [
+        (text.replace("level = 1", "level = 2"), "`levels` is 2, and traffic or the trace has the level 2"),
+        (text.replacen("path =", "flit = 0\npath =", 1), "nonzero"),
+    ] {
+        let problem = dependent(&wrong, Format::Text).expect_err(reason);
+        assert!(problem.line.is_some() && problem.reason.contains(reason), "{problem:?}");
+    }
 }
 
 #[test]

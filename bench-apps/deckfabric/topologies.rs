@@ -58,7 +58,7 @@ pub fn table(networks: &[Network]) -> Result<String, String> {
         ]);
     }
     Ok(lines(&rows)
-        + "\ncables: between switches. lanes: virtual channels that routes need. longest, mean: switches that a packet passes.\n\
+        + "\ncables: between switches. lanes: virtual channels that routes need. longest, mean: switches that a packet passes without detours.\n\
            uniform: flits a cycle that each host can send to all others, by the busiest link of the routes.\n\
            dependencies: pairs of channels that follow one another on a route; no circle was found among them, so no packets wait for\n\
            one another for ever.\n")
