@@ -42,6 +42,15 @@ const CHECK: Duration = Duration::from_millis(100);
 /// Why a port is no place for a table: outgoing connections get ports from 32768 on, where nothing else is set.
 const TAKEN: &str = "another program has the port and listens at none, perhaps for a connection of its own (those get \
                      ports of net.ipv4.ip_local_port_range)";
+/// Errors of a connection to a process that has ended.
+const HAS_ENDED: [io::ErrorKind; 4] = [
+    io::ErrorKind::BrokenPipe,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::ConnectionAborted,
+    io::ErrorKind::UnexpectedEof,
+];
+/// Attempts to put an entry, if the process that serves the table ends each time.
+const ATTEMPTS: usize = 5;
 /// Time between two calls of a table that no process serves yet.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -82,17 +91,32 @@ enum Way {
     Asking(Box<Line>),
 }
 
+/// Why an entry is not in the table.
+#[derive(Debug)]
+enum NotPut {
+    /// The process that served the table has ended. Another one may take its place now.
+    Ended(String),
+    Refused(String),
+}
+
 impl Way {
     /// Puts an entry of this process into the table. False: the table has another one with the same key.
-    fn put(&mut self, key: &str, value: &[u8]) -> Result<bool, String> {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<bool, NotPut> {
         let put = match self {
-            Way::Serving(serving) => serving.table.register(OWN, key, value).map_err(|full| full.to_string()),
-            Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER)
-                .map(|put| put.is_some())
-                .map_err(|error| error.to_string()),
+            Way::Serving(serving) => {
+                serving.table.register(OWN, key, value).map_err(|full| io::Error::other(full.to_string()))
+            }
+            Way::Asking(line) => ask(line, wire::PUT, key, value, ANSWER).map(|put| put.is_some()),
             Way::None => Ok(false),
         };
-        put.map_err(|why| format!("the table of names: {why}"))
+        put.map_err(|error| {
+            let why = format!("the table of names: {error}");
+            if !HAS_ENDED.contains(&error.kind()) {
+                return NotPut::Refused(why);
+            }
+            *self = Way::None;
+            NotPut::Ended(why)
+        })
     }
 }
 
@@ -142,7 +166,7 @@ impl Standalone {
     }
 
     /// Serves the table, or connects to the process that does, with all entries of this process in it.
-    fn be_there(&self, mine: &mut Mine) -> Result<(), String> {
+    fn be_there(&self, mine: &mut Mine) -> Result<(), NotPut> {
         match &mut mine.way {
             Way::Serving(_) => {}
             Way::Asking(line) => {
@@ -153,7 +177,7 @@ impl Standalone {
             Way::None => {}
         }
         if let Way::None = mine.way {
-            mine.way = self.find_way()?;
+            mine.way = self.find_way().map_err(NotPut::Refused)?;
         } else if !mine.lacks {
             return Ok(());
         }
@@ -162,7 +186,7 @@ impl Standalone {
         for (key, value) in &mine.entries {
             let put = mine.way.put(key, value);
             // A connection of this process that has just broken may still own the entry.
-            mine.lacks |= put != Ok(true);
+            mine.lacks |= !matches!(put, Ok(true));
             all = all.and(put.map(drop));
         }
         all
@@ -243,7 +267,8 @@ fn keep(names: &Weak<Standalone>, dropped: &mpsc::Receiver<()>) {
         }
         let there = names.be_there(&mut mine);
         drop(mine);
-        if let Err(why) = &there
+        // If the table's process has ended, the next look finds another one.
+        if let Err(NotPut::Refused(why)) = &there
             && !silent
         {
             udeck_via::say!("{why}");
@@ -339,8 +364,15 @@ impl Listeners for Standalone {
         if mine.entries.contains_key(key) {
             return Ok(false); // another NIC or VI of this process has published it
         }
-        self.be_there(&mut mine)?;
-        let put = mine.way.put(key, value)?;
+        let mut attempts = ATTEMPTS;
+        let put = loop {
+            attempts -= 1;
+            match self.be_there(&mut mine).and_then(|()| mine.way.put(key, value)) {
+                Ok(put) => break put,
+                Err(NotPut::Ended(_)) if attempts > 0 => std::thread::sleep(AGAIN),
+                Err(NotPut::Ended(why) | NotPut::Refused(why)) => return Err(why),
+            }
+        };
         if put {
             mine.entries.insert(key.to_owned(), value.to_vec());
         }
@@ -439,9 +471,24 @@ impl Drop for Standalone {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
+    use std::net::{TcpListener, TcpStream};
 
     use super::*;
+
+    /// Names of this process at a table of this port, without the thread that keeps the table served.
+    fn standalone(port: u16, table_key: [u8; 32]) -> Standalone {
+        Standalone {
+            options: NicOptions::new(Keys::from([0; 32])),
+            port,
+            table_key,
+            own: Ipv4Addr::LOCALHOST.into(),
+            of_host: true,
+            nic: "shm0",
+            table: Mutex::default(),
+            asked: Mutex::default(),
+            keeper: Mutex::default(),
+        }
+    }
 
     #[test]
     fn too_many_names_are_told_from_one_that_is_taken() {
@@ -449,9 +496,33 @@ mod tests {
         let _serving = Serving::start(free, [1; 32]).unwrap();
         let ask = || Line::ask(Arc::new(TcpStream::connect(free).unwrap()), [1; 32], ANSWER).unwrap();
         let [mut way, mut other] = [(); 2].map(|()| Way::Asking(Box::new(ask())));
-        assert!((0..4096).all(|nth| way.put(&nth.to_string(), b"") == Ok(true)));
-        let why = way.put("one more", b"").unwrap_err();
+        assert!((0..4096).all(|nth| way.put(&nth.to_string(), b"").unwrap()));
+        let Err(NotPut::Refused(why)) = way.put("one more", b"") else { panic!("not refused") };
         assert!(why.contains("this process has 4096 names"), "{why}");
-        assert_eq!((other.put("one more", b""), way.put("one more", b"")), (Ok(true), Ok(false)));
+        assert!(other.put("one more", b"").unwrap());
+        assert!(!way.put("one more", b"").unwrap());
+    }
+
+    /// The process that serves the table answers once, and ends before it reads the entry.
+    #[test]
+    fn an_entry_is_put_although_the_serving_process_ends() {
+        let port = udeck_test_kit::free_port();
+        let key = [1; 32];
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let calls = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let ends = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            drop(listener);
+            let mut line = Line::answer(Arc::new(stream), key, ANSWER).unwrap();
+            let question = line.receive().unwrap();
+            assert_eq!(question[0], wire::PING);
+            line.send(&[wire::WELL]).unwrap();
+        });
+        let line = Line::ask(Arc::new(calls), key, ANSWER).unwrap();
+        let names = standalone(port, key);
+        names.table.lock().way = Way::Asking(Box::new(line));
+        assert_eq!(names.publish("key", b"value"), Ok(true));
+        assert!(matches!(names.table.lock().way, Way::Serving(_)));
+        ends.join().unwrap();
     }
 }
