@@ -102,6 +102,13 @@ class Busy(Error):
     """Another thread or task of this rank uses the object."""
 
 
+class RankFailed(Error, RuntimeError):
+    """A rank of run_local() raised an exception, or ended without a result.
+
+    Where the rank's own exception is raised, this is its `__cause__`, with the rank's traceback.
+    """
+
+
 class ArrayInUse(Error, BufferError):
     """Other arrays are views of the memory that would be posted."""
 

@@ -15,6 +15,9 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ._errors import RankFailed
+from ._failure import Failure, restore
+
 _R = TypeVar("_R")
 
 
@@ -65,8 +68,10 @@ def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | 
     script calls run_local() under ``if __name__ == "__main__":``, because the ranks load the script, too. Waits until all ranks have
     ended. `timeout`: seconds for the whole call; None: no limit.
 
-    Raises RuntimeError with a rank's traceback if the rank raises; TypeError if the function cannot be pickled; FileNotFoundError without
-    deckrun; and subprocess.TimeoutExpired.
+    Raises the exception that a rank raised, in its own type. Its `__cause__` is a RankFailed with the rank's number (`rank`) and
+    traceback. If several ranks fail, the first one's exception is raised, and the cause names the others. Raises RankFailed itself if
+    the exception cannot be pickled, is no Exception (as sys.exit()), or if a rank ended without a result; TypeError if the function
+    cannot be pickled; FileNotFoundError without deckrun; and subprocess.TimeoutExpired.
     """
     if _is_loading_main:
         raise RuntimeError(
@@ -87,13 +92,21 @@ def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | 
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
         files = [Path(folder) / str(rank) for rank in range(n)]
-        ends = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
-        # The first failure explains why the others returned nothing.
-        for rank, end in enumerate(ends):
-            if end and end[0]:
-                raise RuntimeError(f"rank {rank} of {n}: {end[1]}")
-        values = [end[1] for end in ends if end]
-        if len(values) < n:
-            rank = ends.index(None)
-            raise RuntimeError(f"rank {rank} of {n} returned nothing; deckrun ended with {done.returncode}")
-        return values
+        ends: list[Any] = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
+        failed = sorted(
+            ((rank, end) for rank, end in enumerate(ends) if isinstance(end, Failure)), key=lambda one: one[1].caught_at
+        )
+        if failed:
+            # The first failure explains the others, which often come of it.
+            (rank, first), *others = failed
+            raise restore(first, rank, n, others)
+        if None in ends:
+            silent = [rank for rank, end in enumerate(ends) if end is None]
+            who = "rank" if len(silent) == 1 else "ranks"
+            missing = RankFailed(
+                f"{who} {', '.join(map(str, silent))} returned no result, of {n}; deckrun ended with {done.returncode}, and wrote why to "
+                "stderr"
+            )
+            missing.rank = silent[0]
+            raise missing
+        return [end[0] for end in ends]

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import traceback
 from pathlib import Path
 
 import udeck
 
+from ._failure import capture
 from ._local import _load_main, _pickler
+
+
+def _write(file: Path, end: bytes) -> None:
+    """Writes how the rank ended. A rank that dies meanwhile leaves no half of a file."""
+    new = file.with_suffix(".new")
+    new.write_bytes(end)
+    new.replace(file)
 
 
 def _main(folder: Path) -> None:
@@ -20,11 +27,11 @@ def _main(folder: Path) -> None:
         _load_main(pickle.loads((folder / "main").read_bytes()))
         function, args = pickle.loads((folder / "job").read_bytes())
         world = udeck.init()
-        value = _pickler().dumps((False, function(world, *args)))
-    except BaseException:
-        file.write_bytes(pickle.dumps((True, traceback.format_exc())))
+        value = _pickler().dumps((function(world, *args),))
+    except BaseException as error:
+        _write(file, pickle.dumps(capture(error, _pickler())))
         raise
-    file.write_bytes(value)
+    _write(file, value)
     try:
         world.finish()
     except udeck.Closed:

@@ -1,7 +1,6 @@
 """Whole jobs through deckrun."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from conftest import PATIENCE, PROLOGUE
+from conftest import PROLOGUE
 
 import udeck
 
@@ -543,62 +542,6 @@ def test_an_exception_in_the_block_is_a_loss_to_the_others(job):
         ["--on-failure", "continue"],
     )
     assert done.code != 0 and "heard 1" in done.out and "ValueError: mine" in done.err, done
-
-
-def rank_and_sum(world, array):
-    mine = array * (world.rank + 1)
-    world.all().allreduce(mine)
-    return world.rank, mine
-
-
-def fails(world):
-    if world.rank == 1:
-        raise KeyError("no way")
-
-
-def test_run_local_returns_what_the_ranks_did(monkeypatch):
-    results = udeck.run_local(3, rank_and_sum, numpy.ones(4), timeout=60)
-    assert [rank for rank, _ in results] == [0, 1, 2] and all((array == 6).all() for _, array in results)
-    with pytest.raises(RuntimeError, match="rank 1 of 2(.|\n)*no way"):
-        udeck.run_local(2, fails, timeout=60)
-    # The test behaves as if cloudpickle were not installed.
-    monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    with pytest.raises(TypeError, match="cloudpickle"):
-        udeck.run_local(2, lambda world: (yield), timeout=60)
-
-
-SCRIPT = """
-import sys
-import udeck
-
-class Found:
-    def __init__(self, rank):
-        self.rank = rank
-
-def find(world, most):
-    return Found(min(world.rank, most))
-
-def main():
-    print([found.rank for found in udeck.run_local(3, find, 1, timeout=60)])
-"""
-
-
-def run_script(*command):
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE, check=False)
-
-
-def test_run_local_runs_what_a_script_defines(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + 'if __name__ == "__main__":\n    main()\n')
-    done = run_script(script)
-    assert done.returncode == 0 and done.stdout == "[0, 1, 1]\n", done
-    # Each rank would start ranks of its own.
-    script.write_text(SCRIPT + "main()\n")
-    done = run_script(script)
-    assert done.returncode != 0 and 'under `if __name__ == "__main__":`' in done.stderr, done
-    # Ranks need a file.
-    done = run_script("-c", SCRIPT + "main()\n")
-    assert done.returncode != 0 and "install cloudpickle" in done.stderr.splitlines()[-1], done
 
 
 def test_ring(example):
