@@ -1,6 +1,6 @@
 //! Sorts keys that are spread over the ranks, by *sample sort*: all ranks agree on keys that split the whole
-//! into equal parts, and each rank gets one part from all ranks. Shows calls of a group: `all_gather`,
-//! `all_to_all`, parts of different lengths by `all_to_all_v`, and reductions by operators and closures.
+//! into equal parts, and each rank gets one part from all ranks. Shows calls of a group: `all_gather`, parts of
+//! different lengths by `all_to_all_v`, and reductions by operators and closures.
 //!
 //! ```sh
 //! cargo run --release --example sample_sort
@@ -72,19 +72,8 @@ fn sample_sort(all: &Group, mut keys: Vec<u64>) -> udeck::Result<Vec<u64>> {
     }
     parts.push(rest);
 
-    // The number of keys from each rank: each rank sends one number to each.
-    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
-    let mut coming = vec![0; all.size()];
-    all.all_to_all(&lengths, &mut coming)?;
-
-    // The keys travel to their ranks, from slices to slices.
-    let mut sorted = vec![0; coming.iter().sum()];
-    let mut room = &mut sorted[..];
-    let mut places: Vec<_> = coming
-        .iter()
-        .map(|&length| room.split_off_mut(..length).expect("the sum has room for each"))
-        .collect();
-    all.all_to_all_v(&parts, &mut places)?;
+    // The keys travel to their ranks. How many come from each is known when they have come.
+    let mut sorted = all.all_to_all_v(&parts)?.concat();
 
     // The keys of each rank came in order. This sort, unlike the unstable one, notices that, and merges.
     sorted.sort();

@@ -113,40 +113,57 @@ fn all_collectives(group: &Group, len: usize) -> Result {
     group.barrier()
 }
 
-/// Makes the calls with parts of different lengths: member k has k mod 3 times `len`, and one more.
+/// Makes the calls with parts of different lengths: member k has k mod 3 times `len`, and one more. Some members use
+/// the allocating form, others their own memory.
 fn all_ragged(group: &Group, len: usize) -> Result {
     let (me, size) = (group.rank(), group.size());
     let length = |member: usize| member % 3 * len + 1;
     let root = size - 1;
+    let own_memory = me % 2 == len % 2;
     let mut parts: Vec<Vec<u64>> = (0..size).map(|member| vec![0; length(member)]).collect();
     let filled: Vec<Vec<u64>> = (0..size).map(|member| data(member, length(member))).collect();
 
-    let mut slices: Vec<&mut [u64]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
-    group.gather_v(root, &filled[me], &mut slices)?;
-    assert!(me != root || parts == filled, "gather_v of {len} in {group:?}");
+    if own_memory {
+        group.gather_v_into(root, &filled[me], &mut parts)?;
+        assert!(me != root || parts == filled, "gather_v_into of {len} in {group:?}");
+    } else {
+        let got = group.gather_v(root, &filled[me])?;
+        assert_eq!(got, if me == root { &filled[..] } else { &[] }, "gather_v of {len} in {group:?}");
+    }
 
-    let mut got = vec![0; length(me)];
-    let slices: Vec<&[u64]> = filled.iter().map(Vec::as_slice).collect();
-    group.scatter_v(root, if me == root { &slices } else { &[] }, &mut got)?;
-    assert_eq!(got, filled[me], "scatter_v of {len} in {group:?}");
+    let of_root = if me == root { &filled[..] } else { &[] };
+    if own_memory {
+        let mut got = vec![0; length(me)];
+        group.scatter_v_into(root, of_root, &mut got)?;
+        assert_eq!(got, filled[me], "scatter_v_into of {len} in {group:?}");
+    } else {
+        let got = group.scatter_v(root, of_root)?;
+        assert_eq!(got, filled[me], "scatter_v of {len} in {group:?}");
+    }
 
-    parts.iter_mut().for_each(|part| part.fill(0));
-    let mut slices: Vec<&mut [u64]> = parts.iter_mut().map(Vec::as_mut_slice).collect();
-    group.all_gather_v(&filled[me], &mut slices)?;
-    assert_eq!(parts, filled, "all_gather_v of {len} in {group:?}");
+    if own_memory {
+        parts.iter_mut().for_each(|part| part.fill(0));
+        group.all_gather_v_into(&filled[me], &mut parts)?;
+        assert_eq!(parts, filled, "all_gather_v_into of {len} in {group:?}");
+    } else {
+        assert_eq!(group.all_gather_v(&filled[me])?, filled, "all_gather_v of {len} in {group:?}");
+    }
 
     let between = |from: usize, to: usize| data(from + to, (from + 2 * to) % 5 * len);
     let from: Vec<Vec<u64>> = (0..size).map(|to| between(me, to)).collect();
-    let from: Vec<&[u64]> = from.iter().map(Vec::as_slice).collect();
     let expected: Vec<Vec<u64>> = (0..size).map(|of| between(of, me)).collect();
-    let mut got: Vec<Vec<u64>> = expected.iter().map(|part| vec![0; part.len()]).collect();
-    let mut slices: Vec<&mut [u64]> = got.iter_mut().map(Vec::as_mut_slice).collect();
-    group.all_to_all_v(&from, &mut slices)?;
-    assert_eq!(got, expected, "all_to_all_v of {len} in {group:?}");
+    if own_memory {
+        let mut got: Vec<Vec<u64>> = expected.iter().map(|part| vec![0; part.len()]).collect();
+        let mut slices: Vec<&mut [u64]> = got.iter_mut().map(Vec::as_mut_slice).collect();
+        group.all_to_all_v_into(&from, &mut slices)?;
+        assert_eq!(got, expected, "all_to_all_v_into of {len} in {group:?}");
+    } else {
+        let slices: Vec<&[u64]> = from.iter().map(Vec::as_slice).collect();
+        assert_eq!(group.all_to_all_v(&slices)?, expected, "all_to_all_v of {len} in {group:?}");
+    }
 
-    let slices: Vec<&[u64]> = filled.iter().map(Vec::as_slice).collect();
     let mut got = vec![0; length(me)];
-    group.reduce_scatter_v(&slices, &mut got, BitXor)?;
+    group.reduce_scatter_v(&filled, &mut got, BitXor)?;
     let expected = if size % 2 == 1 { filled[me].clone() } else { vec![0; length(me)] };
     assert_eq!(got, expected, "reduce_scatter_v of {len} in {group:?}");
 

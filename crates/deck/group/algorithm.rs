@@ -13,6 +13,7 @@
 //! | `bruck` | all-gather and all-to-all of short data |
 //! | `pairwise` | all-to-all of long data |
 //! | `hosts` | broadcast, reduce and all-reduce over hosts with several members each |
+//! | `ragged` | parts of different lengths: lengths first, then the data by one of the others |
 //!
 //! Source where no other is named: Thakur, Rabenseifner, Gropp, *Optimization of collective communication operations in MPICH*,
 //! International Journal of High Performance Computing Applications 19 (1), 2005.
@@ -25,6 +26,7 @@ pub(super) mod doubling;
 pub(super) mod hosts;
 pub(super) mod pairwise;
 pub(super) mod rabenseifner;
+pub(super) mod ragged;
 pub(super) mod ring;
 
 use std::ops::Range;
@@ -160,23 +162,6 @@ pub async fn scan<L: Link, T: Pod, O: Operator<T>>(
     match take(call, call.kind(), size_of_val(data), op.code().is_in_order()) {
         Algorithm::Doubling => doubling::scan(call, team, data, op, inclusive).await,
         _ => direct::scan(call, team, data, op, inclusive).await,
-    }
-}
-
-/// Exchanges parts of different lengths. No member knows all lengths, so each part travels by itself.
-pub async fn all_to_all_v<L: Link, T: Pod>(call: &Call<L>, from: &[&[T]], to: &mut [&mut [T]]) -> Result {
-    let team = call.layout().everybody();
-    match take(call, Kind::AllToAll, 0, false) {
-        Algorithm::Pairwise => pairwise::all_to_all(call, team, from, to).await,
-        _ => direct::all_to_all(call, team, from, to).await,
-    }
-}
-
-pub async fn all_gather_v<L: Link, T: Pod>(call: &Call<L>, mine: &[T], all: &mut [&mut [T]]) -> Result {
-    let team = call.layout().everybody();
-    match take(call, Kind::AllGather, 0, false) {
-        Algorithm::Ring => ring::all_gather(call, team, mine, all).await,
-        _ => direct::all_gather(call, team, mine, all).await,
     }
 }
 

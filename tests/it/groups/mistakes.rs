@@ -14,7 +14,7 @@ use crate::common::{Event, SHORT, config, ranks_believing};
 type Calls = fn(&Group) -> Result;
 
 /// Pairs of different calls, and the words of the error about each.
-const DIFFERENT: [(Calls, &str, Calls, &str); 13] = [
+const DIFFERENT: [(Calls, &str, Calls, &str); 14] = [
     (Group::barrier, "barrier", |all| all.all_reduce(&mut [1.0], Sum), "all_reduce (sum) of f64"),
     (
         |all| all.all_reduce(&mut [1_u8], Sum),
@@ -55,19 +55,19 @@ const DIFFERENT: [(Calls, &str, Calls, &str); 13] = [
     (
         |all| all.all_gather(&[1_u8], &mut [0; 2]),
         "all_gather of u8",
-        |all| all.all_gather_v(&[1_u8], &mut [&mut [0][..], &mut [0]]),
+        |all| all.all_gather_v(&[1_u8]).map(drop),
         "all_gather_v of u8",
     ),
     (
         |all| all.gather(0, &[1_u8], &mut [0; 2]).and_then(|()| all.barrier()),
         "gather of u8 with root 0",
-        |all| all.gather_v(0, &[1_u8], &mut [&mut [0][..], &mut [0]]).and_then(|()| all.barrier()),
+        |all| all.gather_v(0, &[1_u8]).and_then(|_| all.barrier()),
         "gather_v of u8 with root 0",
     ),
     (
         |all| all.reduce_scatter(&[1_u8; 2], &mut [0], Sum),
         "reduce_scatter (sum) of u8",
-        |all| all.reduce_scatter_v(&[&[1_u8][..], &[1]], &mut [0], Sum),
+        |all| all.reduce_scatter_v(&[[1_u8], [1]], &mut [0], Sum),
         "reduce_scatter_v (sum) of u8",
     ),
     (
@@ -77,10 +77,17 @@ const DIFFERENT: [(Calls, &str, Calls, &str); 13] = [
         "all_gather of elements of 64 bytes",
     ),
     (
-        |all| all.all_to_all_v(&[&[1_u8][..], &[1]], &mut [&mut [0][..], &mut [0]]),
+        |all| all.all_to_all_v_into(&[[1_u8], [1]], &mut [[0], [0]]),
         "all_to_all_v of u8 with a part of 1 bytes",
-        |all| all.all_to_all_v(&[&[1_u8, 2][..], &[1, 2]], &mut [&mut [0, 0][..], &mut [0, 0]]),
+        |all| all.all_to_all_v_into(&[[1_u8, 2], [1, 2]], &mut [[0, 0], [0, 0]]),
         "all_to_all_v of u8 with one of 2",
+    ),
+    // One piece more or less: the lengths themselves travel.
+    (
+        |all| all.all_gather_v_into(&vec![1_u8; 128 << 10], &mut vec![vec![0; 128 << 10]; 2]),
+        "all_gather_v of u8 with a part of 131072 bytes",
+        |all| all.all_gather_v_into(&vec![1_u8; 256 << 10], &mut vec![vec![0; 256 << 10]; 2]),
+        "all_gather_v of u8 with one of 262144",
     ),
     (
         |all| all.broadcast(0, &mut [1_u8]).and_then(|()| all.barrier()),
@@ -216,10 +223,10 @@ fn arguments_that_cannot_be_are_refused_and_change_nothing() {
             refused(all.all_gather(&[0], &mut []), "3 members of 1 each need 3");
             refused(all.all_to_all(&[0; 4], &mut [0; 4]), "the same multiple of 3");
             refused(all.all_to_all(&[0; 6], &mut [0; 3]), "6 elements to send and room for 3");
-            refused(all.all_gather_v(&[0], &mut [&mut [0][..], &mut [0]]), "2 parts for 3 members");
-            let mut room: [Vec<i32>; 3] = Default::default();
-            let mut room: Vec<&mut [i32]> = room.iter_mut().map(Vec::as_mut_slice).collect();
-            refused(all.all_gather_v(&[0], &mut room), "1 elements for itself, and room for 0");
+            refused(all.all_gather_v_into(&[0], &mut [[0], [0]]), "2 parts for 3 members");
+            refused(all.all_to_all_v(&[[0], [0]]).map(drop), "2 parts for 3 members");
+            let mut rooms: [Vec<i32>; 3] = Default::default();
+            refused(all.all_gather_v_into(&[0], &mut rooms), "1 elements for itself, and room for 0");
             refused(all.neighbours(&[(7, &[0][..])], &mut []), "no member 7");
             refused(all.broadcast_buf::<u8>(all.rank(), None).map(drop), "the root has to give a message");
             let buf = || world.buf::<u8>(1);
