@@ -184,7 +184,16 @@ fn connect_asking<T: Payload>(
     let (mailbox, registered) = (name.to_owned(), registered.to_owned());
     let level = level.unwrap_or(advert.level);
     let incast = advert.incast;
-    let target = Target { mailbox, registered, owner: record.owner, number, queue, level, incast };
+    let target = Target {
+        mailbox,
+        registered,
+        owner: record.owner,
+        number,
+        queue,
+        depth: advert.depth,
+        level,
+        incast,
+    };
     let waits = matches!(mode, LookupMode::Of(_));
     reach(world, target, &advert, Attempt { start, deadline, waits }, &Withdrawal::asking(asked))
 }
@@ -403,6 +412,7 @@ mod tests {
             encrypt: false,
             level: ServiceLevel::default(),
             queue: None,
+            depth: None,
             incast: Rules::Off,
             host: b"there".to_vec(),
             endpoints,

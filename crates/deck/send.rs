@@ -13,6 +13,7 @@
 //! | `post` | accepting a message: at once, or into the queue |
 //! | `queue` | messages that wait, in order, and the mailbox's answers |
 //! | `backlog` | the messages in the queue, and its bound |
+//! | `depth` | how many messages may wait for the receiver, if the mailbox says |
 //! | `requests` | the handles on messages in the queue |
 //! | `waiting` | flush, handles, and how a channel waits |
 //! | `incast` | incast control: whether the first message may be sent |
@@ -23,6 +24,7 @@
 //! progress thread.
 
 mod backlog;
+mod depth;
 mod failure;
 mod incast;
 mod post;
@@ -38,6 +40,7 @@ use udeck_via::mem::{StableBuffer, UserMemory};
 use udeck_via::{Block, Caps, Cq, Error as ViaError, NetAddress, Region, Vi, is_forked, say};
 
 use self::backlog::Backlog;
+use self::depth::Depth;
 use self::incast::Pacing;
 use self::requests::RequestTable;
 use crate::error::{Error, Result, Titled};
@@ -79,6 +82,9 @@ pub(crate) struct Channel {
     /// Incast control, if the mailbox schedules short messages. Then they pass the queue by only within a
     /// window or a grant.
     pacing: Option<Box<Pacing>>,
+    /// Bound of the messages that wait for the receiver, if the mailbox sets one. Then none is sent on a fast
+    /// path, because each has to be counted.
+    depth: Option<Depth>,
     requests: RequestTable,
     /// Announced messages that the mailbox reads.
     announced_reads: AnnouncedReads,
@@ -105,6 +111,8 @@ pub(crate) struct Target {
     pub number: u32,
     /// Bound of the postbox's queue, in bytes.
     pub queue: usize,
+    /// Bound of the messages that wait for the receiver.
+    pub depth: Option<u32>,
     pub level: ServiceLevel,
     /// Incast rules of the mailbox.
     pub incast: Rules,
@@ -113,9 +121,9 @@ pub(crate) struct Target {
 impl Channel {
     pub fn new(vi: Vi, cq: Cq, world: Arc<WorldState>, to: NetAddress, target: Target, route: Route) -> Self {
         let counters = world.postbox_counters(&target.mailbox, target.owner, vi.link_report());
-        let Target { mailbox, owner, number, queue, incast, .. } = target;
+        let Target { mailbox, owner, number, queue, depth, incast, .. } = target;
         let account = world.accounting().open_postbox(&mailbox, owner, vi.link_report());
-        let selector = Selector::under(&world.config().auto, vi.nic().caps(), incast);
+        let selector = Selector::under(&world.config().auto, vi.nic().caps(), incast, depth.is_some());
         Channel {
             _world: world.clone(),
             side: SendSide { vi, world, counters },
@@ -129,6 +137,7 @@ impl Channel {
             number,
             queue: Backlog::new(queue),
             pacing: Pacing::new(incast),
+            depth: Depth::new(depth),
             requests: RequestTable::default(),
             announced_reads: AnnouncedReads::default(),
             exit_check: RefCell::default(),

@@ -243,6 +243,7 @@ impl WorldState {
             encrypt: self.config.encrypt,
             level: options.level,
             queue: options.queue.map(|bytes| bytes as u64),
+            depth: options.depth.map(|messages| messages.max(1)),
             incast: self.incast_rules(registered),
             host: self.host.clone(),
             endpoints: self.nics.iter().map(endpoint).collect(),

@@ -42,6 +42,7 @@ mod mailboxes {
 /// Memory of messages, and memory that ranks share.
 mod memory {
     mod bounds;
+    mod depth;
     mod exhaustion;
     mod external_buf;
     mod room;

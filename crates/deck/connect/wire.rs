@@ -1,9 +1,9 @@
 //! Record of a mailbox in the name service. The reader checks it: any rank can register anything.
 //!
 //! ```text
-//! byte 0         1          5            6          7           15                       20
-//!      | version | u32 size | u8 encrypt | u8 level | u64 queue | u8 incast, u32 window | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
-//!       level: 0 to 15    queue: bytes; all ones: not said    incast: 0 off, 1 srp, 2 smsrp, 3 srp where too much at once is lost    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
+//! byte 0         1          5            6          7           15          19                       24
+//!      | version | u32 size | u8 encrypt | u8 level | u64 queue | u32 depth | u8 incast, u32 window | host: u8 length, bytes | u8 count of endpoints | endpoints | kind: text |
+//!       level: 0 to 15    queue: bytes; all ones: not said    depth: messages; 0: not said    incast: 0 off, 1 srp, 2 smsrp, 3 srp where too much at once is lost    endpoint: u8 length, transport (a-z, 0-9); u8 length, address
 //! ```
 
 use udeck_via::ServiceLevel;
@@ -12,7 +12,7 @@ use crate::incast::Rules;
 use crate::wire::Malformed;
 
 /// Version of this build's records.
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 /// Maximum number of NICs of a mailbox. (Public documentation names it: [`crate::World::new`].)
 pub(crate) const MAX_ENDPOINTS: usize = 8;
 /// Maximum length of a transport's name, in bytes.
@@ -32,6 +32,9 @@ pub(crate) struct Advert {
     pub level: ServiceLevel,
     /// Bound of each postbox's queue, in bytes; `None`: what the postbox's rank allows.
     pub queue: Option<u64>,
+    /// Maximum number of messages of each postbox that wait for the receiver, at least 1; `None`: as many as the
+    /// connection and the queue hold.
+    pub depth: Option<u32>,
     /// Incast rules of the mailbox.
     pub incast: Rules,
     /// Identifier of the owner's host; empty if the owner does not know it.
@@ -60,6 +63,7 @@ impl Advert {
         out.push(self.encrypt.into());
         out.push(self.level.get());
         out.extend(self.queue.map_or(NO_BOUND, |queue| queue.min(NO_BOUND - 1)).to_le_bytes());
+        out.extend(self.depth.unwrap_or(0).to_le_bytes());
         out.extend(self.incast.encode());
         put(&mut out, &self.host);
         out.push(self.endpoints.len() as u8);
@@ -81,6 +85,8 @@ impl Advert {
         let level = ServiceLevel::new(level).ok_or(Malformed)?;
         let (queue, behind) = behind.split_first_chunk::<8>().ok_or(Malformed)?;
         let queue = Some(u64::from_le_bytes(*queue)).filter(|queue| *queue != NO_BOUND);
+        let (depth, behind) = behind.split_first_chunk::<4>().ok_or(Malformed)?;
+        let depth = Some(u32::from_le_bytes(*depth)).filter(|depth| *depth > 0);
         let (incast, behind) = behind.split_first_chunk::<5>().ok_or(Malformed)?;
         let incast = Rules::decode(*incast)?;
         rest = behind;
@@ -95,6 +101,7 @@ impl Advert {
             encrypt: encrypt == 1,
             level,
             queue,
+            depth,
             incast,
             host,
             endpoints,
@@ -154,6 +161,7 @@ mod tests {
             encrypt: bool,
             level in 0..=ServiceLevel::MAX,
             queue in prop::option::of(0..NO_BOUND),
+            depth in prop::option::of(1..=u32::MAX),
             incast in prop_oneof![
                 Just(Rules::Off),
                 Just(Rules::SrpWhereLost),
@@ -166,7 +174,7 @@ mod tests {
             size: u32,
         ) {
             let level = ServiceLevel::new(level).unwrap();
-            let advert = Advert { encrypt, level, queue, incast, host, endpoints, kind, size };
+            let advert = Advert { encrypt, level, queue, depth, incast, host, endpoints, kind, size };
             prop_assert_eq!(Advert::decode(&advert.encode()), Ok(advert));
         }
 
@@ -184,9 +192,9 @@ mod tests {
         fn prop_a_spoilt_advert_decodes_or_fails(endpoints in endpoints(), at: prop::sample::Index, to: u8) {
             let kind = "u8".into();
             let (level, queue, host) = (ServiceLevel::default(), Some(7), vec![7; 24]);
-            let incast = Rules::Smsrp { window: 77 };
+            let (depth, incast) = (Some(3), Rules::Smsrp { window: 77 });
             let mut bytes =
-                Advert { encrypt: true, level, queue, incast, host, endpoints, kind, size: 1 }.encode();
+                Advert { encrypt: true, level, queue, depth, incast, host, endpoints, kind, size: 1 }.encode();
             let at = at.index(bytes.len());
             bytes[at] = to;
             if let Ok(advert) = Advert::decode(&bytes) {
@@ -201,8 +209,8 @@ mod tests {
         let advert = |endpoints| {
             let level = ServiceLevel::default();
             let (kind, incast) = ("u8".into(), Rules::Off);
-            Advert { encrypt: false, level, queue: None, incast, host: vec![], endpoints, kind, size: 1 }
-                .encode()
+            let (queue, depth, host) = (None, None, vec![]);
+            Advert { encrypt: false, level, queue, depth, incast, host, endpoints, kind, size: 1 }.encode()
         };
         assert!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS])).is_ok());
         assert_eq!(Advert::decode(&advert(vec![endpoint("near"); MAX_ENDPOINTS + 1])), Err(Malformed));

@@ -111,8 +111,9 @@ pub(crate) struct Selector {
     /// Size from which `Auto` hands a message off: the first row.
     hand_off_from: usize,
     caps: Caps,
-    /// Whether messages are paced: none goes at once, because each has to wait for its turn.
-    is_paced: bool,
+    /// Whether each message is counted before it goes, for incast control or for the mailbox's depth: then none
+    /// takes a fast path.
+    is_counted: bool,
 }
 
 /// Sizes of the messages that go at once by the protocol that is set.
@@ -148,19 +149,19 @@ impl Selector {
         let inline_below = rows.iter().filter_map(|(_, from)| *from).fold(MAX_INLINE + 1, usize::min);
         // `NEVER` saves a comparison: a message in memory is shorter.
         let hand_off_from = rows[0].1.unwrap_or(Thresholds::NEVER);
-        Selector { rows, inline_below, hand_off_from, caps, is_paced: false }
+        Selector { rows, inline_below, hand_off_from, caps, is_counted: false }
     }
 
-    /// Makes the selector of a connection to a mailbox with incast rules. Its long messages are announced,
-    /// which reserves for them.
-    pub fn under(auto: &Thresholds, caps: Caps, incast: Rules) -> Self {
+    /// Makes the selector of a connection to a mailbox with incast rules, or with a depth. Under incast rules
+    /// long messages are announced, which reserves for them.
+    pub fn under(auto: &Thresholds, caps: Caps, incast: Rules, has_depth: bool) -> Self {
         if incast == Rules::Off {
-            return Selector::new(auto, caps);
+            return Selector { is_counted: has_depth, ..Selector::new(auto, caps) };
         }
         let rdma_write =
             if auto.rdma_write == Thresholds::NEVER { auto.rdma_write } else { auto.rdma_write.min(LONG) };
-        let is_paced = matches!(incast, Rules::Smsrp { .. });
-        Selector { is_paced, ..Selector::new(&Thresholds { rdma_write, ..*auto }, caps) }
+        let is_counted = has_depth || matches!(incast, Rules::Smsrp { .. });
+        Selector { is_counted, ..Selector::new(&Thresholds { rdma_write, ..*auto }, caps) }
     }
 
     /// The capabilities of the connection.
@@ -171,7 +172,7 @@ impl Selector {
     /// The dispatch of most messages by the protocol that is set.
     pub fn dispatch(&self, protocol: Protocol) -> Dispatch {
         let (short_below, hand_off_from) = match protocol {
-            _ if self.is_paced => (0, Thresholds::NEVER),
+            _ if self.is_counted => (0, Thresholds::NEVER),
             Protocol::Auto => (self.inline_below, self.hand_off_from),
             Protocol::Eager => (MAX_INLINE + 1, Thresholds::NEVER),
             Protocol::HandOff => (0, 0),

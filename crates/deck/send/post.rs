@@ -74,6 +74,11 @@ impl Channel {
         }
         let len = block.len();
         let plan = self.selector.plan(protocol, len);
+        if plan.step != Step::Handshake
+            && let Err(error) = self.take_place(policy)
+        {
+            return Err((error, Some(block)));
+        }
         let request = match plan.step {
             Step::Inline | Step::Bounce | Step::Lend if self.may_bypass_queue() => {
                 self.post_now(block, plan, policy)?
@@ -208,6 +213,7 @@ impl Channel {
             self.undelivered()?;
         }
         self.check_open(policy)?;
+        self.take_place(policy)?;
         let sent = if self.may_bypass_queue() { self.send_short(bytes, tag, policy) } else { Ok(false) };
         let request = match sent {
             Ok(true) => None,

@@ -6,6 +6,7 @@ use udeck_boot::waits::Call;
 use udeck_via::{Deadline, Error as ViaError};
 
 use super::Channel;
+use super::depth::READ_PAUSES;
 use super::post::mailbox_is_full;
 use super::requests::RequestId;
 use crate::error::{Error, Result};
@@ -14,10 +15,6 @@ use crate::wait_policy::WaitPolicy;
 
 /// Interval at which a wait checks whether the launcher has reported the owner's end.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// First and longest poll interval of a flush. A mailbox sends no notification for each message
-/// that it reads, because that would slow down every retrieve.
-const FLUSH_PAUSES: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(1)];
 
 /// Name of the operation in errors of a wait for one message.
 const DELIVERING: &str = "delivering a message";
@@ -54,7 +51,7 @@ impl Channel {
     /// Waits until everything posted here has been read by the mailbox's owner.
     pub fn flush(&mut self, deadline: Deadline) -> Result {
         let (start, mut wait) = (Instant::now(), LongWait::begin("a flush"));
-        let [mut pause, longest] = FLUSH_PAUSES;
+        let [mut pause, longest] = READ_PAUSES;
         loop {
             self.progress();
             self.undelivered()?;

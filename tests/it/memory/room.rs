@@ -5,8 +5,10 @@ use crate::common::{
     Event, LONG, SHORT, alone, assert_pattern, asynchronous, config, over_verbs_apart, pattern_of, patterned,
     ranks, ranks_with,
 };
+use std::sync::OnceLock;
 use udeck::{Buf, Error, ExternalBuf, Mailbox, Postbox, Protocol, Result, World, select_timeout};
 use udeck_boot::{Client, local::Job};
+use udeck_sim::Fabric;
 
 /// Number of messages larger than the capacity of any connection.
 const MANY: usize = 10_000;
@@ -63,7 +65,7 @@ fn memory_that_other_postboxes_have_is_told_as_such() {
 }
 
 /// Runs two ranks over NICs that `nic` opens.
-fn over(nic: fn(&Client) -> udeck::via::Nic, body: fn(World) -> Result) {
+pub(super) fn over(nic: fn(&Client) -> udeck::via::Nic, body: fn(World) -> Result) {
     let (_job, streams) = Job::new(2).expect("a name service");
     let ranks: Vec<_> = streams
         .into_iter()
@@ -80,7 +82,7 @@ fn over(nic: fn(&Client) -> udeck::via::Nic, body: fn(World) -> Result) {
     }
 }
 
-fn opened(name: &str, client: &Client) -> udeck::via::Nic {
+pub(super) fn opened(name: &str, client: &Client) -> udeck::via::Nic {
     let mut options = udeck::NicOptions::new(client.keys());
     options.arena = Some(64 << 20);
     udeck::open_nic(name, &options).expect(name)
@@ -141,13 +143,20 @@ fn over_verbs_both_may_post_first() {
 
 #[test]
 fn over_a_simulated_network_both_may_post_first() {
-    let nic = |client: &Client| {
-        static FABRICS: std::sync::Mutex<Option<udeck_sim::Fabric>> = std::sync::Mutex::new(None);
-        let fabric = FABRICS.lock().unwrap().get_or_insert_with(|| udeck_sim::Fabric::new(1)).clone();
-        let options = udeck_sim::Options { keys: client.keys(), arena_limit: 64 << 20, ..Default::default() };
-        fabric.nic(&format!("rank{}", client.welcome().rank), options).expect("the name is free")
-    };
-    over(nic, both_post_first);
+    over(
+        |client| {
+            static FABRIC: OnceLock<Fabric> = OnceLock::new();
+            simulated(&FABRIC, client)
+        },
+        both_post_first,
+    );
+}
+
+/// A NIC at a simulated network that the ranks of one job share.
+pub(super) fn simulated(network: &OnceLock<Fabric>, client: &Client) -> udeck::via::Nic {
+    let network = network.get_or_init(|| Fabric::new(1));
+    let options = udeck_sim::Options { keys: client.keys(), arena_limit: 64 << 20, ..Default::default() };
+    network.nic(&format!("rank{}", client.welcome().rank), options).expect("the name is free")
 }
 
 /// A rank with one thread may post to itself.
