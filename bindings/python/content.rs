@@ -12,7 +12,10 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView, PyString, PyTuple, PyTy
 use pyo3::{ffi, intern};
 
 use crate::numpy::{self, Array, UINT8};
-use crate::wire::{Head, Layout, MAX_DIMS, TEXT};
+use crate::wire::{Head, Layout, MAX_DIMS, PythonValues, TEXT, bytes_mut};
+
+/// Memory of a message.
+pub type Buffer = udeck::Buf<PythonValues>;
 
 static HELPERS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
@@ -119,6 +122,40 @@ pub fn head<'a>(number: Option<u8>, text: Option<&'a str>, dims: &'a [isize]) ->
     Ok(Head { type_number: number.unwrap_or(TEXT), text: text.unwrap_or(""), dims })
 }
 
+/// Builds the message of a copy of an array, in memory from `allocate`.
+///
+/// # Errors
+/// `value` has no elements that can be sent, or `allocate` fails.
+pub fn array_message(
+    value: &Bound<'_, PyAny>,
+    allocate: impl FnOnce(usize) -> PyResult<Buffer>,
+) -> PyResult<Buffer> {
+    let array = array(value)?;
+    let (elements, text) = (array.len_bytes()?, text(&array)?);
+    let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
+    let head = head(array.type_number(), text.as_deref(), array.dims())?;
+    let mut buffer = allocate(elements + head.len())?;
+    let message = bytes_mut(&mut buffer);
+    copy_elements(&array, &mut message[..elements])?;
+    head.write(message, elements);
+    Ok(buffer)
+}
+
+/// Builds the message of a pickled object, in memory from `allocate`.
+///
+/// # Errors
+/// `value` cannot be pickled, or `allocate` fails.
+pub fn object_message(
+    value: &Bound<'_, PyAny>,
+    allocate: impl FnOnce(usize) -> PyResult<Buffer>,
+) -> PyResult<Buffer> {
+    let pickled = pickle(value)?;
+    let layout = pickled.layout()?;
+    let mut buffer = allocate(layout.len)?;
+    pickled.write(&layout, bytes_mut(&mut buffer))?;
+    Ok(buffer)
+}
+
 /// Copies an array's elements, in C order, to `to`, which has the same length in bytes.
 pub fn copy_elements(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
     if to.is_empty() {
@@ -184,13 +221,13 @@ fn copy_strided(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
 }
 
 /// A pickled object, and the buffers that are sent beside the pickle.
-pub struct Pickled<'py> {
+struct Pickled<'py> {
     pickle: Bound<'py, PyBytes>,
     buffers: Vec<Array<'py>>,
 }
 
 /// Pickles an object by protocol 5: its long buffers are not copied into the pickle.
-pub fn pickle<'py>(value: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
+fn pickle<'py>(value: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
     static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = value.py();
     let dumps = DUMPS.get_or_try_init(py, || py.import("pickle")?.getattr("dumps").map(Bound::unbind))?;
@@ -206,13 +243,13 @@ pub fn pickle<'py>(value: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
 }
 
 impl Pickled<'_> {
-    pub fn layout(&self) -> PyResult<Layout> {
+    fn layout(&self) -> PyResult<Layout> {
         let lengths: Vec<usize> = self.buffers.iter().map(Array::len_bytes).collect::<PyResult<_>>()?;
         Ok(Layout::new(self.pickle.as_bytes().len(), lengths.into_iter()))
     }
 
     /// Writes the pickle, the buffers and the description.
-    pub fn write(&self, layout: &Layout, message: &mut [u8]) -> PyResult<()> {
+    fn write(&self, layout: &Layout, message: &mut [u8]) -> PyResult<()> {
         let pickle = self.pickle.as_bytes();
         message[..pickle.len()].copy_from_slice(pickle);
         for (array, (offset, length)) in self.buffers.iter().zip(&layout.buffers) {

@@ -8,13 +8,18 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use udeck::Pod;
-use udeck::op::{ByType, Named, WithElements};
+use udeck::op::Named;
 
 use crate::arguments;
+use crate::arrays::{
+    Bytes, InPlace, Scattered, Which, check_apart, check_whole, elements, read, room, same_type, written,
+};
 use crate::content;
 use crate::errors::OrRaise;
+use crate::handle::Handle;
+use crate::message::Objects;
 use crate::numpy::{self, Array};
+use crate::objects::Exchange;
 use crate::reduction::{self, element, operator};
 use crate::wait::{self, Timeout};
 
@@ -35,163 +40,12 @@ use crate::wait::{self, Timeout};
 #[pyclass(frozen, module = "udeck")]
 pub struct Group {
     group: Arc<udeck::Group>,
-}
-
-/// Memory of an array. The caller keeps the array alive.
-#[derive(Clone, Copy)]
-struct Bytes {
-    data: *mut u8,
-    len: usize,
-}
-
-// SAFETY: an address and a length; what may be done there is said where it is done.
-unsafe impl Send for Bytes {}
-// SAFETY: as above.
-unsafe impl Sync for Bytes {}
-
-impl Bytes {
-    /// # Safety
-    /// The array lives, nobody else writes it meanwhile, and its elements are numbers of this width.
-    unsafe fn read<'a, T: Pod>(self) -> &'a [T] {
-        // SAFETY: our contract; numpy's arrays are aligned if they say so, which was asked.
-        unsafe { std::slice::from_raw_parts(self.data.cast(), self.len / size_of::<T>()) }
-    }
-
-    /// # Safety
-    /// As [`Bytes::read`], and nobody else reads it.
-    unsafe fn write<'a, T: Pod>(self) -> &'a mut [T] {
-        // SAFETY: our contract.
-        unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.len / size_of::<T>()) }
-    }
-
-    fn overlaps(self, other: Bytes) -> bool {
-        let (mine, theirs) = (self.data.addr(), other.data.addr());
-        mine < theirs + other.len && theirs < mine + self.len
-    }
-}
-
-fn check_rows(array: &Array<'_>, what: &str) -> PyResult<()> {
-    match array.is_contiguous() && array.is_aligned() {
-        true => Ok(()),
-        false => Err(PyValueError::new_err(format!(
-            "{what}: the elements do not lie in a row in C order, each aligned: pass numpy.ascontiguousarray(...)"
-        ))),
-    }
-}
-
-/// Checks an array that a call reads, and returns its memory.
-fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
-    let array = content::array(value)?;
-    check_rows(&array, what)?;
-    if array.type_number().is_none() {
-        // Objects are addresses of this process.
-        content::name_of(&array.dtype())?;
-    }
-    let bytes = Bytes { data: array.data(), len: array.len_bytes()? };
-    Ok((array, bytes))
-}
-
-/// Checks an array that a call writes, and returns its memory.
-fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
-    let is_seen = Array::of(value).is_some() || content::has_elements(value)?;
-    if !is_seen {
-        return Err(PyTypeError::new_err(format!(
-            "{what} is to be a numpy array, or what has the buffer protocol or DLPack: the result is written into it"
-        )));
-    }
-    let (array, bytes) = read(value, what)?;
-    match array.is_writeable() {
-        true => Ok((array, bytes)),
-        false => Err(PyValueError::new_err(format!(
-            "{what} is read only (as received arrays are, and tensors by older versions of numpy), and the result is written into it: pass a copy"
-        ))),
-    }
-}
-
-fn check_apart(one: Bytes, other: Bytes) -> PyResult<()> {
-    match one.overlaps(other) {
-        true => Err(PyValueError::new_err("the arrays overlap: one is read while the other one is written")),
-        false => Ok(()),
-    }
-}
-
-fn same_type(one: &Array<'_>, other: &Array<'_>) -> PyResult<()> {
-    match one.dtype().eq(other.dtype())? {
-        true => Ok(()),
-        false => Err(PyTypeError::new_err(format!(
-            "the arrays have elements of {} and {}",
-            one.dtype(),
-            other.dtype()
-        ))),
-    }
-}
-
-fn elements(array: &Array<'_>) -> isize {
-    array.dims().iter().product()
-}
-
-/// Checks that `whole` has as many elements as the parts of all members together. Each array comes with the
-/// name of its argument.
-fn check_whole(whole: (&str, &Array<'_>), part: (&str, &Array<'_>), members: usize) -> PyResult<()> {
-    let (all, each) = (elements(whole.1), elements(part.1));
-    if each.checked_mul(members as isize) == Some(all) {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "{} has {all} elements, and {} has {each}: {members} members need {members} x {each}",
-        whole.0, part.0
-    )))
-}
-
-/// A reduction in place: the program's elements become the result.
-struct InPlace<'a> {
-    group: &'a udeck::Group,
-    data: Bytes,
-    which: Which,
-}
-
-enum Which {
-    Reduce(usize),
-    AllReduce,
-    Scan,
-    ExScan,
-}
-
-impl WithElements for InPlace<'_> {
-    type Output = udeck::Result;
-
-    fn run<T: Pod + Send + Sync>(self, op: ByType) -> udeck::Result {
-        let group = self.group;
-        // SAFETY: an array that is written and kept by its caller, whose elements have this width.
-        let data = unsafe { self.data.write::<T>() };
-        match self.which {
-            Which::Reduce(root) => group.reduce(root, data, op),
-            Which::AllReduce => group.all_reduce(data, op),
-            Which::Scan => group.scan(data, op),
-            Which::ExScan => group.exscan(data, op),
-        }
-    }
-}
-
-struct Scattered<'a> {
-    group: &'a udeck::Group,
-    from: Bytes,
-    to: Bytes,
-}
-
-impl WithElements for Scattered<'_> {
-    type Output = udeck::Result;
-
-    fn run<T: Pod + Send + Sync>(self, op: ByType) -> udeck::Result {
-        // SAFETY: arrays that their caller keeps, apart from each other, whose elements have this width.
-        let (from, to) = unsafe { (self.from.read::<T>(), self.to.write::<T>()) };
-        self.group.reduce_scatter(from, to, op)
-    }
+    world: Arc<Handle>,
 }
 
 impl Group {
-    pub fn new(group: udeck::Group) -> Self {
-        Group { group: Arc::new(group) }
+    pub fn new(group: udeck::Group, world: Arc<Handle>) -> Self {
+        Group { group: Arc::new(group), world }
     }
 
     /// Runs a call that may wait.
@@ -201,11 +55,7 @@ impl Group {
         timeout: Timeout,
         body: impl FnOnce(&udeck::Group) -> udeck::Result<R> + Send,
     ) -> PyResult<R> {
-        let done = wait::detached(py, || match timeout.0 {
-            Some(limit) => body(&self.group.within(limit)),
-            None => body(&self.group),
-        });
-        done.or_raise(py, None)
+        wait::for_members(py, &self.group, timeout, body).or_raise(py, None)
     }
 
     /// Runs a call that moves the elements of arrays as bytes. The members compare the element types.
@@ -222,30 +72,15 @@ impl Group {
         self.call(array.object().py(), timeout, |group| body(&group.moving(&elements)))
     }
 
+    /// A call that exchanges pickled objects.
+    fn objects(&self, call: &'static str, root: usize, timeout: Timeout) -> Exchange<'_> {
+        Exchange { group: &self.group, world: &self.world, call, root, timeout, objects: Objects::Copy }
+    }
+
     fn in_place(&self, array: &Bound<'_, PyAny>, op: Named, timeout: Timeout, which: Which) -> PyResult<()> {
         let (array, data) = written(array, "array")?;
         let op = operator(op, array.type_number(), &array.dtype())?;
         self.call(array.object().py(), timeout, |group| op.for_elements(InPlace { group, data, which }))
-    }
-
-    /// Returns the output array for the elements of `n` members: the given one, or a new one.
-    fn room<'py>(
-        given: Option<&Bound<'py, PyAny>>,
-        like: &Array<'py>,
-        n: usize,
-    ) -> PyResult<(Array<'py>, Bytes)> {
-        let made;
-        let given = match given {
-            Some(given) => given,
-            None => {
-                let dims: Vec<isize> = [n as isize].into_iter().chain(like.dims().iter().copied()).collect();
-                made = numpy::new(like.dtype(), &dims)?.into_object();
-                &made
-            }
-        };
-        let (array, bytes) = written(given, "out")?;
-        same_type(&array, like)?;
-        Ok((array, bytes))
     }
 }
 
@@ -272,8 +107,8 @@ impl Group {
     /// Returns the same group with another default timeout (seconds), for calls that give none. Does not wait.
     fn within(&self, timeout: Timeout) -> Group {
         match timeout.0 {
-            Some(limit) => Group::new(self.group.within(limit)),
-            None => Group { group: self.group.clone() },
+            Some(limit) => Group::new(self.group.within(limit), self.world.clone()),
+            None => Group { group: self.group.clone(), world: self.world.clone() },
         }
     }
 
@@ -289,7 +124,7 @@ impl Group {
         #[pyo3(from_py_with = arguments::key)] key: i64,
     ) -> PyResult<Option<Group>> {
         let part = self.call(py, Timeout::USUAL, |group| group.split(colour, key))?;
-        Ok(part.map(Group::new))
+        Ok(part.map(|part| Group::new(part, self.world.clone())))
     }
 
     /// Waits until all members have entered this barrier.
@@ -395,7 +230,7 @@ impl Group {
             self.moving(&array, timeout, |group| group.gather(root, unsafe { from.read::<u8>() }, &mut []))?;
             return Ok(None);
         }
-        let (out, to) = Self::room(out, &array, self.group.size())?;
+        let (out, to) = room(out, &array, self.group.size())?;
         check_whole(("out", &out), ("array", &array), self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
@@ -417,7 +252,7 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
-        let (out, to) = Self::room(out, &array, self.group.size())?;
+        let (out, to) = room(out, &array, self.group.size())?;
         check_whole(("out", &out), ("array", &array), self.group.size())?;
         check_apart(from, to)?;
         // SAFETY: both arrays are kept here, and lie apart.
@@ -522,6 +357,73 @@ impl Group {
                 room.iter().map(|(member, bytes)| (*member, unsafe { bytes.write::<u8>() })).collect();
             group.neighbours(&sent, &mut room)
         })
+    }
+
+    /// Gives the root's object to all members, and returns it. What the others pass is not used.
+    ///
+    /// Objects are pickled; long buffers in them, such as those of arrays, are not copied into the pickle. A pickle can run
+    /// any code at the members that receive it. A member whose object cannot be pickled raises what pickling raises, and all
+    /// others NotSent, which names its rank; CallMismatch, if one calls another method whose name ends in _object, or gives another root.
+    /// The group stays usable after both.
+    #[pyo3(signature = (value, root=0, timeout=Timeout::USUAL), text_signature = "($self, value, root=0, timeout=None)")]
+    fn bcast_object<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.objects("bcast_object", root, timeout).broadcast(value)
+    }
+
+    /// Gives each member its item of the root's list, and returns it. The list has an item for each member; the others pass
+    /// None.
+    ///
+    /// Pickles and raises as bcast_object().
+    #[pyo3(signature = (values, root=0, timeout=Timeout::USUAL), text_signature = "($self, values, root=0, timeout=None)")]
+    fn scatter_object<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.objects("scatter_object", root, timeout).scatter(values)
+    }
+
+    /// Collects the objects of all members at the root: a list with an item for each member. The others get None.
+    ///
+    /// Pickles and raises as bcast_object().
+    #[pyo3(signature = (value, root=0, timeout=Timeout::USUAL), text_signature = "($self, value, root=0, timeout=None)")]
+    fn gather_object<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        self.objects("gather_object", root, timeout).gather(value)
+    }
+
+    /// Collects the objects of all members at every member: a list with an item for each member.
+    ///
+    /// Pickles and raises as bcast_object().
+    #[pyo3(signature = (value, timeout=Timeout::USUAL), text_signature = "($self, value, timeout=None)")]
+    fn allgather_object<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        timeout: Timeout,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.objects("allgather_object", 0, timeout).all_gather(value)
+    }
+
+    /// Gives item k of each member's list to member k, and returns a list with an item of each member.
+    ///
+    /// Pickles and raises as bcast_object().
+    #[pyo3(signature = (values, timeout=Timeout::USUAL), text_signature = "($self, values, timeout=None)")]
+    fn alltoall_object<'py>(
+        &self,
+        values: &Bound<'py, PyAny>,
+        timeout: Timeout,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.objects("alltoall_object", 0, timeout).all_to_all(values)
     }
 
     fn __repr__(&self) -> String {

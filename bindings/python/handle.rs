@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use udeck::via::is_forked;
 use udeck::{Error, lock_within};
 
+use crate::content::Buffer;
 use crate::errors::{OrRaise, forked, raise};
-use crate::memory::Buffer;
 use crate::wait::{self, Timeout};
 
 /// The library's world, until it is finished.

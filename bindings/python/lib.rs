@@ -3,6 +3,8 @@
 //! | file | what it is |
 //! |---|---|
 //! | `world`, `mailbox`, `postbox`, `group` | the classes of the same names |
+//! | `arrays` | arrays of collective calls |
+//! | `objects` | collective calls of objects and of arrays of any length |
 //! | `select` | waiting at several mailboxes at once |
 //! | `slot` | a mailbox or postbox that threads and tasks share |
 //! | `handle` | the library's world, which all objects of a job share |
@@ -26,6 +28,7 @@
 #![allow(missing_docs, reason = "classes are documented for Python, in their docstrings")]
 
 mod arguments;
+mod arrays;
 mod content;
 mod errors;
 mod group;
@@ -34,6 +37,7 @@ mod mailbox;
 mod memory;
 mod message;
 mod numpy;
+mod objects;
 mod postbox;
 mod reduction;
 mod references;

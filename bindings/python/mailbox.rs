@@ -10,7 +10,7 @@ use udeck::{Error, Match, Turns, in_turn};
 use crate::arguments;
 use crate::content;
 use crate::errors::OrRaise;
-use crate::message::{self, Arrived, Mailbox as Of, Message, Objects, Room};
+use crate::message::{self, Arrived, Message, Objects, Origin, Room};
 use crate::slot::{Slot, Unusable};
 use crate::tasks::{self, Completion, Task};
 use crate::wait::{self, Timeout};
@@ -77,8 +77,8 @@ impl Mailbox {
         Mailbox { slot: Slot::new(mailbox, "mailbox", name, limit, Some(turns)), objects }
     }
 
-    pub fn of(&self) -> Of<'_> {
-        Of { name: &self.slot.name, objects: self.objects }
+    pub fn of(&self) -> Origin<'_> {
+        Origin::Mailbox { name: &self.slot.name, objects: self.objects }
     }
 
     #[inline]

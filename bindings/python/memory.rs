@@ -15,16 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use udeck::Buf;
 use udeck::via::Nic;
 
-use crate::content;
+use crate::content::{self, Buffer};
 use crate::errors::raise;
 use crate::numpy::{self, Array, Before};
 use crate::references::KnownReferences;
-use crate::wire::{Head, PythonValues, bytes_mut};
-
-pub type Buffer = Buf<PythonValues>;
+use crate::wire::{Head, bytes_mut};
 
 /// Bytes beside the elements, for the description of another shape than the first.
 const ROOM: usize = 64;

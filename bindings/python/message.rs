@@ -1,6 +1,7 @@
 //! Received messages: an array in place, or an object.
 #![allow(unsafe_code, reason = "arrays over message memory")]
 
+use std::fmt;
 use std::ptr::NonNull;
 
 use pyo3::exceptions::PyValueError;
@@ -47,16 +48,42 @@ impl Message {
 }
 
 impl Message {
-    pub fn new(arrived: Arrived, of: &Mailbox<'_>, py: Python<'_>) -> PyResult<Self> {
+    pub fn new(arrived: Arrived, of: &Origin<'_>, py: Python<'_>) -> PyResult<Self> {
         let (source, tag) = (arrived.source(), arrived.tag());
         Ok(Message { value: value(py, arrived, of)?.unbind(), source, tag })
     }
 }
 
-/// The mailbox that a message was retrieved from.
-pub struct Mailbox<'a> {
-    pub name: &'a str,
-    pub objects: Objects,
+/// The call that a message was received by.
+pub enum Origin<'a> {
+    /// A retrieve from a mailbox.
+    Mailbox { name: &'a str, objects: Objects },
+    /// A collective call.
+    Call { name: &'a str, objects: Objects },
+}
+
+impl Origin<'_> {
+    fn objects(&self) -> Objects {
+        let (Origin::Mailbox { objects, .. } | Origin::Call { objects, .. }) = self;
+        *objects
+    }
+
+    /// Name of the mailbox, if there is one.
+    fn mailbox(&self) -> Option<&str> {
+        match self {
+            Origin::Mailbox { name, .. } => Some(name),
+            Origin::Call { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Mailbox { name, .. } => write!(f, "mailbox {name:?}"),
+            Origin::Call { name, .. } => write!(f, "the members of {name}"),
+        }
+    }
 }
 
 /// Treatment of pickled objects by a mailbox.
@@ -89,7 +116,7 @@ impl Objects {
 /// # Errors
 /// The message is an object, and the mailbox takes none; or its sender is not Python's.
 #[inline]
-pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<Bound<'py, PyAny>> {
+pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Origin<'_>) -> PyResult<Bound<'py, PyAny>> {
     let bytes = wire::bytes(&arrived);
     let content = wire::read(bytes).map_err(|why| malformed(py, &arrived, of, &why))?;
     let array = match content {
@@ -118,13 +145,10 @@ pub fn value<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResu
 }
 
 #[cold]
-fn malformed(py: Python<'_>, arrived: &Arrived, of: &Mailbox<'_>, why: &Malformed) -> PyErr {
+fn malformed(py: Python<'_>, arrived: &Arrived, of: &Origin<'_>, why: &Malformed) -> PyErr {
     let rank = arrived.source();
-    let text = format!(
-        "rank {rank} posted a message to mailbox {:?} that was not made by Python: {}",
-        of.name, why.0
-    );
-    raise(py, "WrongType", text, Some(rank), Some(of.name))
+    let text = format!("rank {rank} posted a message to {of} that was not made by Python: {}", why.0);
+    raise(py, "WrongType", text, Some(rank), of.mailbox())
 }
 
 /// Element type that came as a text. The text is read as data, a name or a list of fields; none of it is
@@ -134,7 +158,7 @@ fn named_dtype<'py>(
     py: Python<'py>,
     array: &wire::Array<'_>,
     arrived: &Arrived,
-    of: &Mailbox<'_>,
+    of: &Origin<'_>,
 ) -> PyResult<(Bound<'py, PyAny>, usize)> {
     if array.type_number != wire::TEXT {
         return Err(malformed(py, arrived, of, &Malformed("numpy has no type of that number")));
@@ -146,17 +170,24 @@ fn named_dtype<'py>(
     Ok((dtype, size))
 }
 
+#[cold]
+fn refuse_object(py: Python<'_>, rank: usize, of: &Origin<'_>) -> PyErr {
+    let advice = match of {
+        Origin::Mailbox { name, .. } => format!("make it by world.mailbox({name:?}, objects=True)"),
+        Origin::Call { .. } => "exchange objects by the calls whose names end in _object".to_owned(),
+    };
+    let takes = if of.mailbox().is_some() { "takes" } else { "take" };
+    let text = format!(
+        "rank {rank} posted a pickled object, and {of} {takes} arrays: {advice}, which runs what a pickle says"
+    );
+    raise(py, "WrongType", text, Some(rank), of.mailbox())
+}
+
 /// Unpickles the object of a message.
-fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<Bound<'py, PyAny>> {
+fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Origin<'_>) -> PyResult<Bound<'py, PyAny>> {
     static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    if of.objects == Objects::Refuse {
-        let rank = arrived.source();
-        let text = format!(
-            "rank {rank} posted a pickled object, and mailbox {:?} takes arrays: make it by world.mailbox({0:?}, objects=True), which \
-             runs what a pickle says",
-            of.name
-        );
-        return Err(raise(py, "WrongType", text, Some(rank), Some(of.name)));
+    if of.objects() == Objects::Refuse {
+        return Err(refuse_object(py, arrived.source(), of));
     }
     let held = Bound::new(py, RetainedMessage(arrived))?;
     let message = &held.get().0;
@@ -169,7 +200,7 @@ fn object<'py>(py: Python<'py>, arrived: Arrived, of: &Mailbox<'_>) -> PyResult<
         // SAFETY: a part of the message, which the array keeps where it is; read only.
         unsafe { numpy::view(dtype, &[bytes.len() as isize], data, false, held.clone().into_any()) }
     };
-    let buffer = |bytes: &[u8]| match of.objects {
+    let buffer = |bytes: &[u8]| match of.objects() {
         Objects::View => view(bytes),
         _ => content::copy_of(py, bytes),
     };
@@ -277,14 +308,13 @@ impl Room {
 
 impl Misfit {
     #[cold]
-    pub fn raise(&self, to: &numpy::Array<'_>, of: &Mailbox<'_>) -> PyErr {
+    pub fn raise(&self, to: &numpy::Array<'_>, of: &Origin<'_>) -> PyErr {
         let py = to.object().py();
         let text = self.text(py, to).unwrap_or_else(|error| error.to_string());
         let class = if matches!(self.why, Why::Long(_)) { "TooSmall" } else { "WrongType" };
         let Misfit { rank, .. } = self;
-        let text =
-            format!("the message of rank {rank} in mailbox {:?} {text}; it stays the next one", of.name);
-        raise(py, class, text, Some(*rank), Some(of.name))
+        let text = format!("the message of rank {rank} in {of} {text}; it stays the next one");
+        raise(py, class, text, Some(*rank), of.mailbox())
     }
 
     fn text(&self, py: Python<'_>, to: &numpy::Array<'_>) -> PyResult<String> {

@@ -10,10 +10,10 @@ use udeck::via::Deadline;
 use udeck::{Error, PostError, Tagged};
 
 use crate::arguments;
-use crate::content::{self, Arguments, Method};
+use crate::content::{self, Arguments, Buffer, Method};
 use crate::errors::{OrRaise, exception};
 use crate::handle::Handle;
-use crate::memory::{self, Buffer, Posted};
+use crate::memory::{self, Posted};
 use crate::numpy::{self, Array};
 use crate::references::KnownReferences;
 use crate::slot::{Slot, Unusable};
@@ -133,11 +133,10 @@ impl Postbox {
 
     /// Builds an object's message.
     fn prepare_object<'py>(&self, value: &Bound<'py, PyAny>, timeout: Timeout) -> PyResult<Prepared<'py>> {
-        let pickled = content::pickle(value)?;
-        let layout = pickled.layout()?;
-        let mut buffer = self.world.buffer(value.py(), layout.len, timeout)?;
-        pickled.write(&layout, bytes_mut(&mut buffer))?;
-        Ok(Prepared { buffer, array: None, copied: layout.len })
+        let allocate = |len| self.world.buffer(value.py(), len, timeout);
+        let buffer = content::object_message(value, allocate)?;
+        let copied = buffer.len();
+        Ok(Prepared { buffer, array: None, copied })
     }
 
     /// Posts a message, and waits for room if necessary.

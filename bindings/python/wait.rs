@@ -37,6 +37,19 @@ pub fn detached<R: Send>(py: Python<'_>, body: impl FnOnce() -> R + Send) -> R {
     py.detach(|| udeck::interruptible(is_interrupted, body))
 }
 
+/// Runs a collective call, which may wait at most the timeout.
+pub fn for_members<R: Send>(
+    py: Python<'_>,
+    group: &udeck::Group,
+    timeout: Timeout,
+    body: impl FnOnce(&udeck::Group) -> udeck::Result<R> + Send,
+) -> udeck::Result<R> {
+    detached(py, || match timeout.0 {
+        Some(limit) => body(&group.within(limit)),
+        None => body(group),
+    })
+}
+
 /// Longest wait of a call: seconds, or the world's deadline.
 #[derive(Clone, Copy)]
 pub struct Timeout(pub Option<Duration>);

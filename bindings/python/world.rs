@@ -165,7 +165,8 @@ impl World {
     ///
     /// Raises PeerLost, RankFinished and Deadline, as barrier().
     fn all(&self, py: Python<'_>) -> PyResult<Group> {
-        self.handle.wait(py, |world| Ok(world.all()?.within(world.config().deadline))).map(Group::new)
+        let all = self.handle.wait(py, |world| Ok(world.all()?.within(world.config().deadline)))?;
+        Ok(Group::new(all, self.handle.clone()))
     }
 
     /// Returns a group of these ranks, numbered in this order. All of them make the call, with the same list and name, and
@@ -189,7 +190,7 @@ impl World {
             Some(name) => world.group(name, &ranks),
             None => world.anonymous_group(&ranks),
         })?;
-        Ok(Group::new(made))
+        Ok(Group::new(made, self.handle.clone()))
     }
 
     /// Returns the ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished. Does

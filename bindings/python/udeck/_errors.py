@@ -86,6 +86,10 @@ class CallMismatch(Error):
     """Members of a group made different calls."""
 
 
+class NotSent(Error):
+    """Another member could not send its value in a collective call: the text has its reason. The group stays usable."""
+
+
 class GroupFailed(Error):
     """An earlier call of the group failed, so the group cannot be used any more."""
 

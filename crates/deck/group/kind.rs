@@ -166,7 +166,7 @@ impl Kind {
 pub(crate) struct Elements(u32);
 
 /// Types that tags identify by index. Other types are identified by size, or by a digest of their name.
-const NAMED: [&str; 18] = [
+const NAMED: [&str; 20] = [
     "u8",
     "i8",
     "u16",
@@ -185,6 +185,8 @@ const NAMED: [&str; 18] = [
     "truth values",
     "complex numbers of f32",
     "complex numbers of f64",
+    "arrays of Python",
+    "objects of Python",
 ];
 const NO_ELEMENTS: u32 = NAMED.len() as u32;
 const FIRST_SIZE: u32 = NO_ELEMENTS + 1;

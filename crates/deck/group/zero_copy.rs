@@ -27,7 +27,7 @@ impl Group {
         root: usize,
         message: Option<T::Outgoing>,
     ) -> Result<Received<T>> {
-        let call = signature::<T>(Kind::BroadcastBuf, root);
+        let call = self.whole::<T>(Kind::BroadcastBuf, root);
         self.member.state.check_root(root, call)?;
         self.check_given(call, root, message.is_some())?;
         let block = message.map(T::into_block);
@@ -46,7 +46,7 @@ impl Group {
     /// # Errors
     /// The errors of all calls ([`Group`]).
     pub fn gather_buf<T: Payload>(&self, root: usize, message: T::Outgoing) -> Result<Vec<Received<T>>> {
-        let call = signature::<T>(Kind::GatherBuf, root);
+        let call = self.whole::<T>(Kind::GatherBuf, root);
         self.member.state.check_root(root, call)?;
         let block = T::into_block(message);
         self.run_any(call, async |call| {
@@ -68,7 +68,7 @@ impl Group {
         root: usize,
         messages: Option<Vec<T::Outgoing>>,
     ) -> Result<Received<T>> {
-        let call = signature::<T>(Kind::ScatterBuf, root);
+        let call = self.whole::<T>(Kind::ScatterBuf, root);
         self.member.state.check_root(root, call)?;
         self.check_given(call, root, messages.is_some())?;
         if let Some(messages) = &messages {
@@ -88,7 +88,7 @@ impl Group {
     /// # Errors
     /// The errors of all calls ([`Group`]).
     pub fn all_gather_buf<T: Payload>(&self, message: T::Outgoing) -> Result<Vec<Received<T>>> {
-        let call = signature::<T>(Kind::AllGatherBuf, 0);
+        let call = self.whole::<T>(Kind::AllGatherBuf, 0);
         let block = T::into_block(message);
         self.run_any(call, async |call| {
             let shared = call.share(block);
@@ -105,7 +105,7 @@ impl Group {
     /// # Errors
     /// The errors of all calls ([`Group`]).
     pub fn all_to_all_buf<T: Payload>(&self, messages: Vec<T::Outgoing>) -> Result<Vec<Received<T>>> {
-        let call = signature::<T>(Kind::AllToAllBuf, 0);
+        let call = self.whole::<T>(Kind::AllToAllBuf, 0);
         self.check_parts(call, messages.len())?;
         self.run_any(call, async |call| {
             let mine = give_out::<_, T>(call, messages).await?.ok_or_else(|| no_part(call))?;
@@ -121,10 +121,12 @@ impl Group {
         };
         Err(self.member.state.invalid(call, why.into()))
     }
-}
 
-fn signature<T: Payload>(kind: Kind, root: usize) -> Signature {
-    Signature::new(kind, root, OperatorCode::NONE, Elements::of::<T>())
+    /// The signature of a call for whole messages.
+    fn whole<T: Payload>(&self, kind: Kind, root: usize) -> Signature {
+        let elements = self.elements.unwrap_or_else(Elements::of::<T>);
+        Signature::new(kind, root, OperatorCode::NONE, elements)
+    }
 }
 
 /// Sends each other member its message, and returns this member's own.

@@ -1,0 +1,148 @@
+"""Collective calls of groups, through deckrun."""
+
+import pytest
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_objects_go_to_the_members(job, transport):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            setup = {"steps": 50, "grid": numpy.arange(100_000.0)}
+            got = group.bcast_object(setup if me == 1 else None, root=1)
+            assert got["steps"] == 50 and (got["grid"] == setup["grid"]).all()
+            assert (got["grid"] is setup["grid"]) == (me == 1)
+            got["grid"][0] = me                      # the members' arrays are their own
+            assert group.scatter_object(["a", None, {2}] if me == 0 else None) == ["a", None, {2}][me]
+            all = group.gather_object((me, "x" * me), root=2)
+            assert all == ([(0, ""), (1, "x"), (2, "xx")] if me == 2 else None)
+            assert group.allgather_object({me: numpy.float32(me)}) == [{0: 0}, {1: 1}, {2: 2}]
+            assert group.alltoall_object([(me, to) for to in range(3)]) == [(of, me) for of in range(3)]
+            part = group.split(me % 2)
+            assert part.allgather_object(me) == [[0, 2], [1]][me % 2]
+            print("good")
+        """,
+        DECK_TRANSPORT=transport,
+    )
+    assert done.code == 0 and done.out.count("good") == 3, done
+
+
+def test_long_buffers_of_objects_go_beside_the_pickle(job):
+    done = job(
+        2,
+        """
+        class Holder:
+            def __init__(self, array): self.array = array
+            def __reduce_ex__(self, protocol):
+                import pickle
+                return Holder, (pickle.PickleBuffer(self.array),)
+        with udeck.init() as world:
+            before = world.stats()["bytes_copied"]
+            got = world.all().bcast_object(Holder(numpy.zeros(1 << 20)) if world.rank == 0 else None)
+            # A pickle with the array in it would arrive as bytes.
+            print(type(got.array).__name__, len(memoryview(got.array).cast("B")))
+        """,
+    )
+    assert done.code == 0 and done.out.count("8388608") == 2 and "bytes" not in done.out, done
+
+
+#: Calls in which rank 1 has an object that cannot be pickled.
+UNPICKLED = [
+    "bcast_object(mine, root=1)",
+    "gather_object(mine, root=0)",
+    "allgather_object(mine)",
+    "scatter_object([7, 8, mine], root=1)",
+    "alltoall_object([7, mine, 9])",
+]
+
+
+@pytest.mark.parametrize("call", UNPICKLED)
+def test_an_object_that_cannot_be_pickled_is_named_everywhere(job, call):
+    done = job(
+        3,
+        f"""
+        with udeck.init() as world:
+            group = world.all()
+            mine = threading.Lock() if world.rank == 1 else world.rank
+            try:
+                group.{call}
+            except TypeError as error:
+                assert world.rank == 1
+                print("own", error)
+            except udeck.NotSent as error:
+                assert error.rank == 1
+                print("other", world.rank, error)
+            assert group.allgather_object(world.rank) == [0, 1, 2]      # the group stays usable
+        """,
+    )
+    assert done.code == 0 and done.out.count("own cannot pickle") == 1, done
+    where = call.split("(")[0]
+    for rank in [0, 2]:
+        assert f"other {rank} {where}: rank 1 could not send its value: TypeError: cannot pickle" in done.out, done
+
+
+def test_a_list_of_another_length_is_named_everywhere(job):
+    done = job(
+        2,
+        """
+        with udeck.init() as world:
+            group = world.all()
+            for call in [lambda: group.scatter_object([1, 2, 3]), lambda: group.alltoall_object([1] * (3 - world.rank))]:
+                try:
+                    call()
+                except ValueError as error:
+                    print(world.rank, error)
+                except udeck.NotSent as error:
+                    print(world.rank, error)
+            assert group.allgather_object(world.rank) == [0, 1]
+        """,
+    )
+    assert done.code == 0 and done.out.count("values has 3 item(s): 2 member(s) need one each") == 4, done
+
+
+#: Calls of rank 0 and of the others that do not match, and words of the error.
+DIFFERENT = {
+    ("gather_object(me, root=0)", "allgather_object(me)"): ["gather_object with root 0", "allgather_object with root 0"],
+    ("gather_object(me, root=0)", "gather_object(me, root=1)"): ["gather_object with root 0", "gather_object with root 1"],
+    ("bcast_object(me, root=1)", "bcast_object(me)"): ["bcast_object with root 1", "bcast_object with root 0"],
+    ("scatter_object([1, 2, 3], root=7)", "scatter_object([1, 2, 3], root=7)"): ["root=7: the group has 3 member(s), numbered from 0"],
+}
+
+
+@pytest.mark.parametrize("calls", DIFFERENT, ids=" and ".join)
+def test_different_calls_are_named_everywhere(job, calls):
+    one, other = calls
+    done = job(
+        3,
+        f"""
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            try:
+                group.{one} if me == 0 else group.{other}
+            except (udeck.CallMismatch, ValueError) as error:
+                print(f"rank {{me}} got {{error}}")
+            assert group.allgather_object(me) == [0, 1, 2]      # the group stays usable
+        """,
+    )
+    lines = [line for line in done.out.splitlines() if " got " in line]
+    assert done.code == 0 and len(lines) == 3, done
+    assert all(word in line for line in lines for word in DIFFERENT[calls]), done
+
+
+def test_objects_and_another_call_do_not_match(job):
+    done = job(
+        3,
+        """
+        world = udeck.init()
+        group, me = world.all(), world.rank
+        try:
+            group.gather_object(me) if me else group.allreduce(numpy.zeros(3))
+            group.barrier()
+        except (udeck.CallMismatch, udeck.GroupFailed) as error:
+            print(f"rank {me} got {error}")
+        world.finish()
+        """,
+    )
+    assert done.code == 0 and done.out.count(" got ") == 3 and "all_reduce (min) of objects of Python" in done.out, done
