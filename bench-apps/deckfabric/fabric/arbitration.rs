@@ -93,8 +93,8 @@ impl Arbiter {
         let is_ready = |level: u8| level < levels && matches!(waiting(level), Waiting::Ready(_));
         match self {
             Self::RoundRobin(last) => {
-                let turn = (1..=levels).map(|step| (*last + step) % levels);
-                let level = turn.into_iter().find(|level| is_ready(*level))?;
+                let first = (*last + 1) % levels;
+                let level = (first..levels).chain(0..first).find(|level| is_ready(*level))?;
                 *last = level;
                 Some(level)
             }

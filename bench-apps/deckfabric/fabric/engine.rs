@@ -342,14 +342,19 @@ impl<'network, W: Workload> Engine<'network, W> {
     /// Posts the messages and sets the timers that the workload wants.
     fn apply_actions(&mut self) {
         while !(self.actions.posts.is_empty() && self.actions.timers.is_empty()) {
-            let actions = std::mem::take(&mut self.actions);
-            for (time, token) in actions.timers {
+            let mut actions = std::mem::take(&mut self.actions);
+            for (time, token) in actions.timers.drain(..) {
                 self.wheel.schedule(time.max(self.wheel.now() + 1), Event::Timer { token });
             }
-            for post in actions.posts {
+            for post in actions.posts.drain(..) {
                 if let Err(error) = self.post(post) {
                     self.error.get_or_insert(error);
                 }
+            }
+            // The memory of the lists is used again.
+            if self.actions.posts.is_empty() && self.actions.timers.is_empty() {
+                self.actions = actions;
+                return;
             }
         }
     }

@@ -31,7 +31,7 @@ struct Queue {
     tail: u32,
 }
 
-/// First packet of a level.
+/// First packet of a level or a lane.
 #[derive(Clone, Copy, Default)]
 struct Head {
     /// Size in flits; 0 if there is no packet.
@@ -40,8 +40,20 @@ struct Head {
     lane: u8,
     level: u8,
     input: u8,
-    /// Whether the packet comes from another switch, and not from a host of this one.
+    /// Whether the packet comes from another switch, and not from a host of this one, where those go first.
     passes: bool,
+    /// Whether its lane is the one of its level that sent last.
+    sent_last: bool,
+}
+
+impl Head {
+    fn waiting(self) -> Waiting {
+        match self {
+            Self { flits: 0, .. } => Waiting::Nothing,
+            Self { has_room: false, .. } => Waiting::Stalled,
+            Self { flits, .. } => Waiting::Ready(flits),
+        }
+    }
 }
 
 pub struct Ports {
@@ -249,6 +261,7 @@ impl Ports {
     }
 
     /// Adds a packet to its input's lane, where that is one queue. Returns whether it is the first one.
+    #[inline]
     pub fn push_to_input(&mut self, input: u32, lane: u8, at: u32) -> bool {
         let Some(line) = self.input_queues.get_mut(input as usize * self.lanes + usize::from(lane)) else {
             return true;
@@ -258,6 +271,7 @@ impl Ports {
     }
 
     /// Removes the first packet of an input's lane, and returns the next one, where that is one queue.
+    #[inline]
     pub fn pop_from_input(&mut self, input: u32, lane: u8) -> Option<u32> {
         let line = self.input_queues.get_mut(input as usize * self.lanes + usize::from(lane))?;
         line.pop_front();
@@ -311,39 +325,20 @@ impl Ports {
     /// Chooses the packet that goes now, if one may: control packets first, speculative ones last, and between them
     /// by the arbitration.
     pub fn choose(&mut self, packets: &Arena<Packet>, port: u32) -> Option<u32> {
-        let mut heads = [Head::default(); LANES + 1];
-        // SBT searches lanes, each with the level of its first packet.
-        let searches_lanes = matches!(self.arbiters[port as usize], Arbiter::Sbt(_));
-        let mut levels_of_lanes = [None; MOST_LANES];
-        let mut lanes = self.busy[port as usize];
-        while lanes != 0 {
-            let lane = lanes.trailing_zeros() as u8;
-            lanes &= lanes - 1;
-            let head = self.head(packets, port, lane);
-            if searches_lanes && head.has_room && head.level < self.levels {
-                levels_of_lanes[usize::from(lane)] = Some(head.level);
+        let busy = self.busy[port as usize];
+        // Mostly one lane waits, and needs no list of levels.
+        let Head { lane, input, level, .. } = match busy.is_power_of_two() {
+            true => {
+                let only = self.head(packets, port, busy.trailing_zeros() as u8);
+                let of_level = |level| if only.level == level { only } else { Head::default() };
+                self.choose_among(
+                    port,
+                    of_level,
+                    |lane| if only.lane == lane { only } else { Head::default() },
+                )
             }
-            let level = &mut heads[usize::from(head.level)];
-            // A channel of the level with room is better; among these, one that did not send last.
-            let last = self.last_lanes[port as usize] & 1 << level.lane != 0;
-            let is_better = match (head.passes, level.passes) {
-                (true, false) if self.passing_first => true,
-                (false, true) if self.passing_first => false,
-                _ => last,
-            };
-            if level.flits == 0 || (head.has_room && (!level.has_room || is_better)) {
-                *level = head;
-            }
-        }
-        let may_go = |level: u8| {
-            let head = heads[usize::from(level)];
-            head.flits > 0 && head.has_room
-        };
-        let (speculative, control) = (self.levels, self.levels + 1);
-        let own = |level: u8| (self.has_own_levels && may_go(level)).then(|| heads[usize::from(level)]);
-        let (control, speculative) = (own(control), own(speculative));
-        let of_traffic = || self.arbitrate(packets, port, &heads, &levels_of_lanes);
-        let Head { lane, input, level, .. } = control.or_else(of_traffic).or(speculative)?;
+            false => self.choose_among_lanes(packets, port, busy),
+        }?;
         self.turns[port as usize * self.lanes + usize::from(lane)] = input;
         let of_level = self.level_lanes[usize::from(level)];
         let last = &mut self.last_lanes[port as usize];
@@ -351,30 +346,65 @@ impl Ports {
         Some(self.queues[self.queue(port, lane, input)].head)
     }
 
-    /// Chooses a packet of traffic by the port's scheduler, from the first packets of all levels, or of all lanes.
-    fn arbitrate(
-        &mut self,
-        packets: &Arena<Packet>,
-        port: u32,
-        heads: &[Head; LANES + 1],
-        levels_of_lanes: &[Option<u8>; MOST_LANES],
-    ) -> Option<Head> {
-        match &mut self.arbiters[port as usize] {
-            Arbiter::Sbt(table) => {
-                let lane = table.next(self.lanes as u8, |lane| levels_of_lanes[usize::from(lane)])?;
-                Some(self.head(packets, port, lane))
+    /// Chooses among the first packets of the lanes of the bitmap `busy`.
+    #[inline(never)]
+    fn choose_among_lanes(&mut self, packets: &Arena<Packet>, port: u32, busy: u32) -> Option<Head> {
+        let mut of_levels = [Head::default(); LANES + 1];
+        // SBT searches lanes, each with the level of its first packet.
+        let searches_lanes = matches!(self.arbiters[port as usize], Arbiter::Sbt(_));
+        let mut of_lanes = searches_lanes.then_some([Head::default(); MOST_LANES]);
+        let mut lanes = busy;
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as u8;
+            lanes &= lanes - 1;
+            let head = self.head(packets, port, lane);
+            if let Some(of_lanes) = &mut of_lanes {
+                of_lanes[usize::from(lane)] = head;
             }
-            arbiter => {
-                let waiting = |level: u8| match heads[usize::from(level)] {
-                    Head { flits: 0, .. } => Waiting::Nothing,
-                    Head { has_room: false, .. } => Waiting::Stalled,
-                    Head { flits, .. } => Waiting::Ready(flits),
-                };
-                arbiter.next(self.levels, waiting).map(|level| heads[usize::from(level)])
+            let level = &mut of_levels[usize::from(head.level)];
+            // A channel of the level with room is better; among these, one that did not send last.
+            let is_better = match (head.passes, level.passes) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => level.sent_last,
+            };
+            if level.flits == 0 || (head.has_room && (!level.has_room || is_better)) {
+                *level = head;
             }
         }
+        let of_lane =
+            |lane: u8| of_lanes.as_ref().map_or_else(Head::default, |heads| heads[usize::from(lane)]);
+        self.choose_among(port, |level| of_levels[usize::from(level)], of_lane)
     }
 
+    /// Chooses among the first packets of levels, or of lanes: a control packet, one of traffic by the port's scheduler, or a
+    /// speculative one. Both functions return a default for a level or lane without packets.
+    #[inline]
+    fn choose_among(
+        &mut self,
+        port: u32,
+        of_level: impl Fn(u8) -> Head,
+        of_lane: impl Fn(u8) -> Head,
+    ) -> Option<Head> {
+        let (levels, has_own_levels) = (self.levels, self.has_own_levels);
+        let own = |level: u8| has_own_levels.then(|| of_level(level)).filter(|head| head.has_room);
+        if let Some(control) = own(levels + 1) {
+            return Some(control);
+        }
+        let of_traffic = match &mut self.arbiters[port as usize] {
+            Arbiter::Sbt(table) => {
+                let ready = |lane: u8| {
+                    let head = of_lane(lane);
+                    (head.has_room && head.level < levels).then_some(head.level)
+                };
+                table.next(self.lanes as u8, ready).map(of_lane)
+            }
+            arbiter => arbiter.next(levels, |level| of_level(level).waiting()).map(&of_level),
+        };
+        of_traffic.or_else(|| own(levels))
+    }
+
+    #[inline(always)]
     fn head(&self, packets: &Arena<Packet>, port: u32, lane: u8) -> Head {
         let at = port as usize * self.lanes + usize::from(lane);
         let (mut inputs, last) = (self.inputs[at], u32::from(self.turns[at]));
@@ -384,25 +414,29 @@ impl Ports {
         if unread != 0 {
             inputs = unread;
         }
-        let passing = inputs & !self.injecting[node];
-        if self.passing_first && passing != 0 {
-            inputs = passing;
+        let mut passes = false;
+        if self.passing_first {
+            let passing = inputs & !self.injecting[node];
+            passes = passing != 0;
+            inputs = if passes { passing } else { inputs };
         }
         // The next input with packets after the one that sent last is chosen.
         let behind = inputs & (u64::MAX << last << 1);
         let input = if behind != 0 { behind.trailing_zeros() } else { inputs.trailing_zeros() } as u8;
-        let Packet { flits, level, .. } = packets[self.queues[self.queue(port, lane, input)].head];
-        let passes = passing & 1 << input != 0;
+        let Packet { flits, level, .. } = packets[self.queues[at * self.stride + usize::from(input)].head];
         let has_room = unread != 0 && self.credits.has_room(port, lane, u32::from(flits));
-        Head { flits, has_room, lane, level, input, passes }
+        let sent_last = self.last_lanes[port as usize] & 1 << lane != 0;
+        Head { flits, has_room, lane, level, input, passes, sent_last }
     }
 
     /// Takes credits for a packet that leaves.
+    #[inline]
     pub fn spend(&mut self, port: u32, lane: u8, flits: u16) {
         self.credits.spend(port, lane, flits);
     }
 
     /// Gives credits back.
+    #[inline]
     pub fn refund(&mut self, port: u32, lane: u8, flits: u16) {
         self.credits.refund(port, lane, flits);
     }

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 const SLOTS: u64 = 4096;
 
 pub struct Wheel<Event> {
-    buckets: Vec<Vec<Event>>,
+    buckets: Box<[Vec<Event>; SLOTS as usize]>,
+    /// Memory of former buckets, so that few buckets have memory at a time.
+    spare: Vec<Vec<Event>>,
     /// Bitmap of the buckets that have events.
     filled: [u64; SLOTS as usize / 64],
     now: u64,
@@ -19,8 +21,15 @@ pub struct Wheel<Event> {
 
 impl<Event> Wheel<Event> {
     pub fn new() -> Self {
-        let buckets = (0..SLOTS).map(|_| Vec::new()).collect();
-        Self { buckets, filled: [0; SLOTS as usize / 64], now: 0, far: BTreeMap::new(), next_far: u64::MAX }
+        let buckets = Box::new([const { Vec::new() }; SLOTS as usize]);
+        Self {
+            buckets,
+            spare: Vec::new(),
+            filled: [0; SLOTS as usize / 64],
+            now: 0,
+            far: BTreeMap::new(),
+            next_far: u64::MAX,
+        }
     }
 
     /// Cycle that was taken last.
@@ -38,18 +47,38 @@ impl<Event> Wheel<Event> {
         debug_assert!(at > self.now, "{at} is not behind {}", self.now);
         if at - self.now < SLOTS {
             let slot = (at % SLOTS) as usize;
-            self.filled[slot / 64] |= 1 << (slot % 64);
+            if self.buckets[slot].is_empty() {
+                self.begin(slot);
+            }
             self.buckets[slot].push(event);
         } else {
-            self.far.entry(at).or_default().push(event);
+            self.far.entry(at).or_insert_with(|| self.spare.pop().unwrap_or_default()).push(event);
             self.next_far = self.next_far.min(at);
+        }
+    }
+
+    /// Begins an empty bucket.
+    #[cold]
+    fn begin(&mut self, slot: usize) {
+        self.filled[slot / 64] |= 1 << (slot % 64);
+        if let Some(spare) = self.spare.pop() {
+            self.buckets[slot] = spare;
+        }
+    }
+
+    /// Keeps the memory of a bucket for later ones.
+    fn keep(&mut self, mut bucket: Vec<Event>) {
+        bucket.clear();
+        if bucket.capacity() > 0 {
+            self.spare.push(bucket);
         }
     }
 
     /// Goes on to the next cycle that has events and is not after `until`, and puts them into `events`. Without one,
     /// `now` becomes `until`.
     pub fn next(&mut self, until: u64, events: &mut Vec<Event>) -> Option<u64> {
-        events.clear();
+        let former = std::mem::take(events);
+        self.keep(former);
         let near = self.next_near();
         let at = near.min(self.next_far);
         if at > until {
@@ -59,7 +88,7 @@ impl<Event> Wheel<Event> {
         self.go_to(at);
         let slot = (at % SLOTS) as usize;
         self.filled[slot / 64] &= !(1 << (slot % 64));
-        std::mem::swap(&mut self.buckets[slot], events);
+        *events = std::mem::take(&mut self.buckets[slot]);
         Some(at)
     }
 
@@ -70,7 +99,8 @@ impl<Event> Wheel<Event> {
             let slot = (at % SLOTS) as usize;
             // These events were scheduled before those that are in the bucket already.
             events.append(&mut self.buckets[slot]);
-            self.buckets[slot] = events;
+            let later = std::mem::replace(&mut self.buckets[slot], events);
+            self.keep(later);
             self.filled[slot / 64] |= 1 << (slot % 64);
             self.next_far = self.far.first_key_value().map_or(u64::MAX, |(at, _)| *at);
         }

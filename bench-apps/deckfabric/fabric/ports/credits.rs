@@ -45,6 +45,7 @@ impl Credits {
     }
 
     /// Whether the buffer has room for a packet of `flits`.
+    #[inline]
     pub fn has_room(&self, port: u32, lane: u8, flits: u32) -> bool {
         let left = self.of_lanes[port as usize * self.lanes + usize::from(lane)];
         flits <= left && (self.shared.is_empty() || self.fits(port, left, flits))
@@ -61,6 +62,7 @@ impl Credits {
     }
 
     /// Takes credits for a packet that leaves.
+    #[inline]
     pub fn spend(&mut self, port: u32, lane: u8, flits: u16) {
         let at = port as usize * self.lanes + usize::from(lane);
         let before = self.of_lanes[at];
@@ -78,6 +80,7 @@ impl Credits {
     }
 
     /// Gives credits back.
+    #[inline]
     pub fn refund(&mut self, port: u32, lane: u8, flits: u16) {
         let at = port as usize * self.lanes + usize::from(lane);
         let before = self.of_lanes[at];
