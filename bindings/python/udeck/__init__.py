@@ -49,6 +49,7 @@ from ._errors import (
     WrongType,
 )
 from ._local import run_local
+from ._pool import Pool
 from ._udeck import Group, Mailbox, Message, Postbox, World, __version__, init, select
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
     "NobodyLeft",
     "NotSent",
     "PeerLost",
+    "Pool",
     "Postbox",
     "RankFailed",
     "RankFinished",

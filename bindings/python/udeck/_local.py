@@ -41,14 +41,35 @@ def _deckrun() -> str:
 _is_loading_main = False
 
 
-def _main_module(job: bytes) -> dict[str, str]:
-    """Returns where ranks find the job's names from the program's own module, in multiprocessing's form."""
+def _main_module() -> dict[str, str]:
+    """Returns where ranks find the program's own module, in multiprocessing's form. Empty: it is in no file."""
+    return {key: value for key, value in spawn.get_preparation_data("udeck").items() if key.startswith("init_main")}
+
+
+def _main_module_of(job: bytes) -> dict[str, str]:
+    """Returns where ranks find the job's names from the program's own module."""
     if b"__main__" not in job and b"__mp_main__" not in job:
         return {}
-    where = {key: value for key, value in spawn.get_preparation_data("udeck").items() if key.startswith("init_main")}
+    where = _main_module()
     if not where:
         raise TypeError("ranks cannot read definitions of an interactive session, which are in no file: install cloudpickle")
     return where
+
+
+def _refuse_while_loading(call: str) -> None:
+    """Refuses to start ranks in a rank that is loading the program: each of them would start ranks again."""
+    if _is_loading_main:
+        raise RuntimeError(
+            f'{call} was called while a rank loads the script: put the call under `if __name__ == "__main__":`, or install cloudpickle'
+        )
+
+
+def _command(folder: Path, job: bytes, where: dict[str, str], n: int, *options: str) -> tuple[list[str], dict[str, str]]:
+    """Writes the job into the folder, and returns deckrun's command for its `n` ranks, and their environment."""
+    (folder / "job").write_bytes(job)
+    (folder / "main").write_bytes(pickle.dumps(where))
+    command = [_deckrun(), "-n", str(n), *options, "--", sys.executable, "-m", "udeck._rank", str(folder)]
+    return command, {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _load_main(where: dict[str, str]) -> None:
@@ -73,23 +94,17 @@ def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | 
     the exception cannot be pickled, is no Exception (as sys.exit()), or if a rank ended without a result; TypeError if the function
     cannot be pickled; FileNotFoundError without deckrun; and subprocess.TimeoutExpired.
     """
-    if _is_loading_main:
-        raise RuntimeError(
-            'run_local() was called while a rank loads the script: put the call under `if __name__ == "__main__":`, or install cloudpickle'
-        )
+    _refuse_while_loading("run_local()")
     pickler = _pickler()
     try:
         job = pickler.dumps((function, args))
-        where = _main_module(job) if pickler is pickle else {}
+        where = _main_module_of(job) if pickler is pickle else {}
     except Exception as error:
         raise TypeError(
             f"{function!r} cannot be pickled ({error}): put it into a module, or install cloudpickle"
         ) from error
     with tempfile.TemporaryDirectory(prefix="udeck-") as folder:
-        (Path(folder) / "job").write_bytes(job)
-        (Path(folder) / "main").write_bytes(pickle.dumps(where))
-        command = [_deckrun(), "-n", str(n), "--", sys.executable, "-m", "udeck._rank", folder]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command, environment = _command(Path(folder), job, where, n)
         done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
         files = [Path(folder) / str(rank) for rank in range(n)]
         ends: list[Any] = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]

@@ -22,11 +22,12 @@ use libtest_mimic::{Arguments, Failed, Trial};
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 /// Packages that some tests use; without them these are skipped.
 const MORE_PACKAGES: [&str; 2] = ["mypy", "ml_dtypes"];
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "test_values",
     "test_jobs",
     "test_local",
     "test_groups",
+    "test_pool",
     "test_types",
     "test_pages",
     "test_frameworks",

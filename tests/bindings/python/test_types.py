@@ -51,6 +51,9 @@ LINES = {
     "reveal_type(world.mailbox('a').retrieve_async())": "Coroutine[Any, Any, numpy.ndarray",
     "reveal_type(sums.post_async(array))": "Coroutine[Any, Any, None]",
     "reveal_type(udeck.run_local(2, len, ()))": '"list[int]"',
+    "reveal_type(udeck.Pool(2).submit(len, ()).result())": '"int"',
+    "udeck.Pool(world).submit(len, 3)": 'Argument 2 to "submit"',
+    "reveal_type(list(udeck.Pool(world).map(len, [()])))": '"list[int]"',
     "reveal_type(udeck.PeerLost().rank)": '"int | None"',
 }
 
