@@ -77,6 +77,11 @@ impl Group {
         Exchange { group: &self.group, world: &self.world, call, root, timeout, objects: Objects::Copy }
     }
 
+    /// A call that exchanges arrays of any length.
+    fn ragged(&self, call: &'static str, root: usize, timeout: Timeout) -> Exchange<'_> {
+        Exchange { objects: Objects::Refuse, ..self.objects(call, root, timeout) }
+    }
+
     fn in_place(&self, array: &Bound<'_, PyAny>, op: Named, timeout: Timeout, which: Which) -> PyResult<()> {
         let (array, data) = written(array, "array")?;
         let op = operator(op, array.type_number(), &array.dtype())?;
@@ -357,6 +362,55 @@ impl Group {
                 room.iter().map(|(member, bytes)| (*member, unsafe { bytes.write::<u8>() })).collect();
             group.neighbours(&sent, &mut room)
         })
+    }
+
+    /// Collects arrays of any length at the root: a list with an array of each member. The others get None.
+    ///
+    /// Each array comes with its own dtype and shape, and is read only, as an array from Mailbox.retrieve(): a view of the message,
+    /// on one host in the memory of the member that sent it. A member whose array cannot be sent raises TypeError, and all others NotSent,
+    /// which names its rank; CallMismatch, if one calls another method whose name ends in v, or gives another root. The group
+    /// stays usable after both.
+    #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
+    fn gatherv<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        self.ragged("gatherv", root, timeout).gather(array)
+    }
+
+    /// Collects arrays of any length at every member: a list with an array of each member. As gatherv() otherwise.
+    #[pyo3(signature = (array, timeout=Timeout::USUAL), text_signature = "($self, array, timeout=None)")]
+    fn allgatherv<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        timeout: Timeout,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.ragged("allgatherv", 0, timeout).all_gather(array)
+    }
+
+    /// Gives each member its array of the root's list, and returns it. The list has an array for each member; the others pass
+    /// None. As gatherv() otherwise.
+    #[pyo3(signature = (arrays, root=0, timeout=Timeout::USUAL), text_signature = "($self, arrays, root=0, timeout=None)")]
+    fn scatterv<'py>(
+        &self,
+        arrays: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.ragged("scatterv", root, timeout).scatter(arrays)
+    }
+
+    /// Gives array k of each member's list to member k, and returns a list with an array of each member. As gatherv()
+    /// otherwise.
+    #[pyo3(signature = (arrays, timeout=Timeout::USUAL), text_signature = "($self, arrays, timeout=None)")]
+    fn alltoallv<'py>(
+        &self,
+        arrays: &Bound<'py, PyAny>,
+        timeout: Timeout,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.ragged("alltoallv", 0, timeout).all_to_all(arrays)
     }
 
     /// Gives the root's object to all members, and returns it. What the others pass is not used.

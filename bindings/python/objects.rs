@@ -21,8 +21,17 @@ use crate::wire::{self, PythonValues, bytes_mut};
 const MAX_REPORT: usize = 1000;
 
 /// Calls by their numbers in an agreement.
-const CALLS: [&str; 5] =
-    ["bcast_object", "scatter_object", "gather_object", "allgather_object", "alltoall_object"];
+const CALLS: [&str; 9] = [
+    "bcast_object",
+    "scatter_object",
+    "gather_object",
+    "allgather_object",
+    "alltoall_object",
+    "scatterv",
+    "gatherv",
+    "allgatherv",
+    "alltoallv",
+];
 
 /// One collective call of messages.
 pub struct Exchange<'a> {
@@ -81,6 +90,11 @@ impl Exchange<'_> {
         self.group.rank() == self.root
     }
 
+    /// Name of the argument that has an item for each member.
+    fn list(&self) -> &'static str {
+        if self.objects == Objects::Refuse { "arrays" } else { "values" }
+    }
+
     fn kind(&self) -> &'static str {
         match self.objects {
             Objects::Refuse => "arrays of Python",
@@ -110,9 +124,9 @@ impl Exchange<'_> {
 
     fn make_all(&self, values: &Bound<'_, PyAny>) -> PyResult<Vec<Buffer>> {
         let size = self.group.size();
-        let items = arguments::items(values, "values", "a list with an item for each member is wanted")?;
+        let items = arguments::items(values, self.list(), "a list with an item for each member is wanted")?;
         if items.len() != size {
-            let text = format!("values has {} item(s): {size} member(s) need one each", items.len());
+            let text = format!("{} has {} item(s): {size} member(s) need one each", self.list(), items.len());
             return Err(PyValueError::new_err(text));
         }
         items.iter().map(|value| self.make(value)).collect()

@@ -48,6 +48,44 @@ def test_long_buffers_of_objects_go_beside_the_pickle(job):
     assert done.code == 0 and done.out.count("8388608") == 2 and "bytes" not in done.out, done
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_ragged_arrays_bring_their_lengths(job, transport):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            def part(of, to=0): return numpy.full((of * 40_000 + to, 2), of + 10.0 * to)
+            got = group.gatherv(part(me), root=1)
+            assert (got is None) == (me != 1)
+            for parts in [got] if me == 1 else []:
+                assert [one.shape for one in parts] == [(0, 2), (40_000, 2), (80_000, 2)]
+                assert all((one == of).all() and not one.flags.writeable for of, one in enumerate(parts))
+            whole = numpy.concatenate(group.allgatherv(numpy.arange(me + 1)))
+            assert whole.tolist() == [0, 0, 1, 0, 1, 2]
+            mine = group.scatterv([part(2, to) for to in range(3)] if me == 2 else None, root=2)
+            assert mine.shape == (80_000 + me, 2) and (mine == 2 + 10 * me).all()
+            got = group.alltoallv([part(me, to)[:, 0] for to in range(3)])       # strided
+            assert all(one.shape == (of * 40_000 + me,) and (one == of + 10 * me).all() for of, one in enumerate(got))
+            kinds = group.allgatherv(numpy.zeros(me, dtype=["i2", "f4", "M8[us]"][me]))
+            assert [str(one.dtype) for one in kinds] == ["int16", "float32", "datetime64[us]"]
+            for call in [
+                lambda: group.gatherv({} if me == 0 else part(1)),
+                lambda: group.allgatherv(numpy.array([object()]) if me == 0 else part(1)),
+                lambda: group.alltoallv([part(1)] * (3 if me else 4)),
+            ]:
+                try:
+                    call()
+                except (TypeError, ValueError, udeck.NotSent) as error:
+                    print("refused", error)
+            print("good")
+        """,
+        DECK_TRANSPORT=transport,
+    )
+    assert done.code == 0 and done.out.count("good") == 3 and done.out.count("refused") == 9, done
+    assert done.out.count("rank 0 could not send its value: ValueError: arrays has 4 item(s): 3 member(s)") == 2, done
+
+
 #: Calls in which rank 1 has an object that cannot be pickled.
 UNPICKLED = [
     "bcast_object(mine, root=1)",
