@@ -28,6 +28,12 @@ struct Traces;
 #[doc = include_str!("../crates/deck/examples/group.md")]
 struct Group;
 
+#[doc = include_str!("../crates/deck/examples/group_ragged.md")]
+struct GroupRagged;
+
+#[doc = include_str!("../crates/deck/examples/group_values.md")]
+struct GroupValues;
+
 #[doc = include_str!("../crates/deck/examples/world.md")]
 struct World;
 

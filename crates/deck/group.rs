@@ -5,6 +5,7 @@
 //! | here | groups: making, splitting, attributes |
 //! | `blocking` | the calls, for slices |
 //! | `ragged` | the calls for parts of different lengths (`_v`) |
+//! | `values` | the calls for one value of each member (`_value`, `sum`) |
 //! | `zero_copy` | the calls for whole messages, which are not copied (`_buf`) |
 //! | `request` | calls that return at once (`_nonblocking`), and their handles |
 //! | `op` | operators of reductions |
@@ -42,6 +43,7 @@ pub mod plan;
 mod ragged;
 mod request;
 mod state;
+mod values;
 mod waiting;
 mod zero_copy;
 

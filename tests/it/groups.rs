@@ -8,6 +8,7 @@ mod mistakes;
 mod operators;
 mod requests;
 mod surprises;
+mod values;
 mod whole_messages;
 
 use crate::common::{LONG, config, on_hosts, ranks_believing, ranks_over};

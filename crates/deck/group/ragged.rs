@@ -15,23 +15,7 @@ use crate::error::Result;
 /// `_into` write into memory that the program has, and need to know the lengths. Members may mix both forms.
 /// What holds parts is a slice of anything that holds elements: `&[Vec<T>]`, `&[&[T]]`, `&[Box<[T]>]`.
 ///
-/// ```
-/// # fn main() -> udeck::Result {
-/// udeck::run_local(3, |world| {
-///     let (all, rank) = (world.all()?, world.rank());
-///     // For each member as many numbers as its number, all of them this rank's.
-///     let parts: Vec<Vec<usize>> = (0..3).map(|to| vec![rank; to]).collect();
-///     let from: Vec<Vec<usize>> = all.all_to_all_v(&parts)?;
-///     assert_eq!(from, [vec![0; rank], vec![1; rank], vec![2; rank]]);
-///
-///     let lines = all.gather_v(0, format!("rank {rank}\n").as_bytes())?;   // empty at the others
-///     if rank == 0 {
-///         assert_eq!(lines.concat(), b"rank 0\nrank 1\nrank 2\n");
-///     }
-///     world.finish()
-/// })
-/// # }
-/// ```
+#[cfg_attr(not(doctest), doc = include_str!("../examples/group_ragged.md"))]
 impl Group {
     /// Gathers like [`Group::gather`], with parts of different lengths. The result has each member's `mine`,
     /// in their order; elsewhere than at the root it is empty.

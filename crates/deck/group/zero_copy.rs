@@ -29,7 +29,7 @@ impl Group {
     ) -> Result<Received<T>> {
         let call = self.whole::<T>(Kind::BroadcastBuf, root);
         self.member.state.check_root(root, call)?;
-        self.check_given(call, root, message.is_some())?;
+        self.check_given(call, root, "a message", message.is_some())?;
         let block = message.map(T::into_block);
         self.run_any(call, async |call| {
             let Some(block) = block else { return typed(call, call.receive(root).await?) };
@@ -70,7 +70,7 @@ impl Group {
     ) -> Result<Received<T>> {
         let call = self.whole::<T>(Kind::ScatterBuf, root);
         self.member.state.check_root(root, call)?;
-        self.check_given(call, root, messages.is_some())?;
+        self.check_given(call, root, "messages", messages.is_some())?;
         if let Some(messages) = &messages {
             self.check_parts(call, messages.len())?;
         }
@@ -113,13 +113,14 @@ impl Group {
         })
     }
 
-    fn check_given(&self, call: Signature, root: usize, given: bool) -> Result {
+    /// Checks that the root, and no other member, gives `what`.
+    pub(super) fn check_given(&self, call: Signature, root: usize, what: &str, given: bool) -> Result {
         let why = match (self.rank() == root, given) {
-            (true, false) => "the root has to give a message",
-            (false, true) => "only the root gives a message",
+            (true, false) => format!("the root has to give {what}"),
+            (false, true) => format!("only the root gives {what}"),
             _ => return Ok(()),
         };
-        Err(self.member.state.invalid(call, why.into()))
+        Err(self.member.state.invalid(call, why))
     }
 
     /// The signature of a call for whole messages.
