@@ -34,6 +34,12 @@ struct GroupRagged;
 #[doc = include_str!("../crates/deck/examples/group_values.md")]
 struct GroupValues;
 
+#[doc = include_str!("../crates/deck/examples/wait_all.md")]
+struct WaitAll;
+
+#[doc = include_str!("../crates/deck/examples/wait_any.md")]
+struct WaitAny;
+
 #[doc = include_str!("../crates/deck/examples/world.md")]
 struct World;
 

@@ -68,6 +68,7 @@ fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
             Some(first) => meaning(first),
             None => ("Error", None, None),
         },
+        Error::RequestFailed { source, .. } => meaning(source),
         Error::SetAsideFull { name, .. } => ("SetAsideFull", None, Some(name)),
         Error::NoSuchRank { rank, .. } => ("NoSuchRank", Some(*rank), None),
         Error::CallMismatch { rank, .. } => ("CallMismatch", Some(*rank), None),

@@ -218,6 +218,18 @@ pub enum Error {
     /// Several errors, all reported by `finish`.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Multiple(Vec<Error>),
+    /// One of several requests failed ([`crate::wait_all`]).
+    #[error("request {index} of {count} ({call}): {source}")]
+    RequestFailed {
+        /// Index of the request in the list, from 0.
+        index: usize,
+        /// Number of requests in the list.
+        count: usize,
+        /// The request's call.
+        call: String,
+        /// The error of the request.
+        source: Box<Error>,
+    },
     /// The rank whose messages the call waited for has finished, and all that it posted here was retrieved.
     #[error("rank {rank} has finished, and all that it posted to {} was retrieved: nothing more comes from it", Titled(.name))]
     RankFinished {

@@ -8,6 +8,7 @@
 //! | `values` | the calls for one value of each member (`_value`, `sum`) |
 //! | `zero_copy` | the calls for whole messages, which are not copied (`_buf`) |
 //! | `request` | calls that return at once (`_nonblocking`), and their handles |
+//! | `wait_set` | waiting for several of them |
 //! | `op` | operators of reductions |
 //! | `algorithm` | the algorithms by which a result is computed |
 //! | `choice`, `choose` | the choice of an algorithm |
@@ -44,6 +45,7 @@ mod ragged;
 mod request;
 mod state;
 mod values;
+mod wait_set;
 mod waiting;
 mod zero_copy;
 
@@ -61,6 +63,7 @@ use self::layout::Agreed;
 pub(crate) use self::membership::NewGroup;
 use self::membership::{Membership, make};
 pub use self::request::Request;
+pub use self::wait_set::{AnyRequest, wait_all, wait_all_timeout, wait_any, wait_any_timeout};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::{Quoted, Result};

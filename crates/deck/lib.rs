@@ -87,7 +87,10 @@ pub use exits::rank_exits::RankExits;
 /// For `deckfabric`, which simulates the barriers of a job.
 #[doc(hidden)]
 pub use group::plan as barrier_plan;
-pub use group::{Algorithm, AlgorithmChoice, Group, Request, op};
+pub use group::{
+    Algorithm, AlgorithmChoice, AnyRequest, Group, Request, op, wait_all, wait_all_timeout, wait_any,
+    wait_any_timeout,
+};
 pub use incast::IncastControl;
 pub use interrupt::interruptible;
 #[cfg(feature = "async")]

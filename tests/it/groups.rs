@@ -9,6 +9,7 @@ mod operators;
 mod requests;
 mod surprises;
 mod values;
+mod wait_set;
 mod whole_messages;
 
 use crate::common::{LONG, config, on_hosts, ranks_believing, ranks_over};

@@ -136,6 +136,7 @@ fn code_of(error: &Error) -> c_int {
         Error::WorldFinished => STATE,
         Error::Undelivered { .. } => UNDELIVERED,
         Error::Multiple(errors) => errors.first().map_or(FAILED, code_of),
+        Error::RequestFailed { source, .. } => code_of(source),
         Error::Boot(boot) => code_of_boot(boot),
         Error::Via { source, .. } => match **source {
             udeck::via::Error::InvalidParameter(_) => INVALID,

@@ -15,6 +15,7 @@ use super::Group;
 use super::algorithm;
 use super::blocking::reducing;
 use super::call::{Call, Shared};
+use super::engine::Awaited;
 #[cfg(feature = "async")]
 use super::engine::Engine;
 use super::kind::{Elements, Kind, NUMBERS, SYNCHRONIZE, Signature};
@@ -42,7 +43,8 @@ type Part<'a, R> = Pin<Box<dyn Future<Output = Result<R>> + Send + 'a>>;
 /// A request moves on only when it is polled ([`Request::is_done`], [`Request::wait`], or a task that awaits
 /// it). Messages that other members wait for may not be sent before. Several requests may be under way at a
 /// time, in one group or in several. Members start them in the same order and wait for them in the same
-/// order; or they poll all of them in turn, and then the order does not matter.
+/// order; or they poll all of them in turn, as [`wait_all`](super::wait_all) and [`wait_any`](super::wait_any)
+/// do, and then the order does not matter.
 ///
 /// Dropping a request before its end leaves the group without this member's part: the call fails at the other
 /// members, and so does every later one ([`crate::Error::GroupFailed`]). If this member had other requests
@@ -373,6 +375,34 @@ impl<R> Request<'_, R> {
             }
         }
         false // endless events that do not end the request
+    }
+
+    pub(super) fn member(&self) -> &Arc<Membership> {
+        &self.member
+    }
+
+    pub(super) fn call(&self) -> Signature {
+        self.call
+    }
+
+    /// The group's limit.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    pub(super) fn is_taken(&self) -> bool {
+        matches!(self.stage, Stage::Taken)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.stage, Stage::Over(Err(_)))
+    }
+
+    /// The event that the last step waits for, right after a poll. `None`: another thread has the group.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        let engine = self.member.try_enter(self.call).ok()??;
+        let awaited = engine.borrow().awaited;
+        Some(awaited)
     }
 
     fn end(&mut self, result: Result<R>) {

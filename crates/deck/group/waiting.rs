@@ -23,7 +23,7 @@ use crate::world_state::WorldState;
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Poll interval for room or memory, which send no notification.
-const ROOM_PAUSE: Duration = Duration::from_micros(200);
+pub(super) const ROOM_PAUSE: Duration = Duration::from_micros(200);
 
 /// Limit of a call's waiting. The clock is read only when there is something to wait for.
 pub(super) struct Clock {
@@ -169,7 +169,7 @@ impl Engine {
 }
 
 /// Describes a wait in a call for the report of who waits for whom.
-fn waits_for(state: &GroupState, call: Signature, rank: usize) -> Wait {
+pub(super) fn waits_for(state: &GroupState, call: Signature, rank: usize) -> Wait {
     let is_barrier = state.is_world() && call.kind() == Some(Kind::Barrier);
     let (waiting, name) = match is_barrier {
         true => (Waiting::Barrier, String::new()),
