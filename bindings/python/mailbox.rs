@@ -67,7 +67,7 @@ impl Wanted {
 
     #[inline]
     fn try_retrieve_from(self, mailbox: &Inner) -> udeck::Result<Option<Arrived>> {
-        if self.is_any() { mailbox.try_retrieve() } else { mailbox.try_retrieve_matching(self.matching()) }
+        if self.is_any() { mailbox.try_retrieve() } else { mailbox.matching(self.matching()).try_retrieve() }
     }
 }
 
@@ -109,7 +109,7 @@ impl Mailbox {
     fn waited(&self, py: Python<'_>, wanted: Wanted, timeout: Timeout) -> PyResult<udeck::Result<Arrived>> {
         let matching = wanted.matching();
         self.in_turn(py, matching, timeout, |mailbox, limit| {
-            mailbox.retrieve_matching_timeout(matching, limit)
+            mailbox.matching(matching).within(limit).retrieve()
         })
     }
 
@@ -229,7 +229,10 @@ impl Mailbox {
         let room = Room::of(&to)?;
         let matching = Wanted { source, tag }.matching();
         let offer = |mailbox: &Inner, limit| {
-            mailbox.retrieve_matching_if(matching, limit, |message, about| room.fill(message, about.source))
+            mailbox
+                .matching(matching)
+                .within(limit)
+                .retrieve_if(|message, about| room.fill(message, about.source))
         };
         let now = match self.slot.try_use() {
             Ok(mailbox) if room.is_short() => Some(offer(&mailbox, Duration::ZERO)),

@@ -45,7 +45,7 @@ pub struct Config {
     /// as far as two processors can.
     pub copy_window: u32,
     /// Bound of the messages that a mailbox sets aside while the program asks for others, in bytes
-    /// ([`crate::Mailbox::retrieve_matching`]; `DECK_SET_ASIDE`, e.g. `16M`). Each message counts its length
+    /// ([`crate::Retrieval`]; `DECK_SET_ASIDE`, e.g. `16M`). Each message counts its length
     /// and 128 bytes.
     pub set_aside: usize,
     /// Whether admitted peers are trusted not to write memory that they gave away (`DECK_TRUST`, `job` or `none`).

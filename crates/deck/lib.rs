@@ -95,7 +95,7 @@ pub use incast::IncastControl;
 pub use interrupt::interruptible;
 #[cfg(feature = "async")]
 pub use mailbox::tasks::{Messages, Retrieve};
-pub use mailbox::{Iter, Mailbox, Retrieved};
+pub use mailbox::{Iter, Mailbox, Retrieval, Retrieved};
 pub use mailbox_options::MailboxOptions;
 pub use matching::Match;
 pub use memory::buffer::Buf;

@@ -1,6 +1,6 @@
 //! Mailboxes, from which messages are retrieved.
 
-mod choosing;
+mod retrieval;
 #[cfg(feature = "async")]
 pub(crate) mod tasks;
 
@@ -25,7 +25,7 @@ use crate::stats::trace;
 use crate::turns::Turns;
 use crate::wait_policy::WaitPolicy;
 use crate::world_state::WorldState;
-pub use choosing::Retrieved;
+pub use retrieval::{Retrieval, Retrieved};
 
 /// A named mailbox. Its owner retrieves the messages that all its postboxes post.
 ///
@@ -314,7 +314,7 @@ impl<T: Payload> Mailbox<T> {
 
     /// Retrieves by `retrieve`, and records the message that it has put into `to` in the trace, if there is
     /// one. Each way to retrieve into a [`Received`] calls this once; [`Mailbox::retrieve`] and the ways of
-    /// `choosing` call [`record`](Self::record) themselves. Without tracing it is one branch.
+    /// `retrieval` call [`record`](Self::record) themselves. Without tracing it is one branch.
     #[inline(always)]
     fn traced(
         &self,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Filter of a retrieve: messages of one rank, with one tag, both, or any
-/// ([`crate::Mailbox::retrieve_matching`]).
+/// ([`crate::Mailbox::matching`]).
 ///
 /// ```
 /// # use udeck_deck::Match;

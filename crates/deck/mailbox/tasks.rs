@@ -6,10 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use futures_core::Stream;
+use udeck_via::Deadline;
 use udeck_via::transport::Armed;
 
 use super::Mailbox;
+use super::retrieval::or_none;
 use crate::error::{Error, Result, Titled};
+use crate::matching::Match;
 use crate::parcel::Parcel;
 use crate::payload::Payload;
 use crate::received::Received;
@@ -19,15 +22,25 @@ use crate::wait_policy::MEMORY_PAUSE;
 impl<T: Payload> Mailbox<T> {
     /// Retrieves the next message in a task of any executor. (Feature `async`.)
     ///
-    /// Waits without a deadline, which is the executor's matter. Dropping the future loses no message. The
-    /// future can be sent to another thread with what it borrows.
+    /// ```
+    /// # use udeck_deck::{Mailbox, Result};
+    /// # async fn step(inbox: &mut Mailbox<f64>) -> Result {
+    /// let next = inbox.retrieve_async().await?;                        // any message
+    /// let edge = inbox.retrieve_async().from(3).tagged(7).await?;      // of rank 3, with tag 7
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Waits without a deadline, which is the executor's matter. A future that is dropped before it is done, by
+    /// a `select!` or a timeout of the executor, has taken no message: those that it has set aside stay with
+    /// the mailbox, in their order. The call borrows the mailbox mutably so that the future can be sent to
+    /// another thread.
     ///
     /// # Errors
     /// [`Error::PeerLost`] once for each rank that dies; [`Error::NobodyLeft`] when all other ranks have
-    /// ended; [`Error::Via`] if no thread can wake the task (transports other than shared memory, Linux
+    /// ended; the errors of [`Retrieval::retrieve`](crate::Retrieval::retrieve) for a choice; [`Error::Via`] if no thread can wake the task (transports other than shared memory, Linux
     /// before 5.16).
     pub fn retrieve_async(&mut self) -> Retrieve<'_, T> {
-        Retrieve { mailbox: self, alarm: Alarm::default() }
+        Retrieve { mailbox: self, matching: Match::ANY, alarm: Alarm::default() }
     }
 
     /// Streams messages as they arrive, until nobody is left who could post. (Feature `async`.) Each item is
@@ -36,11 +49,15 @@ impl<T: Payload> Mailbox<T> {
         Messages { mailbox: self, alarm: Alarm::default(), is_over: false }
     }
 
-    fn poll_retrieve(&mut self, alarm: &mut Alarm, task: &mut Context<'_>) -> Poll<Result<Received<T>>> {
+    fn poll_retrieve(
+        &mut self,
+        matching: Match,
+        alarm: &mut Alarm,
+        task: &mut Context<'_>,
+    ) -> Poll<Result<Received<T>>> {
         self.world.progress_other_postboxes();
         for _ in 0..POLLS {
-            let mut received = Received::new(Parcel::NONE);
-            if self.traced(&mut received, |received| self.take_now(received))? {
+            if let Some(received) = self.take_matching(matching)? {
                 alarm.rest();
                 return Poll::Ready(Ok(received));
             }
@@ -60,9 +77,19 @@ impl<T: Payload> Mailbox<T> {
                 };
             }
         }
-        // The mailbox keeps getting events that are no messages: yields, since other tasks may want to run.
+        // The mailbox keeps getting events that are no such messages: yields, since other tasks may want to run.
         task.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// Takes the next message that matches, if one has arrived.
+    fn take_matching(&mut self, matching: Match) -> Result<Option<Received<T>>> {
+        if matching != Match::ANY {
+            return or_none(self.retrieve_chosen(matching, Deadline::now()));
+        }
+        let mut received = Received::new(Parcel::NONE);
+        let found = self.traced(&mut received, |received| self.take_now(received))?;
+        Ok(if found { Some(received) } else { None })
     }
 }
 
@@ -71,7 +98,25 @@ impl<T: Payload> Mailbox<T> {
 #[must_use = "futures do nothing unless they are polled"]
 pub struct Retrieve<'a, T: Payload> {
     mailbox: &'a mut Mailbox<T>,
+    matching: Match,
     alarm: Alarm,
+}
+
+impl<T: Payload> Retrieve<'_, T> {
+    /// Narrows the choice to messages that `rank` posts.
+    pub fn from(self, rank: usize) -> Self {
+        Retrieve { matching: self.matching.and_source(rank), ..self }
+    }
+
+    /// Narrows the choice to messages with this tag.
+    pub fn tagged(self, tag: u32) -> Self {
+        Retrieve { matching: self.matching.and_tag(tag), ..self }
+    }
+
+    /// Chooses messages that `matching` names, whatever was chosen before.
+    pub fn matching(self, matching: Match) -> Self {
+        Retrieve { matching, ..self }
+    }
 }
 
 impl<T: Payload> Future for Retrieve<'_, T> {
@@ -79,7 +124,7 @@ impl<T: Payload> Future for Retrieve<'_, T> {
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
-        this.mailbox.poll_retrieve(&mut this.alarm, task)
+        this.mailbox.poll_retrieve(this.matching, &mut this.alarm, task)
     }
 }
 
@@ -101,7 +146,7 @@ impl<T: Payload> Stream for Messages<'_, T> {
             return Poll::Ready(None);
         }
         this.mailbox
-            .poll_retrieve(&mut this.alarm, task)
+            .poll_retrieve(Match::ANY, &mut this.alarm, task)
             .map(|next| this.mailbox.item(next, &mut this.is_over))
     }
 }

@@ -21,7 +21,10 @@ impl<T: Payload> Postbox<T> {
     /// (Feature `async`.)
     ///
     /// Waits without a deadline, which is the executor's matter. A future that is dropped before it is done
-    /// has not posted its message, and drops it.
+    /// has not posted its message, and drops it; [`Post::into_message`] takes the message out instead. So a
+    /// post that a `select!` or a timeout of the executor gives up is never posted by half. The call borrows
+    /// the postbox mutably so that the future can be sent to another thread, and so that two posts of one
+    /// postbox cannot overtake each other.
     ///
     /// # Errors
     /// The errors of [`Postbox::post`], except the deadline; [`Error::WouldBlockThread`] by
@@ -84,6 +87,13 @@ pub struct Post<'a, T: Payload, M: Postable<T>> {
     /// `None` once it is done.
     message: Option<M>,
     alarm: Alarm,
+}
+
+impl<T: Payload, M: Postable<T>> Post<'_, T, M> {
+    /// Gives up the post, and returns its message; `None` if it was posted, or the future has returned an error.
+    pub fn into_message(self) -> Option<M> {
+        self.message
+    }
 }
 
 /// `Unpin` whatever `M` is: the message is never pinned.

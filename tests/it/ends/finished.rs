@@ -90,7 +90,7 @@ fn what_has_come_is_retrieved_and_nothing_more_is_waited_for() {
             is_over(inbox.try_retrieve()),
             is_over(inbox.retrieve_timeout(Duration::ZERO)),
             is_over(inbox.retrieve_tagged(7)),
-            is_over(inbox.try_retrieve_tagged(7)),
+            is_over(inbox.tagged(7).try_retrieve()),
             is_over(inbox.retrieve_into(&mut [0])),
             is_over(inbox.drain(1, |_| ())),
             is_over(try_select(&[&inbox])),

@@ -16,7 +16,7 @@ fn waits_end_when_the_call_says_so() {
             let mut to = [0; 100];
             let start = Instant::now();
             let errors = [
-                inbox.retrieve_into_timeout(&mut to, SHORT).unwrap_err(),
+                inbox.within(SHORT).retrieve_into(&mut to).unwrap_err(),
                 inbox.iter_timeout(SHORT).next().unwrap().unwrap_err(),
             ];
             assert!(start.elapsed() >= 2 * SHORT);

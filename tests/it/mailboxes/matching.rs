@@ -49,12 +49,12 @@ fn choose(inbox: &Mailbox<u8>, world: &World) -> Result {
     let mut pending = Pending::new(3);
     pending.take(&inbox.retrieve_from(2)?, Some(2), None);
     pending.take(&inbox.retrieve_tagged(3)?, None, Some(3));
-    pending.take(&inbox.retrieve_matching(Match::source(1).and_tag(2))?, Some(1), Some(2));
-    pending.take(&inbox.retrieve_matching(Match::tag(1).and_source(2))?, Some(2), Some(1));
-    pending.take(&inbox.retrieve_from_timeout(1, LONG)?, Some(1), None);
-    pending.take(&inbox.retrieve_tagged_timeout(0, LONG)?, None, Some(0));
+    pending.take(&inbox.from(1).tagged(2).retrieve()?, Some(1), Some(2));
+    pending.take(&inbox.from(2).tagged(1).retrieve()?, Some(2), Some(1));
+    pending.take(&inbox.from(1).within(LONG).retrieve()?, Some(1), None);
+    pending.take(&inbox.tagged(0).within(LONG).retrieve()?, None, Some(0));
     let mut to = vec![0; 5000];
-    let got = inbox.retrieve_matching_into(Match::source(2).and_tag(3), &mut to)?;
+    let got = inbox.from(2).tagged(3).retrieve_into(&mut to)?;
     let number = got.tag as usize + 4 * usize::from(!pending.0[2].contains(&3));
     assert_eq!((got.source, got.tag, got.len), (2, 3, LENGTHS[number % 3]));
     assert_pattern(&to[..got.len], number, LENGTHS[number % 3]);
@@ -66,7 +66,7 @@ fn choose(inbox: &Mailbox<u8>, world: &World) -> Result {
     assert!(inbox.try_retrieve()?.is_none());
     world.barrier()?;
     // All ranks have posted, and everything was taken.
-    assert!(inbox.try_retrieve_from(1)?.is_none() && inbox.try_retrieve_tagged(0)?.is_none());
+    assert!(inbox.from(1).try_retrieve()?.is_none() && inbox.tagged(0).try_retrieve()?.is_none());
     Ok(())
 }
 
@@ -120,7 +120,7 @@ fn a_wait_for_a_rank_hears_at_once_that_it_has_finished() {
                         matches!(&error, Error::RankFinished { rank: 1, name } if name == "in"),
                         "{error}"
                     );
-                    let told = inbox.retrieve_matching_into(Match::source(1), &mut [0]);
+                    let told = inbox.from(1).retrieve_into(&mut [0]);
                     assert!(matches!(told, Err(Error::RankFinished { .. })));
                 }
                 // Rank 2 never had a postbox.
@@ -181,7 +181,7 @@ fn a_deadline_says_what_was_asked_for_and_what_came_instead() {
         if world.rank() == 0 {
             let inbox = world.mailbox::<u8>("in")?;
             world.barrier()?;
-            let error = inbox.retrieve_matching_timeout(Match::source(1).and_tag(7), SHORT).unwrap_err();
+            let error = inbox.from(1).tagged(7).within(SHORT).retrieve().unwrap_err();
             assert!(matches!(error, Error::Deadline { .. }), "{error}");
             let text = error.to_string();
             for part in [
@@ -191,9 +191,9 @@ fn a_deadline_says_what_was_asked_for_and_what_came_instead() {
             ] {
                 assert!(text.contains(part), "{text}");
             }
-            let error = inbox.retrieve_tagged_timeout(7, SHORT).unwrap_err().to_string();
+            let error = inbox.tagged(7).within(SHORT).retrieve().unwrap_err().to_string();
             assert!(error.contains("a message with tag 7") && error.contains("ranks 1-2 to post"), "{error}");
-            assert!(inbox.try_retrieve_tagged(7)?.is_none());
+            assert!(inbox.tagged(7).try_retrieve()?.is_none());
         } else if let Some(out) = &out {
             let out = out.as_ref().expect("a postbox");
             for _ in 0..world.rank() {
@@ -253,14 +253,14 @@ fn a_buffer_that_is_too_small_for_what_matches_leaves_it() {
             if world.rank() == 0 {
                 let inbox = world.mailbox::<u8>("in")?;
                 let (mut small, mut large) = ([0; 10], [0; 1000]);
-                let error = inbox.retrieve_matching_into(Match::source(1), &mut small).unwrap_err();
+                let error = inbox.from(1).retrieve_into(&mut small).unwrap_err();
                 assert!(
                     matches!(error, Error::TooSmall { needed: 1000, have: 10, rank: 1 }),
                     "{protocol}: {error}"
                 );
-                let two = inbox.retrieve_matching_into(Match::source(2), &mut small)?;
+                let two = inbox.from(2).retrieve_into(&mut small)?;
                 assert_eq!(len_and_source(two), (5, 2));
-                let one = inbox.retrieve_matching_into(Match::source(1).and_tag(1), &mut large)?;
+                let one = inbox.from(1).tagged(1).retrieve_into(&mut large)?;
                 assert_eq!(len_and_source(one), (1000, 1));
                 assert_pattern(&large, 1, 1000);
             } else {
@@ -300,7 +300,9 @@ fn what_was_set_aside_is_found_by_all_other_ways_to_look() {
     assert_eq!(seen, [3, 5, 6, 7, 9, 8, 10]);
     assert_eq!(
         inbox
-            .retrieve_matching_timeout(Match::ANY, SHORT)
+            .matching(Match::ANY)
+            .within(SHORT)
+            .retrieve()
             .map(drop)
             .unwrap_err()
             .to_string()
@@ -318,7 +320,7 @@ fn packed_messages_match_too_and_ranks_that_are_none_are_named() {
         message.pack(&[tag]).unwrap().set_tag(tag);
         out.post(message).unwrap();
     }
-    assert_eq!(inbox.retrieve_matching(Match::source(0).and_tag(2)).unwrap().unpack_one::<u32>().unwrap(), 2);
+    assert_eq!(inbox.from(0).tagged(2).retrieve().unwrap().unpack_one::<u32>().unwrap(), 2);
     assert_eq!(inbox.retrieve_from(0).unwrap().unpack_one::<u32>().unwrap(), 0);
     for rank in [1, usize::MAX] {
         let error = inbox.retrieve_from(rank).unwrap_err();

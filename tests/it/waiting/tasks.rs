@@ -8,9 +8,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
-use crate::common::{LONG, alone, assert_pattern, asynchronous, config, hoard, patterned, ranks, ranks_over};
+use crate::common::{
+    LONG, all_here, alone, assert_pattern, asynchronous, config, hoard, patterned, ranks, ranks_over,
+};
 use futures_core::Stream;
-use udeck::{Error, Mailbox, Packed, PostError, Postbox, Protocol, Received, Result};
+use udeck::{Error, Mailbox, MailboxOptions, Match, Packed, PostError, Postbox, Protocol, Received, Result};
 
 /// A waker that wakes a thread, and counts.
 struct Bell {
@@ -245,6 +247,72 @@ fn a_stream_tells_of_lost_ranks_and_ends_when_nobody_is_left() {
         // Rank 2 leaves without a goodbye.
         if world.rank() == 1 { world.finish() } else { Ok(()) }
     });
+}
+
+/// A task that chooses sleeps past messages for others, which keep their order; one that gives up takes nothing.
+#[test]
+fn a_task_takes_what_it_chooses() {
+    let posted = all_here(2);
+    ranks(2, move |world| {
+        if world.rank() == 1 {
+            let out = world.postbox::<u8>("in")?;
+            (0..6).try_for_each(|seed| -> Result { Ok(out.post(patterned(&world, seed, 100 * seed)?)?) })?;
+            posted(1);
+            return world.finish();
+        }
+        let mut inbox = world.mailbox::<u8>("in")?;
+        let own = world.postbox::<u8>("in")?;
+        let (_bell, waker) = Bell::new();
+        let mut given_up = Box::pin(inbox.retrieve_async().from(0).tagged(9));
+        assert!(poll_once(given_up.as_mut(), &waker).is_pending());
+        posted(0);
+        assert!(poll_once(given_up.as_mut(), &waker).is_pending(), "the other rank's messages are set aside");
+        drop(given_up);
+        let takes = |received: Received<u8>, rank: usize, seed: usize| {
+            assert_eq!((received.source(), received.tag() as usize), (rank, seed));
+            assert_pattern(&received, seed, 100 * seed);
+        };
+        takes(block_on(inbox.retrieve_async().tagged(4))?, 1, 4);
+        takes(block_on(inbox.retrieve_async().from(1))?, 1, 0);
+        takes(block_on(inbox.retrieve_async().matching(Match::source(1).and_tag(2)))?, 1, 2);
+        // A message that comes while the task sleeps wakes it.
+        let (bell, waker) = Bell::new();
+        let mut waiting = Box::pin(inbox.retrieve_async().from(0));
+        assert!(poll_once(waiting.as_mut(), &waker).is_pending());
+        own.post(patterned(&world, 7, 700)?)?;
+        bell.wait(0);
+        takes(block_on(waiting)?, 0, 7);
+        for seed in [1, 3, 5] {
+            takes(block_on(inbox.retrieve_async())?, 1, seed);
+        }
+        let error = block_on(inbox.retrieve_async().from(1)).unwrap_err();
+        assert!(matches!(error, Error::RankFinished { rank: 1, .. } | Error::NobodyLeft { .. }), "{error}");
+        let error = block_on(inbox.retrieve_async().from(2)).unwrap_err();
+        assert!(matches!(error, Error::NoSuchRank { rank: 2, size: 2 }), "{error}");
+        drop(own);
+        world.finish()
+    });
+}
+
+/// A post that is given up has not begun, and its message can be had back.
+#[test]
+fn a_post_that_is_given_up_returns_its_message() {
+    let world = alone(8 << 20);
+    let inbox = world.mailbox_with::<u8>("in", &MailboxOptions::new().depth(1)).unwrap();
+    let mut out = world.postbox::<u8>("in").unwrap();
+    out.post(patterned(&world, 0, 100).unwrap()).unwrap();
+    let (_bell, waker) = Bell::new();
+    let mut posting = out.post_async(patterned(&world, 1, 100).unwrap());
+    assert!(poll_once(Pin::new(&mut posting), &waker).is_pending());
+    let message = posting.into_message().expect("it was not posted");
+    assert_pattern(&message, 1, 100);
+    drop(out.post_async(message));
+    assert_pattern(&inbox.retrieve().unwrap(), 0, 100);
+    assert!(inbox.try_retrieve().unwrap().is_none());
+    let mut posting = out.post_async(patterned(&world, 2, 100).unwrap());
+    assert!(poll_once(Pin::new(&mut posting), &waker).is_ready());
+    assert!(posting.into_message().is_none(), "it was posted");
+    assert_pattern(&inbox.retrieve().unwrap(), 2, 100);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn lock(inbox: &Shared, limit: Duration) -> Result<Option<MutexGuard<'_, Mailbox
 
 fn retrieve(inbox: &Shared, turns: &Turns, matching: Match, limit: Duration) -> Result<Received<u64>> {
     let attempt =
-        |inbox: &mut MutexGuard<'_, Mailbox<u64>>, limit| inbox.retrieve_matching_timeout(matching, limit);
+        |inbox: &mut MutexGuard<'_, Mailbox<u64>>, limit| inbox.matching(matching).within(limit).retrieve();
     in_turn(&[turns], matching, limit, |limit| lock(inbox, limit), attempt)
 }
 

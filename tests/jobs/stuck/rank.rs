@@ -61,7 +61,7 @@ fn share(inbox: Mailbox<u8>) -> udeck::Result {
     let wait = |rank| {
         let (matching, limit) = (Match::source(rank), Duration::from_secs(600));
         in_turn(&[&turns], matching, limit, lock, |inbox, limit| {
-            inbox.retrieve_matching_timeout(matching, limit).map(drop)
+            inbox.matching(matching).within(limit).retrieve().map(drop)
         })
     };
     thread::scope(|scope| {

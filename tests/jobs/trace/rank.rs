@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
 use tracing_subscriber::prelude::*;
-use udeck::{Error, Match, Postbox, Protocol, Result, World};
+use udeck::{Error, Postbox, Protocol, Result, World};
 
 /// Lengths in bytes over shared memory: inline, handed off, and too long for a ring's cell.
 const SIZES: [usize; 5] = [0, 8, 40, 4096, 300_000];
@@ -77,7 +77,7 @@ fn ring(world: &World) -> Result {
     let mut one = [0];
     for _ in 0..5 {
         assert_eq!(inbox.retrieve_into(&mut one)?.source, from);
-        inbox.retrieve_matching_timeout(Match::source(from), Duration::from_secs(60))?;
+        inbox.from(from).within(Duration::from_secs(60)).retrieve()?;
     }
     world.barrier()?;
     let mut sum = [world.rank() as u64; 1000];

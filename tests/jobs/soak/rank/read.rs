@@ -206,7 +206,7 @@ impl<'a> Reader<'a> {
 
     fn look_into(&self, mailbox: &Mailbox<u8>, limit: Duration) -> Result<Found, Error> {
         let mut bytes = vec![0; self.longest];
-        let call = || mailbox.retrieve_into_timeout(&mut bytes, limit);
+        let call = || mailbox.within(limit).retrieve_into(&mut bytes);
         let Retrieved { len, source: from, .. } = self.rank.watch.call("retrieve_into", limit, call)?;
         bytes.truncate(len);
         Ok(Found::Copied(bytes, from))

@@ -80,11 +80,11 @@ fn take(rank: &Rank<'_>, shared: &Shared, taker: usize) {
         let ended = match drawn >> 24 & 7 {
             0 => rank.watch.call("a look", PATIENCE, || {
                 let inbox = lock_within::<_, Error>(&[&shared.turns], &"the mailbox", PATIENCE, lock)?;
-                inbox.try_retrieve_matching(matching)
+                inbox.matching(matching).try_retrieve()
             }),
             _ => rank.watch.call("a retrieve beside others", limit, || {
                 let attempt = |inbox: &mut MutexGuard<'_, Mailbox<u64>>, limit| {
-                    inbox.retrieve_matching_timeout(matching, limit).map(Some)
+                    inbox.matching(matching).within(limit).retrieve().map(Some)
                 };
                 in_turn(&[&shared.turns], matching, limit, lock, attempt)
             }),
