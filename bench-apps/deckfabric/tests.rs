@@ -154,6 +154,7 @@ fn stages_that_cannot_be_have_their_line_and_a_reason() {
         ("link = 8 ", "queues = \"fifo\" ", "[switch]", "neither congestion control nor `queues`"),
         ("sc2vl = [0, 1,", "sc2vl = [0, 0,", "[lanes]", "packets could wait in a circle"),
         ("sl2sc = [[8, 9], ", "sl2sc = [", "[lanes]", "each level has a list of service channels"),
+        ("sl2sc = [[8, 9], ", "sl2sc = [[8], ", "[lanes]", "level 0 has 1 of the service channels"),
         ("trunk = 10 ", "trunk = 16 ", "[topology]", "a switch has 72 ports"),
     ];
     for (from, to, part, reason) in cases {

@@ -46,27 +46,30 @@ impl Queues {
 /// (VL). Levels may share lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
-    /// Service channels by level. A network with more than one virtual channel uses the channel's place in the list.
+    /// Service channels by level. A network with more than one virtual channel uses the channel's place in the list. Where routes
+    /// need one, a level's packets are spread over all of its service channels, of which levels may have different numbers.
     pub sl2sc: Vec<Vec<u8>>,
     /// Lane by service channel.
     pub sc2vl: Vec<u8>,
 }
 
 impl Lanes {
-    /// Lane of each service channel, by level, and the number of service channels of a level.
-    fn of_levels(&self) -> (Vec<u8>, u8) {
-        let of_level = self.sl2sc.iter().flatten().map(|sc| self.sc2vl[usize::from(*sc)]);
-        (of_level.collect(), self.sl2sc.first().map_or(0, Vec::len) as u8)
+    /// Lane of each service channel, by level.
+    fn of_levels(&self) -> Vec<Vec<u8>> {
+        let lanes = |scs: &Vec<u8>| scs.iter().map(|sc| self.sc2vl[usize::from(*sc)]).collect();
+        self.sl2sc.iter().map(lanes).collect()
     }
 
     fn check(&self, levels: u8) -> Result<(), BadConfig> {
-        let bad = |reason: &'static str| Err(BadConfig::Lanes { reason });
-        let count = self.sl2sc.first().map_or(0, Vec::len);
-        if self.sl2sc.len() != usize::from(levels)
-            || count == 0
-            || self.sl2sc.iter().any(|scs| scs.len() != count)
-        {
-            return bad("each level has a list of service channels, all of the same length");
+        let bad = |reason: &str| Err(BadConfig::Lanes { reason: reason.into() });
+        let lists = self.sl2sc.len();
+        if lists != usize::from(levels) {
+            return bad(&format!(
+                "each level has a list of service channels, and there are {levels} levels and {lists} lists"
+            ));
+        }
+        if let Some(level) = self.sl2sc.iter().position(Vec::is_empty) {
+            return bad(&format!("level {level} has no service channel, so it could never send"));
         }
         if self.sl2sc.iter().flatten().any(|sc| usize::from(*sc) >= self.sc2vl.len()) {
             return bad("a service channel has no lane");
@@ -176,7 +179,7 @@ pub enum BadConfig {
     #[error("lanes of levels: {reason}")]
     Lanes {
         /// Reason as text.
-        reason: &'static str,
+        reason: String,
     },
     /// InfiniBand's tables are invalid.
     #[error(transparent)]
@@ -255,11 +258,12 @@ impl Config {
         }
     }
 
-    /// Lanes by level and service channel, and the number of service channels of a level.
-    pub(crate) fn lanes_of_levels(&self, channels: usize) -> (Vec<u8>, u8) {
+    /// Lanes of each level, one for each of its service channels.
+    pub(crate) fn lanes_of_levels(&self, channels: usize) -> Vec<Vec<u8>> {
+        let own = |level| (0..channels).map(|channel| (level * channels + channel) as u8).collect();
         match &self.lanes {
             Some(lanes) => lanes.of_levels(),
-            None => ((0..(channels * usize::from(self.all_levels())) as u8).collect(), channels as u8),
+            None => (0..usize::from(self.all_levels())).map(own).collect(),
         }
     }
 

@@ -61,15 +61,17 @@ pub enum CannotRun {
         "adaptive routes are chosen by queues at outputs, which switches of stages do not have: take `routes = \"fixed\"` (or \"valiant\", in a tree), or leave [switch] out"
     )]
     Adaptive,
-    /// The routes need more virtual channels than levels have service channels.
+    /// The routes need more virtual channels than a level has service channels.
     #[error(
-        "routes use {channels} virtual channels, and levels have {scs} service channels: list more of them for each level"
+        "routes use {channels} virtual channels, and level {level} has {scs} of the service channels: list {channels} or more for each level"
     )]
     Channels {
         /// Number of virtual channels that the network's routes use.
         channels: usize,
-        /// Number of service channels of a level.
-        scs: u8,
+        /// First level that has fewer service channels.
+        level: usize,
+        /// Number of its service channels.
+        scs: usize,
     },
     /// Levels and channels together are too many.
     #[error("{levels} levels in {channels} virtual channels are more than 32 lanes: take fewer levels")]
@@ -162,9 +164,9 @@ impl<'network, W: Workload> Engine<'network, W> {
         if config.lane_count(channels) > 32 {
             return Err(CannotRun::Lanes { levels, channels });
         }
-        let scs = config.lanes_of_levels(channels).1;
-        if usize::from(scs) < channels {
-            return Err(CannotRun::Channels { channels, scs });
+        let counts = config.lanes_of_levels(channels).into_iter().map(|lanes| lanes.len());
+        if let Some((level, scs)) = counts.enumerate().find(|(_, scs)| *scs < channels) {
+            return Err(CannotRun::Channels { channels, level, scs });
         }
         let ports = Ports::new(network, config)?;
         let hosts = network.hosts();

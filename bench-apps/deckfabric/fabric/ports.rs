@@ -61,9 +61,7 @@ pub struct Ports {
     levels: u8,
     has_own_levels: bool,
     /// Lanes, by level and service channel.
-    of_level: Vec<u8>,
-    /// Number of service channels of a level.
-    channels: u8,
+    of_level: Vec<Vec<u8>>,
     /// Bitmap of a level's lanes, by level.
     level_lanes: Vec<u32>,
     /// Number of a node's inputs, with the node itself as the last one.
@@ -151,8 +149,8 @@ impl Ports {
             }
             read.resize(nodes + network.switches() * layout.groups() as usize, 0);
         }
-        let (of_level, channels) = config.lanes_of_levels(network.channels());
-        let lanes_in = |level: &[u8]| level.iter().fold(0u32, |all, lane| all | 1 << lane);
+        let of_level = config.lanes_of_levels(network.channels());
+        let lanes_in = |level: &Vec<u8>| level.iter().fold(0u32, |all, lane| all | 1 << lane);
         let mut arbiters = vec![Arbiter::new(&config.arbitration, config.flit_bytes); links as usize];
         for (&(node, port), scheme) in &config.own_arbitration {
             arbiters[first[node] as usize + port] = Arbiter::new(scheme, config.flit_bytes);
@@ -161,9 +159,8 @@ impl Ports {
             lanes,
             levels: config.levels,
             has_own_levels: config.all_levels() > config.levels,
-            level_lanes: of_level.chunks(usize::from(channels)).map(lanes_in).collect(),
+            level_lanes: of_level.iter().map(lanes_in).collect(),
             of_level,
-            channels,
             stride: most_inputs + 1,
             queues: vec![Queue { head: NONE, tail: NONE }; count * lanes * (most_inputs + 1)],
             inputs: vec![0; count * lanes],
@@ -237,12 +234,12 @@ impl Ports {
 
     /// Lane of a level in one of its service channels.
     pub fn lane(&self, level: u8, channel: u8) -> u8 {
-        self.of_level[usize::from(level) * usize::from(self.channels) + usize::from(channel)]
+        self.of_level[usize::from(level)][usize::from(channel)]
     }
 
     /// Number of service channels of a level.
-    pub fn channels(&self) -> u8 {
-        self.channels
+    pub fn channels(&self, level: u8) -> u8 {
+        self.of_level[usize::from(level)].len() as u8
     }
 
     /// Number of flits that wait at an output.

@@ -127,7 +127,7 @@ impl<W: Workload> Engine<'_, W> {
     pub(super) fn submit(&mut self, now: u64, at: u32) {
         let packet = &mut self.packets[at];
         let node = self.network.host_node(packet.from as usize) as u32;
-        let channels = self.ports.channels();
+        let channels = self.ports.channels(packet.level);
         // Where routes need no channels, packets are spread over the service channels of their level.
         let channel = if self.network.channels() == 1 && channels > 1 {
             self.random.random_range(0..channels)

@@ -122,7 +122,7 @@ impl<W: Workload> Engine<'_, W> {
         }
         let packet = &mut self.packets[at];
         // Where routes need no channels, a packet stays in the service channel that its host has chosen.
-        let stays = self.network.channels() == 1 && self.ports.channels() > 1;
+        let stays = self.network.channels() == 1 && self.ports.channels(packet.level) > 1;
         packet.out_lane = if stays { packet.lane } else { self.ports.lane(packet.level, route.vc) };
         packet.out = if has_stages {
             packet.exit = route.port;

@@ -170,7 +170,8 @@ fn levels_may_share_lanes_but_not_channels() {
         change(&mut lanes);
         Config { lanes: Some(lanes), ..config.clone() }.check().unwrap_err().to_string()
     };
-    assert!(reason(|lanes| lanes.sl2sc.truncate(4)).contains("each level has a list"));
+    assert!(reason(|lanes| lanes.sl2sc.truncate(4)).contains("there are 5 levels and 4 lists"));
+    assert!(reason(|lanes| lanes.sl2sc[3].clear()).contains("level 3 has no service channel"));
     assert!(reason(|lanes| lanes.sc2vl.truncate(9)).contains("a service channel has no lane"));
     assert!(reason(|lanes| lanes.sc2vl[9] = 6).contains("wait in a circle"));
     assert!(reason(|lanes| lanes.sc2vl[0] = 32).contains("lanes are 0 to 31"));
@@ -181,6 +182,31 @@ fn levels_may_share_lanes_but_not_channels() {
         Script { posts, arrived: Vec::new() },
     );
     assert!(bad.err().unwrap().to_string().contains("routes use 2 virtual channels"));
+}
+
+/// Configuration B of table 2.2: level 0 has two channels, and levels 1 and 2 have one each, with one lane.
+#[test]
+fn levels_may_have_different_numbers_of_channels() {
+    let lanes = Lanes { sl2sc: vec![vec![0, 1], vec![2], vec![3]], sc2vl: vec![0, 1, 2, 2] };
+    let config = Config { levels: 3, lanes: Some(lanes), ..crossbar() };
+    let posts = (0..120).map(|nth| {
+        let post = post(nth % 8, (nth + 1 + nth % 7) % 8, 1 + nth as u32 % 20);
+        (1 + nth as u64 / 4, Post { level: nth as u8 % 3, ..post })
+    });
+    let posts: Vec<_> = posts.filter(|(_, post)| post.from != post.to).collect();
+    let network = tree(8, 1).unwrap();
+    for config in [config.clone(), Config { arbitration: Scheme::Priority, ..config.clone() }] {
+        assert_eq!(script(&network, &config, posts.clone()).arrived.len(), posts.len());
+    }
+    // Messages of a level with two channels can overtake one another, those of a level with one cannot.
+    let overtakes = |level| {
+        let posts = (0..20).map(|_| (1, Post { level, ..post(0, 1, 8) })).collect();
+        script(&network, &config, posts).arrived.windows(2).any(|pair| pair[0].1 > pair[1].1)
+    };
+    assert_eq!([overtakes(0), overtakes(1), overtakes(2)], [true, false, false]);
+    let posts = Script { posts, arrived: Vec::new() };
+    let bad = Engine::new(&torus(&[4, 2], 1).unwrap(), &config, posts).err().unwrap().to_string();
+    assert!(bad.contains("2 virtual channels, and level 1 has 1 of the service channels"), "{bad}");
 }
 
 #[test]
