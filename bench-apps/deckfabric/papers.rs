@@ -116,7 +116,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 29] = [
+const EXPERIMENTS: [Experiment; 31] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -127,12 +127,14 @@ const EXPERIMENTS: [Experiment; 29] = [
     (tables::SHARES, |_| 2, tables::shares),
     (tables::THROUGHPUT, tables::throughput_runs, tables::throughput),
     (tables::LATENCY, tables::latency_runs, tables::latency),
-    (SINGLE, single_runs, single),
+    (SINGLE[0], single_runs, |extent, bar| single(extent, 0, bar)),
+    (SINGLE[1], single_runs, |extent, bar| single(extent, 1, bar)),
     (SCHEDULERS[0], |extent| schedulers_runs(extent, 0), |extent, bar| schedulers(extent, 0, bar)),
     (SCHEDULERS[1], |extent| schedulers_runs(extent, 1), |extent, bar| schedulers(extent, 1, bar)),
     (SCHEDULERS[2], |extent| schedulers_runs(extent, 2), |extent, bar| schedulers(extent, 2, bar)),
     (SCHEDULERS[3], |extent| schedulers_runs(extent, 3), |extent, bar| schedulers(extent, 3, bar)),
-    (BESIDE, beside_runs, beside),
+    (BESIDE[0], beside_runs, |extent, bar| beside(extent, 0, bar)),
+    (BESIDE[1], beside_runs, |extent, bar| beside(extent, 1, bar)),
     (SWITCHES[0], |extent| switches_runs(extent, 0), |extent, bar| switches(extent, 0, bar)),
     (SWITCHES[1], |extent| switches_runs(extent, 1), |extent, bar| switches(extent, 1, bar)),
     (SWITCHES[2], |extent| switches_runs(extent, 2), |extent, bar| switches(extent, 2, bar)),

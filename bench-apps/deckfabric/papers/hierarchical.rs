@@ -210,15 +210,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_single_switch_is_that_of_table_2_2() {
-        let experiment = Experiment::read(chapter_2::FILE).expect("a published configuration");
-        let loads: Vec<_> = experiment.traffic.iter().map(|class| class.load).collect();
-        assert_eq!(loads, [0.5, 0.4, 0.1]);
-        for system in &experiment.system {
-            let scenario = experiment.scenario(&experiment.place[0], system).expect("a scenario");
-            let network = network::build(&scenario, Path::new("")).expect("a network");
-            assert_eq!((network.hosts(), network.switches()), (48, 1));
-            network::config(&scenario, input::Scheme::None).expect("a configuration").check().expect("valid");
+    fn single_switches_are_those_of_table_2_2() {
+        let expected = [([0.5, 0.4, 0.1], [1, 1, 1]), ([0.4, 0.5, 0.1], [2, 1, 1])];
+        for (file, (loads, channels)) in chapter_2::FILES.into_iter().zip(expected) {
+            let experiment = Experiment::read(file).expect("a published configuration");
+            assert!(experiment.traffic.iter().map(|class| class.load).eq(loads));
+            let lists = experiment.lanes.iter().flat_map(|lanes| lanes.sl2sc.iter().map(Vec::len));
+            assert!(lists.eq(channels.into_iter().filter(|_| experiment.lanes.is_some())));
+            for system in &experiment.system {
+                let scenario = experiment.scenario(&experiment.place[0], system).expect("a scenario");
+                let network = network::build(&scenario, Path::new("")).expect("a network");
+                assert_eq!((network.hosts(), network.switches()), (48, 1));
+                let config = network::config(&scenario, input::Scheme::None).expect("a configuration");
+                config.check().expect("valid");
+            }
         }
     }
 

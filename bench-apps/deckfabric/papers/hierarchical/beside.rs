@@ -18,7 +18,11 @@ use udeck_fabric::{
 
 pub const FILE: &str = include_str!("../../published/beside-4.toml");
 
-pub const BESIDE: &str = "A trace beside background traffic, 8-ary 2-tree (chapter 4, figure 4.5)";
+/// Titles, in the order of the file's networks.
+pub const BESIDE: [&str; 2] = [
+    "A trace beside background traffic, 8-ary 2-tree (chapter 4, figure 4.5)",
+    "A trace beside background traffic, 4×4 torus (chapter 4, figure 4.6)",
+];
 
 /// Bytes of a flit in `published/omni-path-4.toml`.
 const FLIT: u64 = 8;
@@ -34,7 +38,7 @@ struct Setting {
     shares: Vec<f64>,
     levels: Vec<Levels>,
     trace: Program,
-    place: Network,
+    place: Vec<Network>,
 }
 
 /// Classes of the trace and of the background.
@@ -56,7 +60,7 @@ struct Program {
     compute: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Network {
     name: String,
@@ -72,21 +76,21 @@ pub fn beside_runs(extent: Extent) -> u64 {
     }
 }
 
-/// Plays the experiment of §4.4.3. The quick form has the least and the largest share in a smaller network.
-pub fn beside(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+/// Plays the experiment of §4.4.3 in a network of the file. The quick form has the least and the largest share in a smaller one.
+pub fn beside(extent: Extent, nth: usize, bar: &ProgressBar) -> Result<Section, String> {
     let mut setting: Setting = toml::from_str(FILE).map_err(|bad| bad.to_string())?;
     let experiment = Experiment::read(chapter_4::FILE)?;
+    let mut place = setting.place.get(nth).cloned().ok_or("there is no such network")?;
     if extent == Extent::Quick {
-        let topology = Description::Tree { k: 4, n: 2, routes: Routes::Fixed };
-        setting.place = Network { name: "4-ary 2-tree".into(), hosts: 16, topology };
+        place = place.smaller();
         setting.shares =
             [setting.shares.first(), setting.shares.last()].into_iter().flatten().copied().collect();
     }
-    let Setting { shares, place, .. } = &setting;
+    let shares = &setting.shares;
     let trace = text(&setting.trace, place.hosts);
     let [deficits, _, turns] = &experiment.system[..] else { return Err("there are three arbiters".into()) };
     let alone = &setting.levels[0];
-    let played = Played { experiment: &experiment, place, trace: &trace };
+    let played = Played { experiment: &experiment, place: &place, trace: &trace };
     let without = played.run(turns, alone, None, bar)? as f64;
     let mut section = Section {
         how: format!(
@@ -150,6 +154,21 @@ fn claims(shares: &[f64], bars: &[Vec<f64>], extent: Extent) -> Result<Vec<(Stri
         ));
     }
     Ok(claims)
+}
+
+impl Network {
+    /// A network of 16 hosts and of the same kind.
+    fn smaller(&self) -> Self {
+        let (name, topology) = match &self.topology {
+            Description::Torus { half_way, .. } => {
+                let topology =
+                    Description::Torus { dims: vec![4, 4], hosts: 1, trunk: 1, half_way: *half_way };
+                ("4×4 torus, one host a switch", topology)
+            }
+            _ => ("4-ary 2-tree", Description::Tree { k: 4, n: 2, routes: Routes::Fixed }),
+        };
+        Self { name: name.into(), hosts: 16, topology }
+    }
 }
 
 /// A network and a trace in it.
@@ -239,15 +258,20 @@ fn text(program: &Program, tasks: usize) -> String {
 mod tests {
     use super::*;
 
-    /// The network has the published number of hosts, and the trace can be read.
+    /// The networks have the published numbers of hosts and switches, and their traces can be read.
     #[test]
     fn the_published_setting_can_be_played() {
         let setting: Setting = toml::from_str(FILE).expect("a setting");
         let runs = 1 + 2 * setting.levels.len() * setting.shares.len();
         assert_eq!(runs as u64, beside_runs(Extent::Reduced));
-        let built = setting.place.topology.build(Path::new("")).expect("a network");
-        assert_eq!((built.hosts(), setting.place.hosts), (64, 64));
-        let trace = vef::parse(&text(&setting.trace, setting.place.hosts)).expect("a trace");
-        assert_eq!(trace.operations.len(), 2 * setting.trace.rounds as usize);
+        let built = |place: &Network| place.topology.build(Path::new("")).expect("a network");
+        let sizes: Vec<_> =
+            setting.place.iter().map(built).map(|network| (network.hosts(), network.switches())).collect();
+        assert_eq!(sizes, [(64, 16), (128, 16)]);
+        for place in setting.place.iter().chain(&[setting.place[1].smaller()]) {
+            assert_eq!(built(place).hosts(), place.hosts, "{}", place.name);
+            let trace = vef::parse(&text(&setting.trace, place.hosts)).expect("a trace");
+            assert_eq!(trace.operations.len(), 2 * setting.trace.rounds as usize);
+        }
     }
 }
