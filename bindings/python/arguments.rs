@@ -13,7 +13,11 @@ const MEMBERS: &str = "members are numbered from 0";
 
 #[cold]
 fn complaint(value: Argument<'_, '_>, name: &str, wanted: &str) -> String {
-    let shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().into_owned());
+    let mut shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string_lossy().into_owned());
+    if let Some(end) = shown.char_indices().map(|(at, _)| at).find(|at| *at >= MAX_SHOWN) {
+        shown.truncate(end);
+        shown.push('…');
+    }
     format!("{name}={shown}: {wanted}")
 }
 
@@ -24,9 +28,12 @@ fn refuse_number(value: Argument<'_, '_>, name: &str, wanted: &str) -> PyErr {
     if is_number(value) { PyValueError::new_err(text) } else { PyTypeError::new_err(text) }
 }
 
+/// Longest representation of a value in an error, in bytes.
+const MAX_SHOWN: usize = 100;
+
 /// Error for an argument whose type is not the wanted one.
 #[cold]
-fn refuse_type(value: Argument<'_, '_>, name: &str, wanted: &str) -> PyErr {
+pub fn refuse(value: Argument<'_, '_>, name: &str, wanted: &str) -> PyErr {
     PyTypeError::new_err(complaint(value, name, wanted))
 }
 
@@ -60,13 +67,13 @@ pub fn items<'py>(value: Argument<'_, 'py>, name: &str, wanted: &str) -> PyResul
         || value.is_instance_of::<PyByteArray>()
         || value.is_instance_of::<PyDict>();
     if !is_list || is_text {
-        return Err(refuse_type(value, name, wanted));
+        return Err(refuse(value, name, wanted));
     }
-    value.try_iter().map_err(|_| refuse_type(value, name, wanted))?.collect()
+    value.try_iter().map_err(|_| refuse(value, name, wanted))?.collect()
 }
 
 fn text(value: Argument<'_, '_>, name: &str) -> PyResult<String> {
-    value.extract().map_err(|_| refuse_type(value, name, "a str is wanted"))
+    value.extract().map_err(|_| refuse(value, name, "a str is wanted"))
 }
 
 pub fn name(value: Argument<'_, '_>) -> PyResult<String> {
@@ -92,7 +99,7 @@ pub fn optional_tag(value: Argument<'_, '_>) -> PyResult<Option<u32>> {
 fn rank_named(value: Argument<'_, '_>, name: &str) -> PyResult<usize> {
     value.extract().map_err(|_| match is_number(value) {
         true => raise(value.py(), "NoSuchRank", format!("{name}={value}: {RANKS}"), None, None),
-        false => refuse_type(value, name, RANKS),
+        false => refuse(value, name, RANKS),
     })
 }
 
@@ -107,6 +114,13 @@ pub fn source(value: Argument<'_, '_>) -> PyResult<Option<usize>> {
 pub fn ranks(value: Argument<'_, '_>) -> PyResult<Vec<usize>> {
     let items = items(value, "ranks", "a list of ranks is wanted")?;
     items.iter().map(|rank| rank_named(rank, "ranks: rank")).collect()
+}
+
+/// Error for a root that the group does not have.
+#[cold]
+pub fn no_such_root(py: Python<'_>, root: usize, size: usize) -> PyErr {
+    let text = format!("root={root}: the group has {size} member(s), numbered from 0");
+    raise(py, "InvalidArgument", text, None, None)
 }
 
 pub fn root(value: Argument<'_, '_>) -> PyResult<usize> {

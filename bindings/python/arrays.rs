@@ -2,11 +2,15 @@
 #![allow(unsafe_code, reason = "collective calls on the program's arrays")]
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyComplex, PyFloat, PyInt, PyList, PyTuple, PyType};
 use udeck::Pod;
 use udeck::op::{ByType, WithElements};
 
-use crate::content;
+use crate::arguments;
+use crate::content::{self, helper};
 use crate::numpy::{self, Array};
 
 /// Memory of an array. The caller keeps the array alive.
@@ -42,19 +46,68 @@ impl Bytes {
     }
 }
 
-fn check_rows(array: &Array<'_>, what: &str) -> PyResult<()> {
-    match array.is_contiguous() && array.is_aligned() {
-        true => Ok(()),
-        false => Err(PyValueError::new_err(format!(
-            "{what}: the elements do not lie in a row in C order, each aligned: pass numpy.ascontiguousarray(...)"
-        ))),
+/// Returns a value as an array: numpy's, what numpy has a view of, a list of numbers, or a number.
+///
+/// # Errors
+/// No array can be made of the value. The error names the argument `what`.
+#[inline]
+pub fn given<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Array<'py>> {
+    match Array::of(value) {
+        Some(_) => content::array(value),
+        None => converted(value, what),
     }
 }
 
-/// Checks an array that a call reads, and returns its memory.
+#[cold]
+fn converted<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Array<'py>> {
+    let py = value.py();
+    if is_list(value) || value.is_instance_of::<PyTuple>() || is_number(value)? {
+        let made = helper(py, intern!(py, "from_list"))?.call1((value, what))?;
+        return Array::of(&made).ok_or_else(|| PyTypeError::new_err("numpy made no array"));
+    }
+    if content::has_elements(value)? {
+        return content::array(value);
+    }
+    Err(arguments::refuse(
+        value,
+        what,
+        "an array, a list of numbers, or a tensor on the CPU is wanted (the calls whose names end in _object take any object)",
+    ))
+}
+
+fn is_list(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyList>()
+}
+
+/// Whether the value is a number of Python's or a scalar of numpy's.
+fn is_number(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SCALAR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    Ok(value.is_instance_of::<PyInt>()
+        || value.is_instance_of::<PyFloat>()
+        || value.is_instance_of::<PyComplex>()
+        || value.is_instance(SCALAR.import(value.py(), "numpy", "generic")?)?)
+}
+
+/// Returns the array if its elements lie in a row in C order, each aligned. Otherwise returns a copy.
+#[inline]
+fn in_rows<'py>(array: Array<'py>) -> PyResult<Array<'py>> {
+    match array.is_contiguous() && array.is_aligned() {
+        true => Ok(array),
+        false => copied(&array),
+    }
+}
+
+#[cold]
+fn copied<'py>(array: &Array<'py>) -> PyResult<Array<'py>> {
+    let copy = numpy::new(array.dtype(), array.dims())?;
+    copy.copy_from(array)?;
+    Ok(copy)
+}
+
+/// Checks an array that a call reads, and returns it with its memory. An array whose elements do not lie in a row is copied.
+#[inline]
 pub fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
-    let array = content::array(value)?;
-    check_rows(&array, what)?;
+    let array = in_rows(given(value, what)?)?;
     if array.type_number().is_none() {
         // Objects are addresses of this process.
         content::name_of(&array.dtype())?;
@@ -63,37 +116,135 @@ pub fn read<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>,
     Ok((array, bytes))
 }
 
-/// Checks an array that a call writes, and returns its memory.
-pub fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<(Array<'py>, Bytes)> {
-    let is_seen = Array::of(value).is_some() || content::has_elements(value)?;
-    if !is_seen {
-        return Err(PyTypeError::new_err(format!(
-            "{what} is to be a numpy array, or what has the buffer protocol or DLPack: the result is written into it"
-        )));
+/// An array that a call writes.
+pub struct Target<'py> {
+    /// The program's array, or a copy in a row.
+    pub array: Array<'py>,
+    pub bytes: Bytes,
+    given: Bound<'py, PyAny>,
+    destination: Destination<'py>,
+}
+
+/// Place of the result of a call.
+enum Destination<'py> {
+    /// The array that the call writes.
+    Itself,
+    /// An array whose elements do not lie in a row.
+    Strided(Array<'py>),
+    List,
+    /// The returned number.
+    Number,
+}
+
+impl<'py> Target<'py> {
+    /// Copies the result to where the program wants it, and returns what the call returns: what was given, or a number.
+    #[inline]
+    pub fn finish(self) -> PyResult<Bound<'py, PyAny>> {
+        match &self.destination {
+            Destination::Itself => Ok(self.given),
+            _ => self.deliver(),
+        }
     }
-    let (array, bytes) = read(value, what)?;
-    match array.is_writeable() {
-        true => Ok((array, bytes)),
-        false => Err(PyValueError::new_err(format!(
-            "{what} is read only (as received arrays are, and tensors by older versions of numpy), and the result is written into it: pass a copy"
-        ))),
+
+    /// Combines the first `count` of the members' rows by a function, and delivers the result. Without rows, all stays as it
+    /// is.
+    #[cold]
+    pub fn combine(
+        self,
+        function: &Bound<'py, PyAny>,
+        rows: &Bound<'py, PyAny>,
+        count: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = function.py();
+        let arguments = (function, rows, count, self.array.object(), &self.given);
+        let combined = helper(py, intern!(py, "combine"))?.call1(arguments)?;
+        if matches!(self.destination, Destination::Number) { Ok(combined) } else { self.finish() }
+    }
+
+    #[cold]
+    fn deliver(self) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.given.py();
+        match self.destination {
+            Destination::Itself => {}
+            Destination::Strided(array) => array.copy_from(&self.array)?,
+            Destination::List => {
+                helper(py, intern!(py, "fill_list"))?.call1((&self.given, self.array.object()))?;
+            }
+            Destination::Number => {
+                return helper(py, intern!(py, "number"))?.call1((self.array.object(), &self.given));
+            }
+        }
+        Ok(self.given)
     }
 }
 
-pub fn check_apart(one: Bytes, other: Bytes) -> PyResult<()> {
-    match one.overlaps(other) {
-        true => Err(PyValueError::new_err("the arrays overlap: one is read while the other one is written")),
+/// Checks an array that a call writes. Lists and arrays whose elements do not lie in a row are copied, and get the result by
+/// [`Target::finish`].
+#[inline]
+pub fn written<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Target<'py>> {
+    let original = match Array::of(value) {
+        Some(_) => content::array(value)?,
+        None => writable_other(value, what)?,
+    };
+    let is_list = is_list(value);
+    if !is_list && !original.is_writeable() {
+        return Err(PyValueError::new_err(format!(
+            "{what} is read only (as received arrays are, and tensors by older versions of numpy), and the result is written into it: pass a copy"
+        )));
+    }
+    let (array, bytes) = read(original.object(), what)?;
+    let destination = match array.object().is(original.object()) {
+        _ if is_list => Destination::List,
+        true => Destination::Itself,
+        false => Destination::Strided(original),
+    };
+    Ok(Target { array, bytes, given: value.clone(), destination })
+}
+
+#[cold]
+fn writable_other<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Array<'py>> {
+    if is_list(value) {
+        return converted(value, what);
+    }
+    if value.is_instance_of::<PyTuple>() || is_number(value)? || !content::has_elements(value)? {
+        return Err(arguments::refuse(
+            value,
+            what,
+            "a numpy array, a list of numbers, or what has the buffer protocol or DLPack is wanted: the result is written into it",
+        ));
+    }
+    content::array(value)
+}
+
+/// As [`written`]. A number is taken, too, and the result is another number.
+#[inline]
+pub fn reduced<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Target<'py>> {
+    if Array::of(value).is_some() || !is_number(value)? {
+        return written(value, what);
+    }
+    let (array, bytes) = read(value, what)?;
+    Ok(Target { array, bytes, given: value.clone(), destination: Destination::Number })
+}
+
+/// Checks that memory that is written does not overlap with memory that is read. Each comes with the name of its argument.
+pub fn check_apart(one: (&str, Bytes), other: (&str, Bytes)) -> PyResult<()> {
+    match one.1.overlaps(other.1) {
+        true => Err(PyValueError::new_err(format!(
+            "{} and {} overlap: one is read while the other one is written, so pass a copy",
+            one.0, other.0
+        ))),
         false => Ok(()),
     }
 }
 
-pub fn same_type(one: &Array<'_>, other: &Array<'_>) -> PyResult<()> {
-    match one.dtype().eq(other.dtype())? {
+/// Checks that two arrays have elements of one type. Each comes with the name of its argument.
+pub fn same_type(one: (&str, &Array<'_>), other: (&str, &Array<'_>)) -> PyResult<()> {
+    let (a, b) = (one.1.dtype(), other.1.dtype());
+    match a.eq(&b)? {
         true => Ok(()),
         false => Err(PyTypeError::new_err(format!(
-            "the arrays have elements of {} and {}",
-            one.dtype(),
-            other.dtype()
+            "{} has elements of {a}, and {} of {b}: both need the same type, as by {0}.astype(\"{b}\")",
+            one.0, other.0
         ))),
     }
 }
@@ -162,22 +313,21 @@ impl WithElements for Scattered<'_> {
     }
 }
 
-/// Returns the output array for the elements of `n` members: the given one, or a new one.
+/// Returns the array for a result of this shape: the given one, or a new one.
 pub fn room<'py>(
     given: Option<&Bound<'py, PyAny>>,
-    like: &Array<'py>,
-    n: usize,
-) -> PyResult<(Array<'py>, Bytes)> {
-    let made;
-    let given = match given {
-        Some(given) => given,
-        None => {
-            let dims: Vec<isize> = [n as isize].into_iter().chain(like.dims().iter().copied()).collect();
-            made = numpy::new(like.dtype(), &dims)?.into_object();
-            &made
-        }
+    like: (&str, &Array<'py>),
+    dims: &[isize],
+) -> PyResult<Target<'py>> {
+    let target = match given {
+        Some(given) => written(given, "out")?,
+        None => written(numpy::new(like.1.dtype(), dims)?.object(), "out")?,
     };
-    let (array, bytes) = written(given, "out")?;
-    same_type(&array, like)?;
-    Ok((array, bytes))
+    same_type(("out", &target.array), like)?;
+    Ok(target)
+}
+
+/// Shape of an array that has a row of this shape for each of `n` members.
+pub fn rows(n: usize, array: &Array<'_>) -> Vec<isize> {
+    [n as isize].into_iter().chain(array.dims().iter().copied()).collect()
 }

@@ -125,18 +125,17 @@ pub fn head<'a>(number: Option<u8>, text: Option<&'a str>, dims: &'a [isize]) ->
 /// Builds the message of a copy of an array, in memory from `allocate`.
 ///
 /// # Errors
-/// `value` has no elements that can be sent, or `allocate` fails.
+/// The elements are of a type that cannot be sent, or `allocate` fails.
 pub fn array_message(
-    value: &Bound<'_, PyAny>,
+    array: &Array<'_>,
     allocate: impl FnOnce(usize) -> PyResult<Buffer>,
 ) -> PyResult<Buffer> {
-    let array = array(value)?;
-    let (elements, text) = (array.len_bytes()?, text(&array)?);
+    let (elements, text) = (array.len_bytes()?, text(array)?);
     let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
     let head = head(array.type_number(), text.as_deref(), array.dims())?;
     let mut buffer = allocate(elements + head.len())?;
     let message = bytes_mut(&mut buffer);
-    copy_elements(&array, &mut message[..elements])?;
+    copy_elements(array, &mut message[..elements])?;
     head.write(message, elements);
     Ok(buffer)
 }

@@ -12,27 +12,31 @@ use udeck::op::Named;
 
 use crate::arguments;
 use crate::arrays::{
-    Bytes, InPlace, Scattered, Which, check_apart, check_whole, elements, read, room, same_type, written,
+    Bytes, InPlace, Scattered, Target, Which, check_apart, check_whole, elements, read, reduced, room, rows,
+    same_type, written,
 };
 use crate::content;
 use crate::errors::OrRaise;
 use crate::handle::Handle;
 use crate::message::Objects;
-use crate::numpy::{self, Array};
+use crate::numpy::Array;
 use crate::objects::Exchange;
-use crate::reduction::{self, element, operator};
+use crate::reduction::{self, Op, element, operator};
 use crate::wait::{self, Timeout};
 
 /// Ranks that make collective calls together: each call is made by all members, in the same order. Made by World.all(),
 /// World.group() and split().
 ///
-/// Members are numbered from 0 in the group; root and the numbers of neighbours() are member numbers. Arrays are numpy's, in C
-/// order, and used in place: no other thread may touch them meanwhile. Arrays that are written must be writeable, and must not
-/// overlap with one that is read. All members pass arrays of the same dtype and length in bytes (neighbours() compares only the
-/// bytes).
+/// Members are numbered from 0 in the group; root and the numbers of neighbours() are member numbers. Arrays are numpy's, what has
+/// the buffer protocol, tensors on the CPU, and lists of numbers. An array in C order is used in place: no other thread may touch
+/// it meanwhile. Lists and other arrays are copied, and get the result when the call returns. Arrays that are written must be
+/// writeable, and must not overlap with one that is read. All members pass arrays of the same dtype and length in bytes
+/// (neighbours() compares only the bytes). A reduction of a number returns a number.
 ///
 /// op is "sum", "product" (or "prod"), "min", "max", "and", "or" or "xor": integers and truth values have all of them,
-/// floating-point numbers the first four, complex numbers sum and product. Integers wrap around.
+/// floating-point numbers the first four, complex numbers sum and product. Integers wrap around. op may also be a function of two
+/// arrays that returns an array of their shape: it is applied in the members' order, after all arrays were collected. Functions
+/// that do the same as a named operator (numpy.add, and numpy.maximum of integers) are taken for it.
 ///
 /// Each call waits for the other members, at most the timeout (seconds; None: DECK_DEADLINE). It raises PeerLost,
 /// RankFinished, Deadline, CallMismatch if members make different calls, and GroupFailed after a call that failed: the group
@@ -82,10 +86,69 @@ impl Group {
         Exchange { objects: Objects::Refuse, ..self.objects(call, root, timeout) }
     }
 
-    fn in_place(&self, array: &Bound<'_, PyAny>, op: Named, timeout: Timeout, which: Which) -> PyResult<()> {
-        let (array, data) = written(array, "array")?;
-        let op = operator(op, array.type_number(), &array.dtype())?;
-        self.call(array.object().py(), timeout, |group| op.for_elements(InPlace { group, data, which }))
+    fn check_root(&self, py: Python<'_>, root: usize) -> PyResult<()> {
+        match root < self.group.size() {
+            true => Ok(()),
+            false => Err(arguments::no_such_root(py, root, self.group.size())),
+        }
+    }
+
+    /// The array for a row of each member: the given one, or a new one.
+    fn whole<'py>(
+        &self,
+        out: Option<&Bound<'py, PyAny>>,
+        array: &Array<'py>,
+        from: Bytes,
+    ) -> PyResult<Target<'py>> {
+        let size = self.group.size();
+        let out = room(out, ("array", array), &rows(size, array))?;
+        check_whole(("out", &out.array), ("array", array), size)?;
+        check_apart(("out", out.bytes), ("array", from))?;
+        Ok(out)
+    }
+
+    fn in_place<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        op: &Op<'py>,
+        timeout: Timeout,
+        which: Which,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let target = reduced(value, "array")?;
+        let named = match op {
+            Op::Named(named) => *named,
+            Op::Function(function) => match reduction::equal(function, &target.array)? {
+                Some(named) => named,
+                None => return self.by_function(target, function, timeout, &which),
+            },
+        };
+        let op = operator(named, target.array.type_number(), &target.array.dtype())?;
+        let data = target.bytes;
+        self.call(value.py(), timeout, |group| op.for_elements(InPlace { group, data, which }))?;
+        target.finish()
+    }
+
+    /// A reduction by a function of the program's: collects the arrays, and combines them in the members' order.
+    #[cold]
+    fn by_function<'py>(
+        &self,
+        target: Target<'py>,
+        function: &Bound<'py, PyAny>,
+        timeout: Timeout,
+        which: &Which,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, array) = (function.py(), target.array.object());
+        let rows = match which {
+            Which::Reduce(root) => self.gather(array, *root, None, timeout)?,
+            Which::AllReduce | Which::Scan | Which::ExScan => Some(self.allgather(array, None, timeout)?),
+        };
+        let Some(rows) = rows else { return Ok(py.None().into_bound(py)) };
+        let count = match which {
+            Which::Scan => self.group.rank() + 1,
+            Which::ExScan => self.group.rank(),
+            Which::Reduce(_) | Which::AllReduce => self.group.size(),
+        };
+        target.combine(function, &rows, count)
     }
 }
 
@@ -138,83 +201,102 @@ impl Group {
         self.call(py, timeout, udeck::Group::barrier)
     }
 
-    /// Copies the root's elements to all members, in place. All arrays have the same number of bytes.
+    /// Copies the root's elements to all members, in place, and returns the array. All arrays have the same number of bytes.
     #[pyo3(signature = (array, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, root=0, timeout=None)")]
-    fn broadcast(
+    fn broadcast<'py>(
         &self,
-        array: &Bound<'_, PyAny>,
+        array: &Bound<'py, PyAny>,
         #[pyo3(from_py_with = arguments::root)] root: usize,
         timeout: Timeout,
-    ) -> PyResult<()> {
-        let (array, bytes) = written(array, "array")?;
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.check_root(array.py(), root)?;
+        let target = written(array, "array")?;
+        let bytes = target.bytes;
         // SAFETY: the array is kept here, and the program leaves it alone meanwhile.
-        self.moving(&array, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))
+        self.moving(&target.array, timeout, |group| group.broadcast(root, unsafe { bytes.write::<u8>() }))?;
+        target.finish()
     }
 
-    /// Combines the elements of all members into the root's array, in place; the other arrays stay as they are. The
-    /// arrays have the same dtype and size.
-    #[pyo3(signature = (array, op=Named::Sum, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
-    fn reduce(
+    /// Combines the elements of all members into the root's array, in place, and returns it; the other arrays stay as they are,
+    /// and the others get None. The arrays have the same dtype and size.
+    #[pyo3(signature = (array, op=Op::Named(Named::Sum), root=0, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', root=0, timeout=None)")]
+    fn reduce<'py>(
         &self,
-        array: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = reduction::named)] op: Named,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
         #[pyo3(from_py_with = arguments::root)] root: usize,
         timeout: Timeout,
-    ) -> PyResult<()> {
-        self.in_place(array, op, timeout, Which::Reduce(root))
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = array.py();
+        self.check_root(py, root)?;
+        let done = self.in_place(array, &op, timeout, Which::Reduce(root))?;
+        Ok(if self.group.rank() == root { done } else { py.None().into_bound(py) })
     }
 
-    /// Combines the elements of all members into every member's array, in place, with results equal to the last bit. The
-    /// arrays have the same dtype and size.
-    #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
-    fn allreduce(
+    /// Combines the elements of all members into every member's array, in place, with results equal to the last bit, and returns
+    /// it. The arrays have the same dtype and size.
+    #[pyo3(signature = (array, op=Op::Named(Named::Sum), timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn allreduce<'py>(
         &self,
-        array: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = reduction::named)] op: Named,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
         timeout: Timeout,
-    ) -> PyResult<()> {
-        self.in_place(array, op, timeout, Which::AllReduce)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.in_place(array, &op, timeout, Which::AllReduce)
     }
 
-    /// Replaces member k's elements by the combination of members 0 to k, in place.
-    #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
-    fn scan(
+    /// Replaces member k's elements by the combination of members 0 to k, in place, and returns the array.
+    #[pyo3(signature = (array, op=Op::Named(Named::Sum), timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn scan<'py>(
         &self,
-        array: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = reduction::named)] op: Named,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
         timeout: Timeout,
-    ) -> PyResult<()> {
-        self.in_place(array, op, timeout, Which::Scan)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.in_place(array, &op, timeout, Which::Scan)
     }
 
-    /// Replaces member k's elements by the combination of members 0 to k - 1, in place; member 0 keeps its own.
-    #[pyo3(signature = (array, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
-    fn exscan(
+    /// Replaces member k's elements by the combination of members 0 to k - 1, in place, and returns the array. Member 0 keeps its
+    /// own.
+    #[pyo3(signature = (array, op=Op::Named(Named::Sum), timeout=Timeout::USUAL), text_signature = "($self, array, op='sum', timeout=None)")]
+    fn exscan<'py>(
         &self,
-        array: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = reduction::named)] op: Named,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
         timeout: Timeout,
-    ) -> PyResult<()> {
-        self.in_place(array, op, timeout, Which::ExScan)
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.in_place(array, &op, timeout, Which::ExScan)
     }
 
     /// Combines all members' arrays, and gives member k the k-th part of the result in `out`: array has as many elements
-    /// as all outs together.
-    #[pyo3(signature = (array, out, op=Named::Sum, timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
-    fn reduce_scatter(
+    /// as all outs together. Returns out.
+    #[pyo3(signature = (array, out, op=Op::Named(Named::Sum), timeout=Timeout::USUAL), text_signature = "($self, array, out, op='sum', timeout=None)")]
+    fn reduce_scatter<'py>(
         &self,
-        array: &Bound<'_, PyAny>,
-        out: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = reduction::named)] op: Named,
+        array: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
         timeout: Timeout,
-    ) -> PyResult<()> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
-        let (out, to) = written(out, "out")?;
-        same_type(&array, &out)?;
-        check_whole(("array", &array), ("out", &out), self.group.size())?;
-        check_apart(from, to)?;
-        let op = operator(op, array.type_number(), &array.dtype())?;
-        self.call(array.object().py(), timeout, |group| op.for_elements(Scattered { group, from, to }))
+        let out = written(out, "out")?;
+        same_type(("array", &array), ("out", &out.array))?;
+        check_whole(("array", &array), ("out", &out.array), self.group.size())?;
+        check_apart(("array", from), ("out", out.bytes))?;
+        let named = match op {
+            Op::Named(named) => named,
+            Op::Function(function) => match reduction::equal(&function, &array)? {
+                Some(named) => named,
+                None => {
+                    let parts = self.alltoall(array.object(), None, timeout)?;
+                    return out.combine(&function, &parts, self.group.size());
+                }
+            },
+        };
+        let op = operator(named, array.type_number(), &array.dtype())?;
+        let to = out.bytes;
+        self.call(array.object().py(), timeout, |group| op.for_elements(Scattered { group, from, to }))?;
+        out.finish()
     }
 
     /// Collects the arrays of all members at the root: an array of shape (size, *array.shape), with a row for each member.
@@ -229,20 +311,20 @@ impl Group {
         out: Option<&Bound<'py, PyAny>>,
         timeout: Timeout,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.check_root(array.py(), root)?;
         let (array, from) = read(array, "array")?;
         if self.group.rank() != root {
             // SAFETY: the array is kept here.
             self.moving(&array, timeout, |group| group.gather(root, unsafe { from.read::<u8>() }, &mut []))?;
             return Ok(None);
         }
-        let (out, to) = room(out, &array, self.group.size())?;
-        check_whole(("out", &out), ("array", &array), self.group.size())?;
-        check_apart(from, to)?;
+        let out = self.whole(out, &array, from)?;
+        let to = out.bytes;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
             group.gather(root, from.read::<u8>(), to.write::<u8>())
         })?;
-        Ok(Some(out.into_object()))
+        out.finish().map(Some)
     }
 
     /// Collects the arrays of all members at every member: an array of shape (size, *array.shape), with a row
@@ -257,40 +339,45 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
-        let (out, to) = room(out, &array, self.group.size())?;
-        check_whole(("out", &out), ("array", &array), self.group.size())?;
-        check_apart(from, to)?;
+        let out = self.whole(out, &array, from)?;
+        let to = out.bytes;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
             group.all_gather(from.read::<u8>(), to.write::<u8>())
         })?;
-        Ok(out.into_object())
+        out.finish()
     }
 
-    /// Gives each member its part of the root's array, in `out`. The root's array has size times as many elements; the
-    /// others pass None for it.
+    /// Gives each member its part of the root's array, in `out`, and returns out. The root's array has size times as many
+    /// elements; the others pass None for it.
     #[pyo3(signature = (array, out, root=0, timeout=Timeout::USUAL), text_signature = "($self, array, out, root=0, timeout=None)")]
-    fn scatter(
+    fn scatter<'py>(
         &self,
-        array: Option<&Bound<'_, PyAny>>,
-        out: &Bound<'_, PyAny>,
+        array: Option<&Bound<'py, PyAny>>,
+        out: &Bound<'py, PyAny>,
         #[pyo3(from_py_with = arguments::root)] root: usize,
         timeout: Timeout,
-    ) -> PyResult<()> {
-        let (out, to) = written(out, "out")?;
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.check_root(out.py(), root)?;
+        let out = written(out, "out")?;
+        let to = out.bytes;
         if self.group.rank() != root {
             // SAFETY: the array is kept here.
-            return self.moving(&out, timeout, |group| group.scatter(root, &[], unsafe { to.write::<u8>() }));
+            self.moving(&out.array, timeout, |group| group.scatter(root, &[], unsafe { to.write::<u8>() }))?;
+            return out.finish();
         }
-        let array = array.ok_or_else(|| PyTypeError::new_err("the root of a scatter passes the array"))?;
+        let array = array.ok_or_else(|| {
+            PyTypeError::new_err("array=None: the root passes the array that is to be given out in parts")
+        })?;
         let (array, from) = read(array, "array")?;
-        same_type(&array, &out)?;
-        check_whole(("array", &array), ("out", &out), self.group.size())?;
-        check_apart(from, to)?;
+        same_type(("array", &array), ("out", &out.array))?;
+        check_whole(("array", &array), ("out", &out.array), self.group.size())?;
+        check_apart(("array", from), ("out", to))?;
         // SAFETY: both arrays are kept here, and lie apart.
-        self.moving(&out, timeout, |group| unsafe {
+        self.moving(&out.array, timeout, |group| unsafe {
             group.scatter(root, from.read::<u8>(), to.write::<u8>())
-        })
+        })?;
+        out.finish()
     }
 
     /// Exchanges parts among all members: part k of the array goes to member k, and part k of the result comes from
@@ -305,28 +392,20 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
-        let made;
-        let out = match out {
-            Some(out) => out,
-            None => {
-                made = numpy::new(array.dtype(), array.dims())?.into_object();
-                &made
-            }
-        };
-        let (out, to) = written(out, "out")?;
-        same_type(&array, &out)?;
-        let (sent, room, members) = (elements(&array), elements(&out), self.group.size());
+        let out = room(out, ("array", &array), array.dims())?;
+        let (to, sent) = (out.bytes, elements(&array));
+        let (room, members) = (elements(&out.array), self.group.size());
         if sent != room || sent % members as isize != 0 {
             return Err(PyValueError::new_err(format!(
                 "array has {sent} elements, and out has {room}: both have the same number, a multiple of the {members} members"
             )));
         }
-        check_apart(from, to)?;
+        check_apart(("array", from), ("out", to))?;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
             group.all_to_all(from.read::<u8>(), to.write::<u8>())
         })?;
-        Ok(out.into_object())
+        out.finish()
     }
 
     /// A halo exchange: sends arrays to some members, and receives into arrays from some.
@@ -345,23 +424,26 @@ impl Group {
         let sent: Vec<_> = sent.collect::<PyResult<_>>()?;
         let room = from_.iter().map(|(member, array)| Ok((*member, written(array, "from_")?)));
         let room: Vec<_> = room.collect::<PyResult<_>>()?;
-        for (nth, (_, (_, one))) in room.iter().enumerate() {
-            let others = room[..nth].iter().map(|(_, (_, other))| other);
-            for other in sent.iter().map(|(_, (_, other))| other).chain(others) {
-                check_apart(*one, *other)?;
+        for (nth, (_, one)) in room.iter().enumerate() {
+            for (_, (_, other)) in &sent {
+                check_apart(("from_", one.bytes), ("to", *other))?;
+            }
+            for (_, other) in &room[..nth] {
+                check_apart(("from_", one.bytes), ("another array of from_", other.bytes))?;
             }
         }
-        let sent: Vec<(usize, Bytes)> = sent.iter().map(|(member, (_, bytes))| (*member, *bytes)).collect();
-        let room: Vec<(usize, Bytes)> = room.iter().map(|(member, (_, bytes))| (*member, *bytes)).collect();
+        let parts: Vec<(usize, Bytes)> = sent.iter().map(|(member, (_, bytes))| (*member, *bytes)).collect();
+        let places: Vec<(usize, Bytes)> = room.iter().map(|(member, to)| (*member, to.bytes)).collect();
         self.call(py, timeout, |group| {
             // SAFETY: the lists keep the arrays, and what is written lies apart from all the others.
             let sent: Vec<_> =
-                sent.iter().map(|(member, bytes)| (*member, unsafe { bytes.read::<u8>() })).collect();
+                parts.iter().map(|(member, bytes)| (*member, unsafe { bytes.read::<u8>() })).collect();
             // SAFETY: as above.
             let mut room: Vec<_> =
-                room.iter().map(|(member, bytes)| (*member, unsafe { bytes.write::<u8>() })).collect();
+                places.iter().map(|(member, bytes)| (*member, unsafe { bytes.write::<u8>() })).collect();
             group.neighbours(&sent, &mut room)
-        })
+        })?;
+        room.into_iter().try_for_each(|(_, to)| to.finish().map(drop))
     }
 
     /// Collects arrays of any length at the root: a list with an array of each member. The others get None.
@@ -466,6 +548,36 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.objects("allgather_object", 0, timeout).all_gather(value)
+    }
+
+    /// Combines the objects of all members at the root, in the members' order; the others get None.
+    ///
+    /// op: a function of two objects, or the name of an operator. Pickles and raises as bcast_object().
+    #[pyo3(signature = (value, op=None, root=0, timeout=Timeout::USUAL), text_signature = "($self, value, op='sum', root=0, timeout=None)")]
+    fn reduce_object<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        op: Option<&Bound<'py, PyAny>>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+        timeout: Timeout,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let op = reduction::of_objects(value.py(), op)?;
+        let values = self.objects("reduce_object", root, timeout).gather(value)?;
+        values.map(|values| reduction::fold(&op, values)).transpose()
+    }
+
+    /// Combines the objects of all members at every member, in the members' order.
+    ///
+    /// op: a function of two objects, or the name of an operator. Pickles and raises as bcast_object().
+    #[pyo3(signature = (value, op=None, timeout=Timeout::USUAL), text_signature = "($self, value, op='sum', timeout=None)")]
+    fn allreduce_object<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        op: Option<&Bound<'py, PyAny>>,
+        timeout: Timeout,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let op = reduction::of_objects(value.py(), op)?;
+        reduction::fold(&op, self.objects("allreduce_object", 0, timeout).all_gather(value)?)
     }
 
     /// Gives item k of each member's list to member k, and returns a list with an item of each member.

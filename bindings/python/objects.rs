@@ -10,6 +10,7 @@ use udeck::Group;
 use udeck::op::{Min, Operator, OperatorCode};
 
 use crate::arguments;
+use crate::arrays;
 use crate::content::{self, Buffer};
 use crate::errors::{OrRaise, raise};
 use crate::handle::Handle;
@@ -21,7 +22,9 @@ use crate::wire::{self, PythonValues, bytes_mut};
 const MAX_REPORT: usize = 1000;
 
 /// Calls by their numbers in an agreement.
-const CALLS: [&str; 9] = [
+const CALLS: [&str; 11] = [
+    "reduce_object",
+    "allreduce_object",
     "bcast_object",
     "scatter_object",
     "gather_object",
@@ -95,6 +98,11 @@ impl Exchange<'_> {
         if self.objects == Objects::Refuse { "arrays" } else { "values" }
     }
 
+    /// Name of the argument that an array comes from.
+    fn argument(&self) -> &'static str {
+        if matches!(self.call, "gatherv" | "allgatherv") { "array" } else { "arrays" }
+    }
+
     fn kind(&self) -> &'static str {
         match self.objects {
             Objects::Refuse => "arrays of Python",
@@ -117,7 +125,7 @@ impl Exchange<'_> {
     fn make(&self, value: &Bound<'_, PyAny>) -> PyResult<Buffer> {
         let allocate = |len| self.world.buffer(value.py(), len, self.timeout);
         match self.objects {
-            Objects::Refuse => content::array_message(value, allocate),
+            Objects::Refuse => content::array_message(&arrays::given(value, self.argument())?, allocate),
             Objects::Copy | Objects::View => content::object_message(value, allocate),
         }
     }
@@ -132,22 +140,12 @@ impl Exchange<'_> {
         items.iter().map(|value| self.make(value)).collect()
     }
 
-    fn check_root(&self) -> PyResult<()> {
-        let size = self.group.size();
-        match self.root < size {
-            true => Ok(()),
-            false => Err(PyValueError::new_err(format!(
-                "root={}: the group has {size} member(s), numbered from 0",
-                self.root
-            ))),
-        }
-    }
-
     // ---- the agreement ----
 
     /// Makes this member's part, and returns it if all members make this call and have made theirs.
     fn agree<M>(&self, py: Python<'_>, make: impl FnOnce() -> PyResult<M>) -> PyResult<M> {
-        let made = self.check_root().and_then(|()| make());
+        let size = self.group.size();
+        let made = if self.root < size { make() } else { Err(arguments::no_such_root(py, self.root, size)) };
         let me = self.group.rank() as u64;
         let mine = self.code() | me;
         let mut words = [mine, !mine, if made.is_ok() { u64::MAX } else { me }];

@@ -3,7 +3,11 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use pyo3::{IntoPyObjectExt, intern};
 use udeck::op::{ByType, ElementType, Named};
+
+use crate::content::helper;
+use crate::numpy::Array;
 
 const NAMES: [(&str, Named); 8] = [
     ("sum", Named::Sum),
@@ -36,16 +40,53 @@ pub fn element(number: u8) -> Option<ElementType> {
     })
 }
 
-/// The operator that an argument names.
-pub fn named(value: &Bound<'_, PyAny>) -> PyResult<Named> {
+/// The operator of a reduction.
+pub enum Op<'py> {
+    Named(Named),
+    /// A function of two arrays.
+    Function(Bound<'py, PyAny>),
+}
+
+/// The operator that an argument gives.
+pub fn op<'py>(value: &Bound<'py, PyAny>) -> PyResult<Op<'py>> {
+    if value.is_callable() { Ok(Op::Function(value.clone())) } else { named(value).map(Op::Named) }
+}
+
+fn named(value: &Bound<'_, PyAny>) -> PyResult<Named> {
     let name = value.cast::<PyString>().ok().map(|name| name.to_cow()).transpose()?;
     let found = NAMES.iter().find(|(known, _)| name.as_deref() == Some(*known));
     found.map(|(_, op)| *op).ok_or_else(|| {
         let names: Vec<_> = NAMES.iter().map(|(name, _)| *name).collect();
         let shown = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-        let text = format!("op={shown}: one of {} is possible", names.join(", "));
+        let text =
+            format!("op={shown}: one of {} is possible, or a function of two arguments", names.join(", "));
         if name.is_some() { PyValueError::new_err(text) } else { PyTypeError::new_err(text) }
     })
+}
+
+/// The named operator that does the same as a function does on elements of the array's type.
+pub fn equal(function: &Bound<'_, PyAny>, array: &Array<'_>) -> PyResult<Option<Named>> {
+    let py = function.py();
+    let name = helper(py, intern!(py, "equal_operator"))?.call1((function, array.dtype()))?;
+    if name.is_none() { Ok(None) } else { named(&name).map(Some) }
+}
+
+/// The function that an argument gives for objects; `None`: their sum.
+pub fn of_objects<'py>(py: Python<'py>, op: Option<&Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+    match op {
+        Some(op) if op.is_callable() => return Ok(op.clone()),
+        Some(op) => drop(named(op)?),
+        None => {}
+    }
+    helper(py, intern!(py, "function_of_operator"))?
+        .call1((op.map_or("sum".into_bound_py_any(py)?, Clone::clone),))
+}
+
+/// Combines objects in their order.
+pub fn fold<'py>(op: &Bound<'py, PyAny>, values: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+    let mut values = values.into_iter();
+    let first = values.next().ok_or_else(|| PyValueError::new_err("no members"))?;
+    values.try_fold(first, |left, right| op.call1((left, right)))
 }
 
 /// The operator for elements of this type.

@@ -11,6 +11,7 @@ import numpy
 from numpy.lib import format as _format
 
 from ._errors import NobodyLeft
+from ._reductions import combine, equal_operator, function_of_operator  # noqa: F401
 from ._udeck import Bell
 
 def dtype(kind):
@@ -31,6 +32,29 @@ def from_dlpack(tensor):
             f"numpy has no view of this {type(tensor).__name__} ({error}): one that it has may be tensor.detach(), tensor.cpu(), or "
             "bfloat16 as 16-bit integers by view(); post_object() posts any object that can be pickled"
         ) from error
+
+
+def from_list(value, what):
+    """Makes an array of a list or of a number."""
+    try:
+        array = numpy.array(value)
+    except ValueError as error:
+        raise ValueError(f"{what}: numpy makes no array of this {type(value).__name__}: {error}") from None
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"{what}: numpy makes an array of objects of this {type(value).__name__}: pass numbers of up to 64 bits, or exchange objects "
+            "by the calls whose names end in _object"
+        )
+    return array
+
+
+def fill_list(target, array):
+    target[:] = array.tolist()
+
+
+def number(array, like):
+    """Returns the only element of an array: a scalar of numpy's, if `like` is one, and a number of Python's otherwise."""
+    return array[()] if isinstance(like, numpy.generic) else array.item()
 
 
 @functools.lru_cache(maxsize=256)

@@ -86,6 +86,106 @@ def test_ragged_arrays_bring_their_lengths(job, transport):
     assert done.out.count("rank 0 could not send its value: ValueError: arrays has 4 item(s): 3 member(s)") == 2, done
 
 
+def test_lists_and_strided_arrays(job):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            table = numpy.zeros((4, 6))
+            table[:, 1] = me
+            column = table[:, 1]
+            assert group.allreduce(column) is column and (table[:, 1] == 3).all() and table.sum() == 12
+            table[::2, ::3] = me
+            assert (group.broadcast(table[::2, ::3], root=2) == 2).all() and (table[::2, ::3] == 2).all()
+            values = [me, 1]
+            assert group.allreduce(values, "max") is values and values == [2, 1]
+            nested = [[me, me], [me, 1]]
+            group.scan(nested)
+            assert nested == [[[0, 0], [0, 1]], [[1, 1], [1, 2]], [[3, 3], [3, 3]]][me]
+            wide = numpy.zeros((3, 4))
+            assert group.allgather([float(me), 7.0], out=wide[:, ::2]) is not None and wide.tolist() == [[k, 0, 7, 0] for k in range(3)]
+            assert group.gather(numpy.arange(6.0).reshape(2, 3).T, root=1) is None or me == 1
+            assert group.gather((me, me)) is None or me == 0
+            out = [0, 0]
+            group.scatter(list(range(6)) if me == 0 else None, out)
+            assert out == [2 * me, 2 * me + 1]
+            assert group.alltoall([10 * me + to for to in range(3)]).tolist() == [me, 10 + me, 20 + me]
+            out = numpy.zeros(4)[::2]
+            assert group.reduce_scatter([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], out) is out and out.tolist() == [6 * me + 3, 6 * me + 6]
+            edge = numpy.zeros((3, 3))
+            group.neighbours([((me + 1) % 3, [float(me)] * 3)], [((me - 1) % 3, edge[:, 2])])
+            assert (edge[:, 2] == (me - 1) % 3).all() and (edge[:, :2] == 0).all()
+            unaligned = numpy.frombuffer(bytearray(17), "u1")[1:].view("i8")
+            unaligned[:] = me
+            assert group.allreduce(unaligned).tolist() == [3, 3]
+            print("good")
+        """,
+    )
+    assert done.code == 0 and done.out.count("good") == 3, done
+
+
+def test_numbers_are_reduced_to_numbers(job):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            total = group.allreduce(me + 0.5)
+            assert total == 4.5 and type(total) is float
+            assert group.allreduce(me, "max") == 2 and type(group.allreduce(me)) is int
+            assert group.allreduce(me == 1, "or") is True
+            assert group.allreduce(1j * me) == 3j
+            half = group.allreduce(numpy.float32(me))
+            assert half == 3 and type(half) is numpy.float32
+            assert group.reduce(me + 1, "product", root=2) == (6 if me == 2 else None)
+            assert group.scan(me) == [0, 1, 3][me] and group.exscan(me + 1) == [1, 1, 3][me]
+            try:
+                group.allreduce(me if me else 0.5)
+            except (udeck.CallMismatch, udeck.GroupFailed) as error:
+                print("mismatch", error)
+        """,
+    )
+    assert done.code == 0 and done.out.count("mismatch") == 3 and "of f64" in done.out and "of i64" in done.out, done
+
+
+def test_operators_of_the_program(job):
+    done = job(
+        3,
+        """
+        import operator
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            array = numpy.array([me, 5.0, 2 - me])
+            assert group.allreduce(array, op=numpy.maximum) is array and array.tolist() == [2, 5, 2]
+            nan = numpy.array([numpy.nan if me == 1 else float(me)])
+            assert numpy.isnan(group.allreduce(nan, op=numpy.maximum)).all()
+            assert group.allreduce(numpy.full(2, me), op=numpy.add).tolist() == [3, 3]
+            # not commutative: the members' order
+            assert group.allreduce(numpy.array([[1, me], [0, 1]]), op=lambda a, b: a @ b).tolist() == [[1, 3], [0, 1]]
+            digits = numpy.array([me + 1])
+            assert group.scan(digits.copy(), op=lambda a, b: 10 * a + b).tolist() == [[1], [12], [123]][me]
+            assert group.exscan(digits.copy(), op=lambda a, b: 10 * a + b).tolist() == [[1], [1], [12]][me]
+            kept = digits.copy()
+            got = group.reduce(kept, op=lambda a, b: 10 * a + b, root=1)
+            assert (got is kept and kept[0] == 123) if me == 1 else (got is None and kept[0] == me + 1)
+            out = numpy.zeros(1, int)
+            group.reduce_scatter(numpy.arange(3) + me + 1, out, op=lambda a, b: 10 * a + b)
+            assert out[0] == [123, 234, 345][me]
+            assert group.allreduce(me + 0.5, op=lambda a, b: max(a, b)) == 2.5
+            assert group.allreduce_object({me}, operator.or_) == {0, 1, 2} and group.allreduce_object(str(me)) == "012"
+            assert group.allreduce_object((7 - me, me), "min") == (5, 2)
+            assert group.reduce_object([me], root=1) == ([0, 1, 2] if me == 1 else None)
+            for wrong in [lambda a, b: a[:1], lambda a, b: a / 0.5]:
+                try:
+                    group.allreduce(numpy.arange(2), op=wrong)
+                except (ValueError, TypeError) as error:
+                    print("wrong", error)
+        """,
+    )
+    assert done.code == 0 and done.out.count("wrong") == 6 and "made an array of shape (1,) of arrays of shape (2,)" in done.out, done
+
+
 #: Calls in which rank 1 has an object that cannot be pickled.
 UNPICKLED = [
     "bcast_object(mine, root=1)",

@@ -886,9 +886,26 @@ ARGUMENTS = {
     "world.abort(code=256)": (ValueError, "code=256:"),
     "udeck.select('x')": (TypeError, "mailboxes='x': a list of mailboxes"),
     "udeck.select([inbox, 1])": (TypeError, "mailboxes:"),
-    "group.broadcast(array, root=9)": (ValueError, "broadcast: no member 9"),
+    "group.broadcast(array, root=9)": (ValueError, "root=9: the group has 1 member(s), numbered from 0"),
     "group.broadcast(array, root=-1)": (ValueError, "root=-1:"),
     "group.allreduce(array, op='mean')": (ValueError, "op='mean':"),
+    "group.allreduce({})": (TypeError, "array={}: a numpy array, a list of numbers"),
+    "group.allreduce((1, 2))": (TypeError, "array=(1, 2): a numpy array, a list of numbers"),
+    "group.allreduce([2**70])": (TypeError, "array: numpy makes an array of objects of this list"),
+    "group.allreduce([[1], [2, 3]])": (ValueError, "array: numpy makes no array of this list"),
+    "group.allreduce(array, op=2)": (TypeError, "op=2: one of sum, product,"),
+    "group.broadcast(3.5)": (TypeError, "array=3.5: a numpy array, a list of numbers"),
+    "group.allgather({'a': 1})": (TypeError, "array={'a': 1}: an array, a list of numbers"),
+    "group.allgather(array, out=array[:])": (ValueError, "out and array overlap"),
+    "group.allgather(array, out=numpy.zeros(3, 'i4'))": (TypeError, "out has elements of int32, and array of float64"),
+    "group.scatter(None, array)": (TypeError, "array=None: the root passes the array"),
+    "group.gather(array, root=1)": (ValueError, "root=1: the group has 1 member(s)"),
+    "group.reduce(array, root=1)": (ValueError, "root=1: the group has 1 member(s)"),
+    "group.bcast_object(1, root=1)": (ValueError, "root=1: the group has 1 member(s)"),
+    "group.gatherv({})": (TypeError, "array={}: an array, a list of numbers"),
+    "group.scatterv([array] * 2)": (ValueError, "arrays has 2 item(s): 1 member(s) need one each"),
+    "group.alltoall_object(3)": (TypeError, "values=3: a list with an item for each member"),
+    "group.allreduce_object(1, op='mean')": (ValueError, "op='mean':"),
     "group.split('x')": (TypeError, "colour='x':"),
     "group.split(0, key=2**63)": (ValueError, "key=9223372036854775808:"),
     "group.neighbours('x', [])": (TypeError, "to='x': a list of pairs"),
@@ -1027,7 +1044,7 @@ def test_groups_of_one(world):
     with pytest.raises(TypeError, match="no xor"):
         group.allreduce(numpy.zeros(2), op="xor")
     with pytest.raises(TypeError, match="written into"):
-        group.allreduce([1.0])
+        group.allreduce(range(3))
     memory = bytearray(16)
     group.allreduce(memory)
     with pytest.raises(ValueError, match="read only"):
