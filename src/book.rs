@@ -34,6 +34,9 @@ struct GroupRagged;
 #[doc = include_str!("../crates/deck/examples/group_values.md")]
 struct GroupValues;
 
+#[doc = include_str!("../crates/deck/examples/grid.md")]
+struct Grid;
+
 #[doc = include_str!("../crates/deck/examples/wait_all.md")]
 struct WaitAll;
 

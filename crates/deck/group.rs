@@ -9,6 +9,7 @@
 //! | `zero_copy` | the calls for whole messages, which are not copied (`_buf`) |
 //! | `request` | calls that return at once (`_nonblocking`), and their handles |
 //! | `wait_set` | waiting for several of them |
+//! | `grid` | members at the points of a grid, and the exchange of halos |
 //! | `op` | operators of reductions |
 //! | `algorithm` | the algorithms by which a result is computed |
 //! | `choice`, `choose` | the choice of an algorithm |
@@ -35,6 +36,7 @@ mod choose;
 mod deferred;
 mod engine;
 mod failure;
+mod grid;
 mod join;
 mod kind;
 mod layout;
@@ -56,6 +58,7 @@ use std::time::Duration;
 use udeck_via::Deadline;
 
 pub use self::choice::{Algorithm, AlgorithmChoice};
+pub use self::grid::Grid;
 pub(crate) use self::join::invalid;
 use self::join::own_view;
 use self::kind::{Elements, Kind, Signature};

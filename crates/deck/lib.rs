@@ -88,7 +88,7 @@ pub use exits::rank_exits::RankExits;
 #[doc(hidden)]
 pub use group::plan as barrier_plan;
 pub use group::{
-    Algorithm, AlgorithmChoice, AnyRequest, Group, Request, op, wait_all, wait_all_timeout, wait_any,
+    Algorithm, AlgorithmChoice, AnyRequest, Grid, Group, Request, op, wait_all, wait_all_timeout, wait_any,
     wait_any_timeout,
 };
 pub use incast::IncastControl;

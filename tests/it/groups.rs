@@ -4,6 +4,7 @@ use udeck::op::{self, BitXor, Max, Min, Product, Sum};
 use udeck::{Algorithm, Config, Group, Result, World};
 
 mod barrier;
+mod grid;
 mod mistakes;
 mod operators;
 mod requests;
