@@ -21,6 +21,8 @@ Examples:
                                           a setting for this job
   deckrun -n 4 --on-failure continue ./worker
                                           the others go on when a rank fails
+  deckrun -n 4 --on-failure survive ./farm
+                                          and the job succeeds if they do
 
   deckrun -n 4 --watchdog 10s ./hello     if nothing moves for 10 s: who waits
                                           for whom
@@ -65,7 +67,8 @@ Environment:
                   ranks on all hosts
 
 Exit code:
-  0         all ranks exited with 0
+  0         all ranks exited with 0; with --on-failure survive all that
+            were not killed
   1 to 255  otherwise: the first failed rank's own, 128 + N if signal N
             killed it
   2         wrong usage
@@ -225,8 +228,11 @@ enum OnFailureArg {
     /// The other ranks are ended: SIGTERM, two seconds later SIGKILL.
     #[default]
     Abort,
-    /// The other ranks go on.
+    /// The other ranks go on, and the exit code is that of the first failed rank.
     Continue,
+    /// The other ranks go on. The exit code is 0 if all of them exit with 0: a rank that a signal killed, or that was lost with
+    /// its host, does not count.
+    Survive,
 }
 
 impl Cli {
@@ -262,6 +268,7 @@ impl Cli {
             .on_failure(match self.on_failure {
                 OnFailureArg::Abort => OnFailure::Abort,
                 OnFailureArg::Continue => OnFailure::Continue,
+                OnFailureArg::Survive => OnFailure::Survive,
             });
         if let Some(path) = self.remote_deckrun.or_else(|| env::current_exe().ok()) {
             job = job.remote_deckrun(path);

@@ -72,8 +72,12 @@ pub enum OnFailure {
     /// The other ranks are sent SIGTERM, and two seconds later SIGKILL.
     #[default]
     Abort,
-    /// The other ranks go on, and learn of the failure as an event.
+    /// The other ranks go on, and learn of the failure as an event. The job has failed all the same.
     Continue,
+    /// The other ranks go on, and the job's end is theirs: a rank that a signal killed, or that was lost with
+    /// its host, does not count ([`Outcome::survived`](crate::Outcome::survived)). A rank that exits with a
+    /// code other than 0 counts, because that code is its own report of a failure.
+    Survive,
 }
 
 impl Job {

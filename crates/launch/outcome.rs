@@ -49,6 +49,9 @@ pub enum Stop {
 pub struct Outcome {
     /// The ranks that failed, in the order in which the launcher noticed.
     pub failures: Vec<RankFailure>,
+    /// The deaths that do not count because other ranks survived them
+    /// ([`OnFailure::Survive`](crate::OnFailure::Survive)), in the same order.
+    pub survived: Vec<RankFailure>,
     /// The reason for an early end, if there was one.
     pub stop: Option<Stop>,
 }
@@ -57,6 +60,28 @@ impl Outcome {
     /// Returns the exit code for the job's program, as [`code`](Outcome::code) has it.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
+    }
+
+    /// Moves the deaths from the failures to [`survived`](Outcome::survived), unless all `size` ranks died.
+    pub(crate) fn survive(&mut self, size: u32) {
+        let is_death = |failure: &mut RankFailure| matches!(failure.end, End::Killed(_) | End::Lost);
+        let deaths: Vec<_> = self.failures.extract_if(.., is_death).collect();
+        match deaths.len() == size as usize {
+            true => self.failures = deaths,
+            false => self.survived = deaths,
+        }
+    }
+
+    /// Returns the text for a job of `size` ranks that ended by itself after deaths that do not count.
+    pub(crate) fn summary(&self, size: u32) -> Option<String> {
+        if self.survived.is_empty() || self.stop.is_some() {
+            return None;
+        }
+        let lost: Vec<_> =
+            self.survived.iter().map(|RankFailure { rank, end }| format!("rank {rank} {end}")).collect();
+        let (left, how) =
+            (size as usize - lost.len(), if self.failures.is_empty() { "survived" } else { "were left" });
+        Some(format!("{left} of {size} ranks {how}: {}", lost.join(", ")))
     }
 
     /// Returns 0 if all went well, 124 after a timeout, and 128 + its number after a signal to the launcher.
@@ -148,7 +173,21 @@ mod tests {
 
     fn outcome(failures: &[End], stop: Option<Stop>) -> Outcome {
         let failures = failures.iter().map(|&end| RankFailure { rank: 0, end }).collect();
-        Outcome { failures, stop }
+        Outcome { failures, stop, ..Outcome::default() }
+    }
+
+    #[test]
+    fn deaths_that_some_ranks_survived_do_not_count() {
+        let killed = End::Killed(libc::SIGKILL);
+        let survived = |failures: &[End], size| {
+            let mut outcome = outcome(failures, None);
+            outcome.survive(size);
+            (outcome.code(), outcome.survived.len())
+        };
+        assert_eq!(survived(&[killed, End::Lost], 3), (0, 2));
+        assert_eq!(survived(&[killed, End::Exited(3)], 3), (3, 1), "an exit code is the rank's own word");
+        assert_eq!(survived(&[killed, End::Lost], 2), (137, 0), "nobody is left to succeed");
+        assert_eq!(survived(&[], 2), (0, 0));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use udeck_boot::{
     serve::{Connection, Reporter, Service},
     server::Config,
 };
-use udeck_sys::JobClock;
+use udeck_sys::{JobClock, stderr_line};
 
 use self::{
     aborts::{Abort, Aborts},
@@ -85,11 +85,14 @@ pub(crate) fn run(job: &Job, shares: &[Share], cgroup: Option<&Cgroup>) -> Resul
     let interrupted = drain.finish(&signals, hurried).map_err(system("waiting for the output's reader"))?;
     let mut outcome = outcome?;
     outcome.stop = outcome.stop.or(interrupted.map(Stop::Signal));
+    // Behind all that the ranks wrote, and all messages about them.
+    let size = shares.iter().map(|share| share.count).sum();
+    if let Some(words) = outcome.summary(size) {
+        stderr_line(format_args!("deckrun: {words}"));
+    }
     match drain.failure() {
         // No rank has noticed the error.
-        Some(error) if outcome == Outcome::default() => {
-            Err(system("writing the ranks' output")(error.into()))
-        }
+        Some(error) if outcome.code() == 0 => Err(system("writing the ranks' output")(error.into())),
         _ => Ok(outcome),
     }
 }
@@ -113,7 +116,7 @@ fn conduct(
         Joined::All(remotes) => remotes,
         Joined::Interrupted(signal) => {
             printers.message(&format!("{} before all hosts were there", SignalName(signal)));
-            return Ok(Outcome { failures: Vec::new(), stop: Some(Stop::Signal(signal)) });
+            return Ok(Outcome { stop: Some(Stop::Signal(signal)), ..Outcome::default() });
         }
     };
     let clock = Arc::new(JobClock::new().map_err(system("making the job's clock"))?);
@@ -171,7 +174,10 @@ fn conduct(
     orphans.end();
     output.last_call();
     drop(input);
-    let outcome = outcome?;
+    let mut outcome = outcome?;
+    if job.on_failure == OnFailure::Survive {
+        outcome.survive(size);
+    }
     // Every rank has been reported ended, and so every connection is closed.
     serving.join().map_err(system("serving names"))?;
     left_trace::gather(job, shares, number, &teller, signals);

@@ -13,6 +13,7 @@ use crate::{
 enum Report {
     Outcome {
         failures: Vec<(u32, ReportedEnd)>,
+        survived: Vec<(u32, ReportedEnd)>,
         stop: Option<Why>,
     },
     NotStarted(NotStarted),
@@ -40,8 +41,9 @@ enum Why {
 /// Encodes the result for the guard. The encoding is empty if it is too long, which no job's is.
 pub(crate) fn encoded(result: Result<Outcome, LaunchError>) -> Vec<u8> {
     let report = match result {
-        Ok(Outcome { failures, stop }) => Report::Outcome {
-            failures: failures.into_iter().map(|failure| (failure.rank, how(failure.end))).collect(),
+        Ok(Outcome { failures, survived, stop }) => Report::Outcome {
+            failures: reported(failures),
+            survived: reported(survived),
             stop: stop.map(|stop| match stop {
                 Stop::Failure => Why::Failure,
                 Stop::Signal(number) => Why::Signal(number),
@@ -67,15 +69,16 @@ pub(crate) fn decoded(said: Result<Vec<u8>, End>, program: &OsString) -> Result<
     let bytes = match said {
         Ok(bytes) => bytes,
         Err(End::Killed(signal @ (libc::SIGINT | libc::SIGTERM | libc::SIGHUP))) => {
-            return Ok(Outcome { failures: Vec::new(), stop: Some(Stop::Signal(signal)) });
+            return Ok(Outcome { stop: Some(Stop::Signal(signal)), ..Outcome::default() });
         }
         Err(how) => return Err(LaunchError::WatcherLost { how }),
     };
     let mut frames = Frames::default();
     frames.push(&bytes);
     match frames.decode() {
-        Ok(Some(Report::Outcome { failures, stop })) => Ok(Outcome {
-            failures: failures.into_iter().map(|(rank, how)| RankFailure { rank, end: end(how) }).collect(),
+        Ok(Some(Report::Outcome { failures, survived, stop })) => Ok(Outcome {
+            failures: read(failures),
+            survived: read(survived),
             stop: stop.map(|why| match why {
                 Why::Failure => Stop::Failure,
                 Why::Signal(number) => Stop::Signal(number),
@@ -86,6 +89,14 @@ pub(crate) fn decoded(said: Result<Vec<u8>, End>, program: &OsString) -> Result<
         Ok(Some(Report::Failed { words, code })) => Err(LaunchError::Told { words, code }),
         Ok(None) | Err(_) => Err(LaunchError::WatcherLost { how: End::Exited(0) }),
     }
+}
+
+fn reported(failures: Vec<RankFailure>) -> Vec<(u32, ReportedEnd)> {
+    failures.into_iter().map(|failure| (failure.rank, how(failure.end))).collect()
+}
+
+fn read(failures: Vec<(u32, ReportedEnd)>) -> Vec<RankFailure> {
+    failures.into_iter().map(|(rank, how)| RankFailure { rank, end: end(how) }).collect()
 }
 
 fn how(end: End) -> ReportedEnd {
@@ -121,7 +132,8 @@ mod tests {
         for stop in
             [None, Some(Stop::Failure), Some(Stop::Signal(2)), Some(Stop::Timeout { running: vec![1, 4] })]
         {
-            let outcome = Outcome { failures: failures.clone(), stop };
+            let survived = vec![RankFailure { rank: 1, end: End::Killed(9) }];
+            let outcome = Outcome { failures: failures.clone(), survived, stop };
             assert_eq!(told(Ok(outcome.clone())).unwrap(), outcome);
         }
     }

@@ -92,6 +92,25 @@ fn the_first_failure_is_the_exit_code_though_others_go_on() {
     assert_eq!((ran.code, ran.lines()), (Some(4), vec!["0".into(), "2".into()]));
 }
 
+/// The deaths are written when they happen, and once more at the end.
+#[test]
+fn a_job_whose_survivors_succeed_has_survived_its_deaths() {
+    let survive = |script| Ran::of(sh(&["-n", "3", "--on-failure", "survive"], script));
+    let ran = survive("test $DECK_RANK = 1 && kill -KILL $$; echo $DECK_RANK");
+    assert_eq!((ran.code, ran.lines()), (Some(0), vec!["0".into(), "2".into()]), "{}", ran.stderr);
+    let words =
+        "deckrun: rank 1 killed by SIGKILL\ndeckrun: 2 of 3 ranks survived: rank 1 killed by SIGKILL\n";
+    assert_eq!(ran.stderr, words);
+
+    let ran = survive("test $DECK_RANK = 1 && kill -KILL $$; test $DECK_RANK = 0 || exit 5");
+    assert_eq!(ran.code, Some(5), "a survivor failed: {}", ran.stderr);
+    assert!(ran.stderr.ends_with("2 of 3 ranks were left: rank 1 killed by SIGKILL\n"), "{}", ran.stderr);
+
+    let ran = survive("kill -KILL $$");
+    assert_eq!(ran.code, Some(137), "nobody is left to succeed: {}", ran.stderr);
+    assert_eq!(survive("exit 0").stderr, "");
+}
+
 #[test]
 fn tagged_lines_stay_whole() {
     const LINES: usize = 300;

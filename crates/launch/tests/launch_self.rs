@@ -44,7 +44,7 @@ fn main() {
         Trial::test(name, move || {
             let job = Job::new(RANKS).env(SCENARIO, name).bind(Bind::None).on_failure(OnFailure::Continue);
             let outcome = launch_self(job.timeout(LONG)).unwrap().expect("this process is no rank");
-            assert_eq!(outcome, Outcome { failures: failures.to_vec(), stop: None });
+            assert_eq!(outcome, Outcome { failures: failures.to_vec(), ..Outcome::default() });
             Ok(())
         })
     });
