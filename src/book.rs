@@ -13,6 +13,9 @@ struct Spmd;
 #[doc = include_str!("../docs/from-mpi.md")]
 struct FromMpi;
 
+#[doc = include_str!("../docs/errors.md")]
+struct Errors;
+
 #[doc = include_str!("../docs/groups.md")]
 struct Groups;
 
@@ -42,6 +45,12 @@ struct WaitAll;
 
 #[doc = include_str!("../crates/deck/examples/wait_any.md")]
 struct WaitAny;
+
+#[doc = include_str!("../crates/deck/examples/survivors.md")]
+struct Survivors;
+
+#[doc = include_str!("../crates/deck/examples/agree.md")]
+struct Agree;
 
 #[doc = include_str!("../crates/deck/examples/world.md")]
 struct World;

@@ -38,7 +38,10 @@ use crate::{
     server::aborted,
     start::ForeignJob,
     waits::{LONG, Waits},
-    wire::{Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Welcome, encode},
+    wire::{
+        Agreement, Call, Event, Frames, FromServer, Maker, Record, Reply, Request, VERSION, Vote, Welcome,
+        encode,
+    },
 };
 
 /// How long [`Client::new`] waits for its welcome: the launcher may be starting hundreds of ranks first.
@@ -66,6 +69,8 @@ type Listener = Box<dyn Fn(&Event) + Send + Sync>;
 struct Shared {
     stream: UnixStream,
     next_id: AtomicU64,
+    /// Number of agreements that this rank has taken part in.
+    agreements: AtomicU64,
     /// Held while a frame is written: frames stay whole.
     writing: Mutex<()>,
     calls: Mutex<Calls>,
@@ -162,6 +167,7 @@ impl Client {
         let shared = Arc::new(Shared {
             stream,
             next_id: AtomicU64::new(1),
+            agreements: AtomicU64::new(0),
             writing: Mutex::new(()),
             calls: Mutex::default(),
             answered: Condvar::new(),
@@ -337,6 +343,32 @@ impl Client {
             .map(drop)
     }
 
+    /// Votes in an agreement of all ranks that have not ended, and blocks until all of them have voted, at most
+    /// until `deadline`. All get the same agreement. Ranks that end meanwhile are waited for no longer, and
+    /// are not in it. `interrupt` is as for [`lookup_of`](Client::lookup_of). A rank whose call failed calls
+    /// again with the same question, to take part in the same agreement, or to get it if it was made meanwhile.
+    ///
+    /// # Errors
+    /// [`BootError::Deadline`] with the ranks that did not come; [`BootError::Refused`] if ranks had different
+    /// questions, or another thread of this rank votes; [`BootError::Interrupted`]; [`BootError::LauncherGone`].
+    pub fn agree(
+        &self,
+        vote: Vote,
+        deadline: Instant,
+        interrupt: Option<&dyn Fn() -> bool>,
+    ) -> Result<Agreement, BootError> {
+        let asked = CallName::Agree(vote.question);
+        let round = self.shared.agreements.load(Ordering::Relaxed);
+        let call = Call::Agree { round, vote, wait: Deadline::from(deadline).remaining() };
+        match self.reply(&asked, call, deadline, interrupt)? {
+            Reply::Agreed(agreement) => {
+                self.shared.agreements.store(agreement.round + 1, Ordering::Relaxed);
+                Ok(agreement)
+            }
+            _ => Err(asked.refused("it answered without an agreement")),
+        }
+    }
+
     /// Says goodbye: this rank's end is orderly. Every other call fails from now on. In a job that deckrun did
     /// not start, rank 0 serves the others' names, and returns when all of them have ended: with a goodbye, or
     /// lost.
@@ -432,24 +464,41 @@ impl Client {
         deadline: Instant,
         interrupt: Option<&dyn Fn() -> bool>,
     ) -> Result<Record, BootError> {
+        match self.reply(&asked, call, deadline, interrupt)? {
+            Reply::Record(record) => Ok(Arc::unwrap_or_clone(record)),
+            Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
+            _ => Err(asked.refused("it answered with another kind of answer")),
+        }
+    }
+
+    /// Sends one request and waits for its answer, which is no failure.
+    fn reply(
+        &self,
+        asked: &CallName<'_>,
+        call: Call,
+        deadline: Instant,
+        interrupt: Option<&dyn Fn() -> bool>,
+    ) -> Result<Reply, BootError> {
         let start = Instant::now();
         let waits = matches!(
             call,
-            Call::Lookup { wait: Some(_), .. } | Call::Get { wait: Some(_), .. } | Call::Fence { .. }
+            Call::Lookup { wait: Some(_), .. }
+                | Call::Get { wait: Some(_), .. }
+                | Call::Fence { .. }
+                | Call::Agree { .. }
         );
         let maker = match call {
             Call::Lookup { maker, .. } | Call::Get { maker, .. } => Some(maker),
             _ => None,
         };
         let give_up = Deadline::from(deadline + if waits { LAST_WORD } else { Duration::ZERO });
-        match self.shared.exchange(&asked, maker, call, start, give_up, interrupt)? {
-            Reply::Record(record) => Ok(Arc::unwrap_or_clone(record)),
-            Reply::Ok => Ok(Record { owner: self.welcome.rank, value: Vec::new() }),
+        match self.shared.exchange(asked, maker, call, start, give_up, interrupt)? {
             Reply::Failed(failure) => {
                 let waited = if waits { start.elapsed() } else { Duration::ZERO };
                 Err(asked.failed(failure, waited))
             }
             Reply::Welcome(_) => Err(asked.refused("it answered with a second welcome")),
+            reply => Ok(reply),
         }
     }
 }

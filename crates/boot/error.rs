@@ -59,7 +59,7 @@ pub enum BootError {
         what: String,
         /// How long the call has waited.
         waited: Duration,
-        /// For a fence: the ranks that had not come to it, sorted. Otherwise empty.
+        /// For a fence or an agreement: the ranks that had not come to it, sorted. Otherwise empty.
         missing: Vec<u32>,
     },
 

@@ -5,6 +5,7 @@
 //! awaited value, by the news that it can never come, or by its deadline, for which the driver calls
 //! [`Server::tick`] at [`Server::next_deadline`].
 
+mod agreement;
 mod store;
 
 use std::{
@@ -16,8 +17,13 @@ use std::{
 
 use udeck_auth::{HostKey, Master, RankKey, SealedTicket};
 
-use self::store::{Store, Table};
-use crate::wire::{Call, Event, FromServer, Maker, Record, Reply, Request, RequestError, VERSION, Welcome};
+use self::{
+    agreement::Agreements,
+    store::{Store, Table},
+};
+use crate::wire::{
+    Call, Event, FromServer, Maker, Record, Reply, Request, RequestError, VERSION, Vote, Welcome,
+};
 use crate::{Host, Placement};
 
 pub use self::store::Limits;
@@ -158,6 +164,7 @@ pub enum Action {
 
 /// The name service of one job.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct Server {
     config: Config,
     ranks: Vec<State>,
@@ -171,6 +178,7 @@ pub struct Server {
     closed: Vec<u32>,
     /// Ends of ranks, in the order of the news; sent to a rank that says hello late.
     history: Vec<Event>,
+    agreements: Agreements,
     actions: Vec<Action>,
 }
 
@@ -188,6 +196,7 @@ enum State {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Waiting {
     rank: u32,
     id: u64,
@@ -196,10 +205,12 @@ struct Waiting {
 }
 
 #[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(test, derive(Clone))]
 enum Awaited {
     Entry(Table, String, Maker),
     Fence,
     Exit(u32),
+    Agreement(Vote),
 }
 
 impl Server {
@@ -214,6 +225,7 @@ impl Server {
             waiting: Vec::new(),
             closed: Vec::new(),
             history: Vec::new(),
+            agreements: Agreements::default(),
             actions: Vec::new(),
         }
     }
@@ -253,6 +265,7 @@ impl Server {
                     waiting.deadline = until + self.config.patience;
                 }
                 self.actions.push(Action::Close { rank });
+                self.decide();
             }
             Some(State::Done) => self.actions.push(Action::Close { rank }),
             Some(State::Closed { .. } | State::Lost) | None => {}
@@ -281,11 +294,14 @@ impl Server {
         if self.next_deadline().is_none_or(|due| due > now) {
             return Vec::new();
         }
-        let missing = self.missing_at_fence();
+        let (missing, not_voted) = (self.missing_at_fence(), self.missing_at_agreement());
         for late in self.take_waiting(|w| w.deadline <= now) {
             let reply = match late.awaited {
                 Awaited::Entry(table, ..) => Reply::Failed(self.store.no_such(table)),
                 Awaited::Fence => Reply::Failed(RequestError::FenceLate { missing: missing.clone() }),
+                Awaited::Agreement(_) => {
+                    Reply::Failed(RequestError::FenceLate { missing: not_voted.clone() })
+                }
                 Awaited::Exit(_) => Reply::Ok,
             };
             self.reply(late.rank, late.id, reply);
@@ -351,6 +367,12 @@ impl Server {
                 self.lose(rank, &aborted(code, &why));
             }
             Call::AwaitExit { rank: of, wait } => self.await_exit(now, rank, id, of, wait),
+            Call::Agree { round, vote, wait } => {
+                if let Some(vote) = self.vote(rank, id, round, vote) {
+                    self.wait(now, rank, id, wait, vote);
+                    self.decide();
+                }
+            }
             Call::Cancel { id } => self.waiting.retain(|w| (w.rank, w.id) != (rank, id)),
             Call::Hello { .. } => {}
         }
@@ -524,6 +546,7 @@ impl Server {
             self.reply(asked.rank, asked.id, Reply::Ok);
         }
         self.history.push(event);
+        self.decide();
         if let Some(last) = self.only_left() {
             for hopeless in self.take_waiting(|w| w.rank == last) {
                 self.reply(hopeless.rank, hopeless.id, Reply::Failed(RequestError::NobodyLeft));

@@ -24,7 +24,7 @@ use udeck_auth::{RankKey, SealedTicket};
 use crate::{MAX_RANKS, Placement};
 
 /// The protocol version of this build.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Upper bound of a frame's payload, in bytes.
 pub const MAX_FRAME: usize = 1 << 20;
 /// Maximum number of names that an answer lists.
@@ -114,6 +114,56 @@ pub enum Call {
         /// The number of the request.
         id: u64,
     },
+    /// Votes in an agreement of all ranks that are left. Answered by `Agreed` when all of them have voted.
+    Agree {
+        /// Number of agreements that this rank has taken part in.
+        round: u64,
+        /// This rank's vote.
+        vote: Vote,
+        /// How long to wait for the others.
+        wait: Duration,
+    },
+}
+
+/// A rank's vote in an agreement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    /// The question, which is the same at all voters.
+    pub question: Question,
+    /// The rank's value.
+    pub value: u64,
+}
+
+/// Subject of an agreement, besides the list of the ranks that are left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// The settings of a group of the ranks that are left: those of its first member.
+    Survivors,
+    /// Bits that are set at all of them.
+    Agree,
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Question::Survivors => "`survivors`",
+            Question::Agree => "`agree`",
+        })
+    }
+}
+
+/// The ranks that are left, and what they agree on. The same at all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// Number of the agreement, from 0 on.
+    pub round: u64,
+    /// The ranks that voted, sorted: all that had not ended when the last of them came.
+    #[serde(deserialize_with = "bounded::<_, _, { MAX_RANKS as usize }>")]
+    pub ranks: Vec<u32>,
+    /// The bits that are set in all values.
+    pub all: u64,
+    /// The value of the first of the ranks.
+    pub first: u64,
 }
 
 /// The rank that is to make an awaited name or value. A wait ends as soon as that can no longer happen.
@@ -161,6 +211,8 @@ pub enum Reply {
     Welcome(Welcome),
     /// Answer to `Lookup` and `Get`. Shared: many ranks may wait for the same long value.
     Record(#[serde(with = "shared")] Arc<Record>),
+    /// Answer to `Agree`.
+    Agreed(Agreement),
 }
 
 /// A rank's number and keys, and the description of its job.
@@ -261,7 +313,7 @@ pub enum RequestError {
     },
     /// There is no such name or key, and no other rank is left to make it.
     NobodyLeft,
-    /// The fence's wait has passed.
+    /// The wait of a fence or an agreement has passed.
     FenceLate {
         /// The ranks that had not come to it, sorted.
         #[serde(deserialize_with = "bounded::<_, _, { MAX_RANKS as usize }>")]

@@ -23,6 +23,7 @@
 //! | `failure` | failure of a group, and how its members learn of it |
 //! | `layout`, `plan` | members and hosts; the messages of a barrier |
 //! | `join` | connecting to members |
+//! | `survivors` | the group of the ranks that are left after a death |
 //!
 //! A member has one mailbox in a group, and a postbox to each member that it has sent to, made when it first
 //! sends. This folder knows no transport: on one host, long messages are read where they lie because posting
@@ -46,6 +47,7 @@ pub mod plan;
 mod ragged;
 mod request;
 mod state;
+mod survivors;
 mod values;
 mod wait_set;
 mod waiting;
@@ -66,6 +68,7 @@ use self::layout::Agreed;
 pub(crate) use self::membership::NewGroup;
 use self::membership::{Membership, make};
 pub use self::request::Request;
+pub(crate) use self::survivors::{SURVIVORS, settings};
 pub use self::wait_set::{AnyRequest, wait_all, wait_all_timeout, wait_any, wait_any_timeout};
 #[cfg(doc)]
 use crate::error::Error;

@@ -121,3 +121,4 @@ pub use stats::{PeerStats, Stats};
 pub use turns::{Turns, in_turn, lock_within};
 pub use udeck_via::ServiceLevel;
 pub use world::World;
+pub use world::survivors::Agreement;

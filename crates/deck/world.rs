@@ -2,6 +2,7 @@
 //! part.
 
 mod groups;
+pub(crate) mod survivors;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

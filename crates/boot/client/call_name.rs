@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use crate::{
     BootError, Maker, family,
     waits::{Call, Wait},
-    wire::RequestError,
+    wire::{Question, RequestError},
 };
 
 /// A call, as errors name it.
@@ -18,6 +18,7 @@ pub(super) enum CallName<'a> {
     Get(&'a str),
     Exit(u32),
     Fence,
+    Agree(Question),
     Done,
     Abort,
 }
@@ -33,6 +34,7 @@ impl fmt::Display for CallName<'_> {
             CallName::Get(key) => write!(f, "reading the key {}", Quoted(key)),
             CallName::Exit(rank) => write!(f, "asking what has become of rank {rank}"),
             CallName::Fence => f.write_str("fence"),
+            CallName::Agree(question) => write!(f, "{question} of the ranks that are left"),
             CallName::Done => f.write_str("saying goodbye"),
             CallName::Abort => f.write_str("aborting the job"),
         }
@@ -79,6 +81,8 @@ impl CallName<'_> {
             }
             CallName::Lookup(name) | CallName::Get(name) if is_internal(name) => (Call::Barrier, ""),
             CallName::Lookup(name) => (Call::Find, family::parts(name).0),
+            CallName::Agree(Question::Survivors) => (Call::Collective, "survivors"),
+            CallName::Agree(Question::Agree) => (Call::Collective, "agree"),
             _ => (Call::Launcher, ""),
         };
         let maker = match maker {

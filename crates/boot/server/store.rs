@@ -52,6 +52,7 @@ pub(super) enum Table {
 type Records = BTreeMap<String, Arc<Record>>;
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct Store {
     limits: Limits,
     names: Records,

@@ -1,6 +1,8 @@
 use super::*;
 use crate::wire::MAX_LISTED;
 
+mod agreements;
+
 /// A server under virtual time; each call returns what it would send.
 struct Bench {
     server: Server,

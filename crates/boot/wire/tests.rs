@@ -29,6 +29,10 @@ fn call() -> impl Strategy<Value = Call> {
         (any::<u32>(), any::<u64>())
             .prop_map(|(rank, s)| Call::AwaitExit { rank, wait: Duration::from_secs(s) }),
         any::<u64>().prop_map(|id| Call::Cancel { id }),
+        any::<(u64, bool, u64, u64)>().prop_map(|(round, groups, value, s)| {
+            let question = if groups { Question::Survivors } else { Question::Agree };
+            Call::Agree { round, vote: Vote { question, value }, wait: Duration::from_secs(s) }
+        }),
     ]
 }
 
@@ -59,6 +63,8 @@ fn from_server() -> impl Strategy<Value = FromServer> {
                 })
             }
         ),
+        (any::<u64>(), vec(any::<u32>(), 0..100), any::<u64>(), any::<u64>())
+            .prop_map(|(round, ranks, all, first)| Reply::Agreed(Agreement { round, ranks, all, first })),
         (any::<u32>(), vec(any::<u8>(), 0..200))
             .prop_map(|(owner, value)| Reply::Record(Record { owner, value }.into())),
         (vec(".{0,40}", 0..=MAX_LISTED), any::<u64>())
