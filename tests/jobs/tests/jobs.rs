@@ -32,6 +32,8 @@ mod recorded;
 mod share;
 #[path = "jobs/stuck.rs"]
 mod stuck;
+#[path = "jobs/survive.rs"]
+mod survive;
 #[path = "jobs/trace.rs"]
 mod trace;
 

@@ -39,6 +39,19 @@ fn barrier() {
     both_ways("barrier");
 }
 
+#[test]
+fn farm() {
+    for ended in both_ways("farm") {
+        ended.line_with("148933 primes");
+    }
+}
+
+#[test]
+fn conjugate_gradient() {
+    let [_, ended] = both_ways("conjugate_gradient");
+    ended.line_with("200 x 200 cells are right, on ranks [0, 1, 2, 3]");
+}
+
 /// There are many times more ranks than processors, and each meets several others.
 #[test]
 fn barrier_of_64() {
