@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use udeck_via::{Cq, CqHandle, Deadline, Nic, Pause, Spinner, thread};
+use udeck_sys::Topology;
+use udeck_via::{AtomicSpinHistory, Cq, CqHandle, Deadline, Nic, Pause, Spinner, missed, thread};
 
 use crate::{Bell, HeldBytes};
 
@@ -21,6 +22,8 @@ use crate::{Bell, HeldBytes};
 pub const MAX_WAIT: Duration = Duration::from_millis(100);
 /// Time that the engine keeps out of the way of a program that polls, and of a peer that has no room.
 const ASIDE: Duration = Duration::from_millis(1);
+/// Time that a wait polls before it counts for the spin history. The messages of a burst follow each other sooner.
+const IN_PLACE: Duration = Duration::from_micros(3);
 /// Most completions that one poll serves.
 const BOUND: usize = 8;
 
@@ -48,9 +51,9 @@ pub struct Progress {
     held: HeldBytes,
 }
 
-/// Whether both ends of a connection on this host share its one processor.
+/// Whether both ends of a connection on this host share its one processor. A process that is pinned to one has others beside it.
 fn is_crowded() -> bool {
-    std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1)
+    Topology::detect().cpus == 1
 }
 
 impl Progress {
@@ -109,29 +112,61 @@ impl Progress {
     // ---- waiting ----
 
     /// Polls until `poll` returns something, at most until `deadline`. `poll` gets whether it is the last call before a sleep: then it has to
-    /// look under a lock.
+    /// look under a lock. `history` is that of all waits for the same thing: a wait learns from it whether to spin.
     #[inline]
-    pub fn wait<T>(&self, deadline: Deadline, mut poll: impl FnMut(bool) -> Option<T>) -> Option<T> {
-        let mut spinner = Spinner::new(self.is_oversubscribed.load(Ordering::Relaxed));
-        loop {
+    pub fn wait<T>(
+        &self,
+        history: &AtomicSpinHistory,
+        deadline: Deadline,
+        mut poll: impl FnMut(bool) -> Option<T>,
+    ) -> Option<T> {
+        // News that come at once teach nothing: of a burst only the first message was waited for.
+        if let Some(found) = poll(false) {
+            return Some(found);
+        }
+        let oversubscribed = self.is_oversubscribed.load(Ordering::Relaxed);
+        if !oversubscribed && let Some(found) = self.poll_in_place(deadline, &mut poll) {
+            return Some(found);
+        }
+        let mut spinner = Spinner::with_history(oversubscribed, history.load());
+        let found = self.wait_by(&mut spinner, deadline, &mut poll);
+        history.store(if found.is_some() { spinner.found() } else { spinner.gave_up() });
+        found
+    }
+
+    fn poll_in_place<T>(&self, deadline: Deadline, poll: &mut dyn FnMut(bool) -> Option<T>) -> Option<T> {
+        let until = Deadline::after(IN_PLACE).min(deadline);
+        while !until.passed() && !self.is_closed() {
+            missed();
             if let Some(found) = poll(false) {
                 return Some(found);
             }
-            if self.is_closed() {
+        }
+        None
+    }
+
+    fn wait_by<T>(
+        &self,
+        spinner: &mut Spinner,
+        deadline: Deadline,
+        poll: &mut dyn FnMut(bool) -> Option<T>,
+    ) -> Option<T> {
+        while !self.is_closed() {
+            let pause = spinner.pause();
+            if deadline.passed() {
                 return None;
             }
-            if spinner.pause() == Pause::Sleep {
-                if deadline.passed() {
-                    return None;
-                }
-                if let Some(found) = self.sleep_unless(deadline.remaining().min(MAX_WAIT), &mut || poll(true))
-                {
+            if pause == Pause::Sleep {
+                let limit = deadline.remaining().min(MAX_WAIT);
+                if let Some(found) = self.sleep_unless(limit, &mut || poll(true)) {
                     return Some(found);
                 }
-            } else if deadline.passed() {
-                return None;
+            }
+            if let Some(found) = poll(false) {
+                return Some(found);
             }
         }
+        None
     }
 
     /// Sleeps until something may have changed, unless a poll finds something.
@@ -140,24 +175,28 @@ impl Progress {
         let rings = self.bell.rings();
         let found = poll();
         if found.is_none() {
-            self.sleep_or_poll_stalled(limit, rings);
+            self.sleep_or_poll_stalled(limit, rings, true);
         }
         found
     }
 
-    fn sleep_or_poll_stalled(&self, limit: Duration, rings: u64) {
+    fn sleep_or_poll_stalled(&self, limit: Duration, rings: u64, has_spun: bool) {
         let is_any_stalled = self.is_any_stalled.load(Ordering::Relaxed);
-        self.sleep(if is_any_stalled { limit.min(ASIDE) } else { limit }, rings);
+        self.sleep(if is_any_stalled { limit.min(ASIDE) } else { limit }, rings, has_spun);
         if is_any_stalled {
             self.poll_stalled();
         }
     }
 
-    fn sleep(&self, limit: Duration, rings: u64) {
+    /// Sleeps until the bell rings, or the queue below has news. `has_spun`: the caller has spun for as long as pays, so the queue need not.
+    fn sleep(&self, limit: Duration, rings: u64, has_spun: bool) {
         let rung = || self.bell.rings() != rings || self.is_closed();
         match self.cq.try_lock() {
             Some(mut cq) => {
                 let leader = self.bell.lead();
+                if has_spun {
+                    cq.sleep_at_once();
+                }
                 let news = cq.wait(Deadline::after(limit), rung);
                 drop((leader, cq));
                 if let Some(entry) = news {
@@ -279,7 +318,7 @@ impl Progress {
             }
             // Completions of the program's do not concern the engine.
             let _sleeper = self.bell.sleeper(false);
-            self.sleep_or_poll_stalled(MAX_WAIT, self.bell.rings());
+            self.sleep_or_poll_stalled(MAX_WAIT, self.bell.rings(), false);
         }
     }
 
@@ -310,6 +349,17 @@ mod tests {
         Progress::new(&nic, "engine", |_| {}).unwrap()
     }
 
+    /// A rank that is pinned to a processor has its peer on another one: yielding for it would only give time to other programs.
+    #[test]
+    fn a_pinned_process_does_not_take_the_host_for_one_of_one_processor() {
+        let host = is_crowded();
+        let pinned = std::thread::spawn(|| {
+            udeck_sys::pin_to_cpu(udeck_sys::usable_cpus()[0]).unwrap();
+            progress().is_oversubscribed.into_inner()
+        });
+        assert_eq!(pinned.join().unwrap(), host);
+    }
+
     /// The leader rings when it wakes; a thread that only polls does not.
     #[test]
     fn nobody_follows_a_thread_that_only_polls() {
@@ -318,12 +368,65 @@ mod tests {
         std::thread::spawn(move || {
             let polls = progress.cq.lock();
             std::thread::scope(|scope| {
-                scope.spawn(|| progress.sleep(Duration::from_secs(600), progress.bell.rings()));
+                scope.spawn(|| progress.sleep(Duration::from_secs(600), progress.bell.rings(), true));
             });
             drop(polls);
             done.send(()).unwrap();
         });
         is_done.recv_timeout(Duration::from_secs(20)).expect("it sleeps for all of its time");
+    }
+
+    /// Waits until it would sleep, and finds something then. Returns how often it polled.
+    fn wait_until_it_sleeps(progress: &Progress, history: &AtomicSpinHistory) -> usize {
+        let mut polls = 0;
+        let found = progress.wait(history, Deadline::after(Duration::from_secs(600)), |is_last| {
+            polls += 1;
+            is_last.then_some(())
+        });
+        found.expect("it finds something before it sleeps");
+        polls
+    }
+
+    /// Yields on a busy host take a time slice each: waits learn to do without, as those of mailboxes.
+    #[test]
+    fn waits_that_end_in_sleep_learn_to_sleep_soon() {
+        let (progress, history) = (progress(), AtomicSpinHistory::default());
+        for _ in 0..4 {
+            assert!(has_credit(&history), "a few waits are enough: {history:?}");
+            wait_until_it_sleeps(&progress, &history);
+        }
+        assert!(!has_credit(&history), "{history:?}");
+    }
+
+    /// A burst of messages takes one wait. The others are found at once or soon, and would make up for it.
+    #[test]
+    fn news_that_come_at_once_teach_nothing() {
+        let (progress, history) = (progress(), AtomicSpinHistory::default());
+        // A test that is suspended between two polls finds the second one late.
+        for _ in 0..1000 {
+            wait_until_it_sleeps(&progress, &history);
+            for polls_in_vain in [0, 1].repeat(30) {
+                let mut polls = 0..polls_in_vain;
+                let limit = Deadline::after(Duration::from_secs(600));
+                progress.wait(&history, limit, |_| polls.next().is_none().then_some(()));
+            }
+            if !has_credit(&history) {
+                return;
+            }
+        }
+        panic!("{history:?}");
+    }
+
+    fn has_credit(history: &AtomicSpinHistory) -> bool {
+        !format!("{:?}", history.load()).contains("credit: 0")
+    }
+
+    #[test]
+    fn the_queue_below_does_not_spin_after_a_wait_that_has() {
+        let progress = progress();
+        assert!(format!("{:?}", progress.cq.lock()).contains("spent: false"));
+        progress.sleep(Duration::ZERO, progress.bell.rings(), true);
+        assert!(format!("{:?}", progress.cq.lock()).contains("spent: true"), "it slept at once, in vain");
     }
 
     /// The first end point that stalls wakes sleepers: one polls it within a millisecond, and not at the end of its sleep.

@@ -59,7 +59,7 @@ pub use sync::poll_budget::PollBudget;
 #[cfg(not(loom))]
 pub use sync::ranked;
 pub use sync::semaphore::MAX_PERMITS;
-pub use sync::wait::{Pause, SpinHistory, Spinner};
+pub use sync::wait::{AtomicSpinHistory, Pause, SpinHistory, Spinner};
 pub use sync::{
     atomic, doorbell, event_count, leader_follower, member_table, parker, position, ring, robust_lock,
     tokens, window,

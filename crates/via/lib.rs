@@ -77,8 +77,8 @@ pub use udeck_auth as auth;
 pub use udeck_sys::process::{check as check_process, is_forked};
 pub use udeck_sys::quota;
 pub use udeck_sys::{
-    Deadline, Pause, PollBudget, PreferredCpu, SpinHistory, Spinner, copy_bytes, fault, host_key, job_time,
-    missed, say, stderr_line, thread,
+    AtomicSpinHistory, Deadline, Pause, PollBudget, PreferredCpu, SpinHistory, Spinner, copy_bytes, fault,
+    host_key, job_time, missed, say, stderr_line, thread,
 };
 pub use vi::{ReadDone, Reading, Vi};
 pub use withdrawal::{Until, Withdrawal};

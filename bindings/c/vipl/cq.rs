@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use udeck::via::AtomicSpinHistory;
 
 use super::engine::{CqNotify, Job, NicState};
 use super::handle::{Handle, Table};
@@ -14,6 +15,7 @@ pub(super) static CQS: Table<Arc<CqState>> = Table::new(4);
 pub(super) struct CqState {
     pub nic: Arc<NicState>,
     queue: Mutex<Queue>,
+    pub spin_history: AtomicSpinHistory,
     /// Whether a handler waits for an entry.
     notifies: AtomicBool,
 }
@@ -29,7 +31,8 @@ struct Queue {
 
 impl CqState {
     pub fn new(nic: Arc<NicState>) -> Self {
-        CqState { nic, queue: Mutex::default(), notifies: AtomicBool::new(false) }
+        let (queue, spin_history) = (Mutex::default(), AtomicSpinHistory::default());
+        CqState { nic, queue, spin_history, notifies: AtomicBool::new(false) }
     }
 
     /// Adds an entry: a descriptor of this VI is over.

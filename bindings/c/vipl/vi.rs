@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use udeck::via::{self, Caps, Reliability, ServiceLevel, Vi, ViAttributes as Below};
+use udeck::via::{self, AtomicSpinHistory, Caps, Reliability, ServiceLevel, Vi, ViAttributes as Below};
 
 use udeck_rdma::frame::Reason;
 use udeck_rdma::{End, Outcome, QueuePair};
@@ -77,6 +77,8 @@ pub(super) struct ViObject {
     state: ViState,
     send_notify: Option<Notify>,
     receive_notify: Option<Notify>,
+    /// Experience of the waits for sends, and of those for receives. Waits hold them, because the VI may be destroyed meanwhile.
+    spin_histories: [Arc<AtomicSpinHistory>; 2],
     peer: Option<PeerRequest>,
     /// Whether receives may be taken the short way: no reliable reception, completion queue or handler, and the connection's beginning is over.
     takes_plainly: bool,
@@ -116,6 +118,7 @@ impl ViObject {
             state: ViState::IDLE,
             send_notify: None,
             receive_notify: None,
+            spin_histories: Default::default(),
             peer: None,
             takes_plainly: false,
             is_stuck: false,
@@ -143,6 +146,15 @@ impl ViObject {
 
     pub fn nic(&self) -> &Arc<NicState> {
         &self.face.nic
+    }
+
+    /// Experience of the waits at this queue.
+    pub fn spin_history(&self, queue: Queue) -> Arc<AtomicSpinHistory> {
+        let [sends, receives] = &self.spin_histories;
+        match queue {
+            Queue::Send => sends.clone(),
+            Queue::Receive => receives.clone(),
+        }
     }
 
     pub fn attributes(&self) -> &ViAttributes {

@@ -62,7 +62,7 @@ impl Cno {
     /// [`Error::Timeout`].
     pub fn wait(&self, deadline: Deadline) -> Result<EvdId> {
         let limit = deadline.remaining();
-        let found = self.0.ia.core().wait(deadline, |_| self.0.core.take());
+        let found = self.0.ia.core().wait(&self.0.core.spin_history, deadline, |_| self.0.core.take());
         found.map(EvdId::of).ok_or(Error::Timeout { call: "dat_cno_wait", waited: limit })
     }
 

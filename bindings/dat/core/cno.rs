@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
+use udeck::via::AtomicSpinHistory;
 use udeck_rdma::Bell;
 use udeck_sys::above_stdio;
 
@@ -20,6 +21,7 @@ pub struct Cno {
     triggered: Mutex<VecDeque<usize>>,
     agent: Mutex<Option<Called>>,
     fd: Option<OwnedFd>,
+    pub spin_history: AtomicSpinHistory,
     pub waiters: AtomicUsize,
     pub dead: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl Cno {
             triggered: Mutex::default(),
             agent: Mutex::default(),
             fd: None,
+            spin_history: AtomicSpinHistory::default(),
             waiters: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
         }

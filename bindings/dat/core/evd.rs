@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
+use udeck::via::AtomicSpinHistory;
 use udeck_rdma::{Bell, Ring};
 
 use super::cno::Cno;
@@ -43,6 +44,7 @@ pub struct Evd {
     /// Number of events that can be taken; written under the lock of `inner`.
     len: AtomicUsize,
     inner: Mutex<Inner>,
+    pub spin_history: AtomicSpinHistory,
     pub waiting: AtomicBool,
     pub unwaitable: AtomicBool,
     pub dead: AtomicBool,
@@ -117,6 +119,7 @@ impl Evd {
             overflow,
             len: AtomicUsize::new(0),
             inner: Mutex::new(inner),
+            spin_history: AtomicSpinHistory::default(),
             waiting: AtomicBool::new(false),
             unwaitable: AtomicBool::new(false),
             dead: AtomicBool::new(false),

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use udeck::names::Listeners;
 use udeck::names::address::Host;
-use udeck::via::{Caps, Deadline, Nic, Ptag};
+use udeck::via::{AtomicSpinHistory, Caps, Deadline, Nic, Ptag};
 use udeck_rdma::{MoveOn, Progress};
 
 use super::code::{Code, Result, Sub};
@@ -100,8 +100,13 @@ impl Ia {
 
     /// Polls until `poll` returns something, at most until the deadline. `poll` gets whether it is the last call before a sleep: then it has to look
     /// under a lock.
-    pub fn wait<T>(&self, deadline: Deadline, mut poll: impl FnMut(bool) -> Option<T>) -> Option<T> {
-        self.progress.wait(deadline, |is_last| {
+    pub fn wait<T>(
+        &self,
+        history: &AtomicSpinHistory,
+        deadline: Deadline,
+        mut poll: impl FnMut(bool) -> Option<T>,
+    ) -> Option<T> {
+        self.progress.wait(history, deadline, |is_last| {
             let found = poll(is_last);
             if found.is_some() || is_last {
                 return found;
@@ -125,7 +130,7 @@ impl Ia {
             return Err(Code::INVALID_STATE.of(Sub::EvdWaiter));
         }
         let ended = || evd.dead.load(Ordering::Relaxed) || evd.unwaitable.load(Ordering::Relaxed);
-        let found = self.wait(deadline, |is_last| {
+        let found = self.wait(&evd.spin_history, deadline, |is_last| {
             let len = if is_last { evd.len_for_sure() } else { evd.len() };
             match (len >= threshold).then(|| evd.take()).flatten() {
                 Some(event) => Some(Ok(event)),

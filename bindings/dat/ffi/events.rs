@@ -437,7 +437,7 @@ pub unsafe extern "C" fn cno_wait(handle: Handle, timeout: u32, out: *mut Handle
         let Owned { object: cno, ia } = unsafe { object(&CNOS, handle, Sub::HandleCno) }?;
         some(out, 3)?;
         cno.waiters.fetch_add(1, Ordering::Relaxed);
-        let found = ia.wait(Deadline::after(limit(timeout)), |_| match cno.take() {
+        let found = ia.wait(&cno.spin_history, Deadline::after(limit(timeout)), |_| match cno.take() {
             Some(evd) => Some(Ok(evd)),
             None => cno.dead.load(Ordering::Relaxed).then_some(Err(Code::INVALID_STATE.of(Sub::CnoDead))),
         });

@@ -13,6 +13,7 @@
 //! Source: Arpaci-Dusseau, *Implicit coscheduling: coordinated scheduling with implicit information in distributed
 //! systems*, ACM TOCS 2001.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sync::missed::missed;
@@ -48,7 +49,7 @@ struct Budget {
 
 /// Experience of the waits at one place, kept from wait to wait: whether spinning pays, and whether the last one has spent
 /// its budget already.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpinHistory {
     /// Number of waits whose news came before they slept (with more ranks than processors: while they spun), less those in
     /// vain; 0 to [`SpinHistory::MOST`].
@@ -59,6 +60,11 @@ pub struct SpinHistory {
     /// early to poll something else, one after the other, would burn a processor for as long as nothing comes.
     spent: bool,
 }
+
+/// A [`SpinHistory`] at a place where several threads may wait, or where the waiting thread owns nothing. Of two waits that
+/// end at the same time, one may be forgotten: a history is experience, not a count.
+#[derive(Debug)]
+pub struct AtomicSpinHistory(AtomicU32);
 
 /// Number of yields of a wait. A yield among runnable ranks costs about a context switch; past this many the machine is
 /// waiting, not busy.
@@ -125,6 +131,32 @@ impl Default for SpinHistory {
     /// Half of the highest credit.
     fn default() -> Self {
         SpinHistory { credit: Self::MOST / 2, waits: 0, spent: false }
+    }
+}
+
+impl AtomicSpinHistory {
+    /// The history so far.
+    #[inline]
+    pub fn load(&self) -> SpinHistory {
+        let [credit, waits, spent, _] = self.0.load(Ordering::Relaxed).to_ne_bytes();
+        SpinHistory { credit, waits, spent: spent != 0 }
+    }
+
+    /// Keeps the history that [`Spinner::found`] or [`Spinner::gave_up`] returned.
+    #[inline]
+    pub fn store(&self, history: SpinHistory) {
+        self.0.store(Self::packed(history), Ordering::Relaxed);
+    }
+
+    fn packed(SpinHistory { credit, waits, spent }: SpinHistory) -> u32 {
+        u32::from_ne_bytes([credit, waits, spent.into(), 0])
+    }
+}
+
+impl Default for AtomicSpinHistory {
+    /// The default history.
+    fn default() -> Self {
+        AtomicSpinHistory(AtomicU32::new(Self::packed(SpinHistory::default())))
     }
 }
 
@@ -269,6 +301,17 @@ mod tests {
             assert_eq!(fresh.pause(), Pause::Again);
             let unspent = Spinner::with_history(oversubscribed, fresh.gave_up());
             assert!(!unspent.history.spent, "it did not wait for long");
+        }
+    }
+
+    #[test]
+    fn a_shared_history_keeps_all_of_it() {
+        let shared = AtomicSpinHistory::default();
+        assert_eq!(shared.load(), SpinHistory::default());
+        for spent in [false, true] {
+            let history = SpinHistory { credit: SpinHistory::MOST, waits: 255, spent };
+            shared.store(history);
+            assert_eq!(shared.load(), history);
         }
     }
 

@@ -112,7 +112,8 @@ pub unsafe extern "C" fn VipCQWait(
         let cq = cq(handle)?;
         some(vi)?;
         some(receives)?;
-        let found = cq.nic.progress.wait(deadline(timeout), |_| cq.done()).ok_or(VipReturn::TIMEOUT)?;
+        let found = cq.nic.progress.wait(&cq.spin_history, deadline(timeout), |_| cq.done());
+        let found = found.ok_or(VipReturn::TIMEOUT)?;
         // SAFETY: not NULL, so valid for writing, as C promises.
         unsafe { give(vi, receives, found) }
     })

@@ -74,7 +74,10 @@ pub unsafe extern "C" fn VipRecvDone(vi: Handle, descriptor: *mut *mut Descripto
 
 fn wait(vi: Handle, timeout: Ulong, to: *mut *mut Descriptor, queue: Queue) -> Outcome {
     some(to)?;
-    let nic = VIS.lock(vi).ok_or(VipReturn::INVALID_PARAMETER)?.nic().clone();
+    let (nic, history) = {
+        let vi = VIS.lock(vi).ok_or(VipReturn::INVALID_PARAMETER)?;
+        (vi.nic().clone(), vi.spin_history(queue))
+    };
     let look = |_| {
         nic.progress.count_poll();
         let Some(mut vi) = VIS.lock(vi) else { return Some(Err(VipReturn::INVALID_PARAMETER)) };
@@ -84,7 +87,7 @@ fn wait(vi: Handle, timeout: Ulong, to: *mut *mut Descriptor, queue: Queue) -> O
         };
         found.map(Ok)
     };
-    let found = nic.progress.wait(deadline(timeout), look).unwrap_or(Err(VipReturn::TIMEOUT));
+    let found = nic.progress.wait(&history, deadline(timeout), look).unwrap_or(Err(VipReturn::TIMEOUT));
     // SAFETY: not NULL, so valid for writing, as C promises.
     found.and_then(|descriptor| unsafe { put(to, descriptor) })
 }
