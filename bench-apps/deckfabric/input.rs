@@ -444,6 +444,13 @@ fn check_traffic(scenario: &Scenario, line: impl Fn(std::ops::Range<usize>) -> u
     if let (Some(loads), true) = (&scenario.loads, scenario.traffic.is_empty()) {
         return Err(Problem::wrong(line(loads.span()), "loads is for [[traffic]]"));
     }
+    let warm_up = scenario.warm_up.get_ref();
+    if *warm_up > 0 && (scenario.trace.is_some() || scenario.collective.is_some()) {
+        let reason = format!(
+            "warm-up is {warm_up} cycles, and a [trace] or [collective] is measured from cycle 0 to its end: leave warm-up out"
+        );
+        return Err(Problem::wrong(line(scenario.warm_up.span()), reason));
+    }
     for (traffic, &line) in scenario.traffic.iter().zip(&scenario.lines.traffic) {
         let name = traffic.name.get_ref();
         let wrong = |reason: String| Err(Problem::wrong(line, format!("traffic {name:?}: {reason}")));

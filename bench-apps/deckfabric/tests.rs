@@ -419,6 +419,12 @@ fn what_is_wrong_with_a_trace_or_a_collective_operation_has_its_line() {
             "trace.toml: line 1: the first line is",
         ),
         (
+            include_str!("trace.toml").replace("measured =", "warm-up = 500\nmeasured ="),
+            Some(5),
+            "warm-up is 500 cycles, and a [trace] or [collective] is measured from cycle 0 to its end",
+        ),
+        (transpose.replace("measured =", "warm-up = 1\nmeasured ="), Some(4), "leave warm-up out"),
+        (
             include_str!("trace.toml").replace("n = 2", "n = 1"),
             Some(13),
             "4 nodes need a host each, and there are 2",
