@@ -63,6 +63,7 @@ pub struct RunResult {
     mean: f64,
     median: u64,
     p99: u64,
+    /// Number of speculative packets of the trace or operation that switches have dropped, without those of traffic beside it.
     dropped: u64,
     /// Figures of the library itself.
     pub library: Option<stack::Times>,
@@ -372,7 +373,7 @@ fn ended(scheme: Scheme, cycles: (u64, u64), measures: &Measures) -> RunResult {
         mean: class.latency.mean(),
         median: class.latency.value_at_quantile(0.5),
         p99: class.latency.value_at_quantile(0.99),
-        dropped: measures.dropped,
+        dropped: class.dropped,
         library: None,
     }
 }

@@ -137,7 +137,7 @@ fn point(scheme: Scheme, load: f64, measures: &Measures, senders: &Senders) -> P
         scheme,
         load,
         classes: classes.collect(),
-        dropped: measures.dropped,
+        dropped: measures.dropped(),
         marked: measures.marked,
         control: (all - payload) as f64 / all.max(1) as f64,
     }

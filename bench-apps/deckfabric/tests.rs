@@ -361,6 +361,23 @@ fn a_trace_beside_traffic_has_a_run_for_each_load() {
     }
 }
 
+/// A trace without congestion beside a hot spot whose packets are dropped: the drops are not the trace's.
+#[test]
+fn a_traces_drops_are_not_those_of_the_traffic_beside_it() {
+    let hot = "[congestion]\nschemes = [\"lhrp\"]\nthreshold = 16\n\
+               [[traffic]]\nname = \"hot\"\npattern = \"hot-spot\"\nsenders = 4\nreceivers = 1\nload = 3.0\nflits = 4\n[topology]";
+    let text = include_str!("trace.toml").replacen("[topology]", hot, 1).replacen("n = 2", "n = 3", 1);
+    let dropped = |answer: &str, key: &str| {
+        let json: serde_json::Value = serde_json::from_str(answer).expect("JSON");
+        json[key][0]["dropped_packets"].as_u64().expect("a count")
+    };
+    let beside = format!("seed = 6\n{text}");
+    assert_eq!(dropped(&dependent(&beside, Format::Json).expect("an answer"), "runs"), 0);
+    let (alone, _) = beside.split_once("[trace]").expect("a trace");
+    let alone = alone.replacen("measured = 1000000", "measured = 2000", 1);
+    assert!(dropped(&printed(&alone, None, Format::Json).expect("an answer"), "points") > 100);
+}
+
 #[test]
 fn names_put_the_nodes_of_a_tile_on_one_host() {
     let folder = std::env::temp_dir().join(format!("deckfabric-names-{}", std::process::id()));

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 measures.classes[0].network.mean(),
                 measures.taken_by(&receivers, Kind::Data) + measures.taken_by(&receivers, Kind::Speculative),
                 measures.taken_by(&receivers, Kind::Reserve),
-                measures.dropped,
+                measures.dropped(),
                 measures.carried.iter().sum::<u64>() as f64 / wall.as_secs_f64() / 1e6,
             );
         }

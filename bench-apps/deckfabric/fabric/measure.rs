@@ -21,6 +21,8 @@ pub struct Class {
     pub network: Histogram<u64>,
     /// Numbers of flits that have arrived, by the host that sent them.
     pub by_sender: Vec<u64>,
+    /// Number of speculative packets that switches have dropped.
+    pub dropped: u64,
 }
 
 /// Counts of a run.
@@ -32,8 +34,6 @@ pub struct Measures {
     pub classes: Vec<Class>,
     /// Numbers of flits that hosts have taken, by host and kind.
     pub taken: Vec<[u64; KINDS]>,
-    /// Number of speculative packets that switches have dropped.
-    pub dropped: u64,
     /// Number of packets that switches have marked.
     pub marked: u64,
     /// Numbers of flits over each link, by the port that sends: those of node 0 first, in their order.
@@ -49,13 +49,13 @@ impl Measures {
         let histogram = || Histogram::new(3).expect("three digits are possible");
         let class = |name| {
             let (latency, network) = (histogram(), histogram());
-            Class { name, posted: (0, 0), delivered: (0, 0), latency, network, by_sender: vec![0; hosts] }
+            let by_sender = vec![0; hosts];
+            Class { name, posted: (0, 0), delivered: (0, 0), latency, network, by_sender, dropped: 0 }
         };
         Self {
             cycles: 0,
             classes: classes.into_iter().map(class).collect(),
             taken: vec![[0; KINDS]; hosts],
-            dropped: 0,
             marked: 0,
             carried: vec![0; ports],
             events: 0,
@@ -68,6 +68,11 @@ impl Measures {
         let names = self.classes.iter().map(|class| class.name.clone()).collect();
         let fresh = Self::new(names, self.taken.len(), self.carried.len());
         *self = Self { events: self.events, from: now, ..fresh };
+    }
+
+    /// Number of speculative packets of all classes that switches have dropped.
+    pub fn dropped(&self) -> u64 {
+        self.classes.iter().map(|class| class.dropped).sum()
     }
 
     /// Flits of messages that hosts have taken, per host and cycle.

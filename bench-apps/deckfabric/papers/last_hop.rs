@@ -85,7 +85,7 @@ pub fn adaptive(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
 fn figures(place: &Place, measures: &Measures) -> (f64, f64, f64) {
     let class = &measures.classes[0];
     let arrived = class.network.len().max(1) as f64;
-    (class.network.mean(), place.received(measures).0, measures.dropped as f64 / arrived)
+    (class.network.mean(), place.received(measures).0, measures.dropped() as f64 / arrived)
 }
 
 fn rows_of(name: &str, (time, part, dropped): (f64, f64, f64)) -> [Row; 3] {

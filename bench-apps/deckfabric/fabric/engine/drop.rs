@@ -60,8 +60,9 @@ impl<W: Workload> Engine<'_, W> {
 
     /// Drops a packet, and sends a refusal back from this switch.
     fn drop_packet(&mut self, now: u64, at: u32, after: u64) {
-        self.measures.dropped += 1;
-        let about = u32::from(self.packets[at].flits);
+        let Packet { message, flits, .. } = self.packets[at];
+        self.measures.classes[usize::from(self.messages[message].class)].dropped += 1;
+        let about = u32::from(flits);
         self.answer_here(now, at, Kind::Nack, about, after);
     }
 

@@ -298,11 +298,11 @@ fn all_arrives(network: &Network, config: &Config, seed: u64) {
     let taken = |kind: Kind| measures.taken.iter().map(|kinds| kinds[kind as usize]).sum::<u64>();
     let posted: u64 = measures.classes.iter().map(|class| class.posted.1).sum();
     assert_eq!(taken(Kind::Data) + taken(Kind::Speculative), posted);
-    assert_eq!(taken(Kind::Nack), measures.dropped, "each dropped packet is refused once");
+    assert_eq!(taken(Kind::Nack), measures.dropped(), "each dropped packet is refused once");
     assert_eq!(taken(Kind::Notify), measures.marked);
     if config.congestion.lhrp().is_some_and(|lhrp| lhrp.elsewhere.is_some()) {
         assert_eq!(taken(Kind::Reserve), 0, "the last switch answers, in place of the host");
-        assert!(taken(Kind::Grant) <= measures.dropped);
+        assert!(taken(Kind::Grant) <= measures.dropped());
     } else {
         assert_eq!(taken(Kind::Reserve), taken(Kind::Grant));
     }
@@ -371,7 +371,7 @@ fn each_scheme_does_what_it_is_called_for() {
         assert_eq!(engine.run_dry(10_000_000), Ok(true));
         let measures = engine.measures();
         let taken = |kind: Kind| measures.taken.iter().map(|kinds| kinds[kind as usize]).sum::<u64>() > 0;
-        (measures.marked > 0, measures.dropped > 0, taken(Kind::Reserve), taken(Kind::Speculative))
+        (measures.marked > 0, measures.dropped() > 0, taken(Kind::Reserve), taken(Kind::Speculative))
     };
     let found: Vec<_> = schemes().into_iter().map(counts).collect();
     let expected = [
