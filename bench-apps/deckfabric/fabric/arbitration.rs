@@ -55,6 +55,15 @@ pub enum Waiting {
     Ready(u16),
 }
 
+/// Choice of a port's scheduler: the first packet of a level, or of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Number of the level.
+    Level(u8),
+    /// Number of the lane.
+    Lane(u8),
+}
+
 /// State of a port's arbitration.
 #[derive(Clone, Debug)]
 pub enum Arbiter {
@@ -87,34 +96,40 @@ impl Arbiter {
         }
     }
 
-    /// Chooses the level that sends now, among those that may. Only levels below `levels` are asked. (Ports with other lanes
-    /// than levels ask SBT for a lane.)
-    pub fn next(&mut self, levels: u8, waiting: impl Fn(u8) -> Waiting) -> Option<u8> {
+    /// Chooses what sends now, among what may. SBT asks for the port's `lanes`: `level_of` returns the level of a lane's first
+    /// packet if that may go. The others ask for the levels below `levels`.
+    pub fn next(
+        &mut self,
+        levels: u8,
+        waiting: impl Fn(u8) -> Waiting,
+        lanes: u8,
+        level_of: impl Fn(u8) -> Option<u8>,
+    ) -> Option<Choice> {
         let is_ready = |level: u8| level < levels && matches!(waiting(level), Waiting::Ready(_));
         match self {
             Self::RoundRobin(last) => {
                 let first = (*last + 1) % levels;
                 let level = (first..levels).chain(0..first).find(|level| is_ready(*level))?;
                 *last = level;
-                Some(level)
+                Some(Choice::Level(level))
             }
-            Self::Priority => (0..levels).rev().find(|level| is_ready(*level)),
-            Self::Sbt(table) => table.next(levels, |level| is_ready(level).then_some(level)),
-            Self::Wrr(table) => table.next(is_ready),
+            Self::Priority => (0..levels).rev().find(|level| is_ready(*level)).map(Choice::Level),
+            Self::Sbt(table) => table.next(lanes, level_of).map(Choice::Lane),
+            Self::Wrr(table) => table.next(is_ready).map(Choice::Level),
             Self::DTable(table) => {
                 let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {
                     Waiting::Nothing => Head::Empty,
                     Waiting::Stalled => Head::Stalled,
                     Waiting::Ready(flits) => Head::Ready(flits),
                 };
-                table.next(head).map(|(level, _)| level)
+                table.next(head).map(|(level, _)| Choice::Level(level))
             }
             Self::Vl(port, flit_bytes) => {
                 let head = |level| match if level < levels { waiting(level) } else { Waiting::Nothing } {
                     Waiting::Ready(flits) => Some(u32::from(flits) * *flit_bytes),
                     _ => None,
                 };
-                port.next(head).map(|choice| choice.vl)
+                port.next(head).map(|choice| Choice::Level(choice.vl))
             }
         }
     }
@@ -124,6 +139,14 @@ impl Arbiter {
 mod tests {
     use super::*;
     use proptest::{collection::vec, prelude::*};
+
+    /// Level that a port with a lane for each level chooses.
+    fn next(arbiter: &mut Arbiter, levels: u8, waiting: impl Fn(u8) -> Waiting) -> Option<u8> {
+        let level_of = |lane: u8| matches!(waiting(lane), Waiting::Ready(_)).then_some(lane);
+        arbiter.next(levels, &waiting, levels, level_of).map(|choice| match choice {
+            Choice::Level(level) | Choice::Lane(level) => level,
+        })
+    }
 
     fn any_scheme() -> impl Strategy<Value = Scheme> {
         let slot = (0u8..4, 1u32..40).prop_map(|(level, weight)| Slot { level, weight });
@@ -166,7 +189,7 @@ mod tests {
             let mut arbiter = Arbiter::new(&scheme, FLIT_BYTES);
             for waiting in rounds {
                 let may = |level: u8| matches!(waiting[usize::from(level)], Waiting::Ready(_));
-                match arbiter.next(4, |level| waiting[usize::from(level)]) {
+                match next(&mut arbiter, 4, |level| waiting[usize::from(level)]) {
                     Some(level) => prop_assert!(level < 4 && may(level)),
                     None => prop_assert!(!(0..4).any(may)),
                 }
@@ -182,7 +205,7 @@ mod tests {
             let mut sent = [0; 4];
             // The high table may send 64 times 255 units between two packets of the low one.
             for _ in 0..2_000_000 {
-                let level = arbiter.next(4, |_| Waiting::Ready(4)).expect("all may");
+                let level = next(&mut arbiter, 4, |_| Waiting::Ready(4)).expect("all may");
                 sent[usize::from(level)] += 1;
                 if sent.iter().all(|sent| *sent > 0) {
                     return Ok(());
@@ -197,7 +220,7 @@ mod tests {
         let order = |scheme: &Scheme, ready: &[u8]| {
             let mut arbiter = Arbiter::new(scheme, FLIT_BYTES);
             let waiting = |level| if ready.contains(&level) { Waiting::Ready(1) } else { Waiting::Nothing };
-            (0..4).filter_map(|_| arbiter.next(8, waiting)).collect::<Vec<_>>()
+            (0..4).filter_map(|_| next(&mut arbiter, 8, waiting)).collect::<Vec<_>>()
         };
         assert_eq!(order(&Scheme::RoundRobin, &[0, 2, 7]), [0, 2, 7, 0]);
         assert_eq!(order(&Scheme::Priority, &[0, 2, 7]), [7; 4]);

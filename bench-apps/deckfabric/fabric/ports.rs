@@ -11,7 +11,7 @@ mod credits;
 mod crossbar;
 
 use crate::{
-    arbitration::{Arbiter, Waiting},
+    arbitration::{Arbiter, Choice, Waiting},
     config::Config,
     congestion::OutOfRange,
     packet::{Arena, NONE, Packet},
@@ -388,17 +388,16 @@ impl Ports {
         if let Some(control) = own(levels + 1) {
             return Some(control);
         }
-        let of_traffic = match &mut self.arbiters[port as usize] {
-            Arbiter::Sbt(table) => {
-                let ready = |lane: u8| {
-                    let head = of_lane(lane);
-                    (head.has_room && head.level < levels).then_some(head.level)
-                };
-                table.next(self.lanes as u8, ready).map(of_lane)
-            }
-            arbiter => arbiter.next(levels, |level| of_level(level).waiting()).map(&of_level),
+        let waiting = |level: u8| of_level(level).waiting();
+        let level_of = |lane: u8| {
+            let head = of_lane(lane);
+            (head.has_room && head.level < levels).then_some(head.level)
         };
-        of_traffic.or_else(|| own(levels))
+        match self.arbiters[port as usize].next(levels, waiting, self.lanes as u8, level_of) {
+            Some(Choice::Level(level)) => Some(of_level(level)),
+            Some(Choice::Lane(lane)) => Some(of_lane(lane)),
+            None => own(levels),
+        }
     }
 
     #[inline(always)]
