@@ -152,9 +152,7 @@ impl Strip {
 
     /// Posts the cells, with the number of their first row as the tag. They move: nothing is copied.
     fn post_to(self, plate: &Postbox<f64>) -> udeck::Result {
-        let mut cells = self.cells;
-        cells.set_tag(self.rows.start as u32);
-        plate.post(cells)?;
+        plate.post(self.cells.with_tag(self.rows.start as u32))?;
         Ok(())
     }
 }

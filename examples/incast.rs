@@ -14,7 +14,7 @@ use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use udeck::{Mailbox, Result, World};
+use udeck::{Mailbox, Result, WithTag, World};
 
 /// The tag of the last message.
 const LAST: u32 = 1;
@@ -63,7 +63,7 @@ fn post(world: &World, options: &Options, time: Duration) -> Result {
         message[..TIME].copy_from_slice(&now().to_le_bytes());
         out.post(message)?;
     }
-    out.post_tagged(&[], LAST)?;
+    out.post([].with_tag(LAST))?;
     out.flush()
 }
 

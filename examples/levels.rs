@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use udeck::{Config, MailboxOptions, Result, ServiceLevel, World};
+use udeck::{Config, MailboxOptions, Result, ServiceLevel, WithTag, World};
 
 const BULK: [u8; 3] = [5, 3, 0];
 const URGENT: u8 = 7;
@@ -82,7 +82,7 @@ fn flood(world: &World, level: u8, stop: &AtomicBool) -> Result {
     while !stop.load(Ordering::Relaxed) {
         outlet.post(world.buf_reused::<u8>(LONG)?)?;
     }
-    outlet.post_tagged(&[], LAST)?;
+    outlet.post([].with_tag(LAST))?;
     outlet.flush()
 }
 

@@ -75,8 +75,7 @@ fn work(world: &World, picture: &Picture) -> udeck::Result {
         // The pixels are computed in the message itself, which is moved. Its tag is the number of the tile.
         let mut pixels = world.buf_reused::<u16>(picture.tile_len(tile))?;
         picture.compute(tile, &mut pixels);
-        pixels.set_tag(tile);
-        results.post(pixels)?;
+        results.post(pixels.with_tag(tile))?;
     }
     Ok(())
 }

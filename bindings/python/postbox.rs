@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use udeck::via::Deadline;
-use udeck::{Error, PostError, Tagged};
+use udeck::{Error, PostError, WithTag};
 
 use crate::arguments;
 use crate::content::{self, Arguments, Buffer, Method};
@@ -80,7 +80,7 @@ impl Postbox {
         let message = &mut room[..elements + head.len()];
         content::copy_elements(array, &mut message[..elements])?;
         head.write(message, elements);
-        match postbox.try_post(Tagged(values(message), tag)) {
+        match postbox.try_post(values(message).with_tag(tag)) {
             Ok(()) => Ok(true),
             Err(PostError { error: Error::WouldBlock { .. }, .. }) => Ok(false),
             Err(PostError { error, .. }) => Err(exception(py, &error, Some(&self.slot.name))),
@@ -140,9 +140,9 @@ impl Postbox {
     }
 
     /// Posts a message, and waits for room if necessary.
-    fn send(&self, py: Python<'_>, mut prepared: Prepared<'_>, tag: u32, timeout: Timeout) -> PyResult<()> {
-        prepared.buffer.set_tag(tag);
+    fn send(&self, py: Python<'_>, prepared: Prepared<'_>, tag: u32, timeout: Timeout) -> PyResult<()> {
         let Prepared { buffer, array, copied } = prepared;
+        let buffer = buffer.with_tag(tag);
         let posted = match self.try_send(buffer, copied) {
             Err(
                 Unposted::Failed(Error::WouldBlock { .. }, Some(buffer))
@@ -351,9 +351,9 @@ impl Postbox {
             // The call's own reference exists only at the first attempt. This function holds two.
             let known = at_first.take().unwrap_or(KnownReferences::exactly(0)).and(2);
             let array = content::array(array.bind(py))?;
-            let Prepared { mut buffer, array, copied } =
+            let Prepared { buffer, array, copied } =
                 this.prepare(array, known, |len| this.world.try_buffer(py, len))?;
-            buffer.set_tag(tag);
+            let buffer = buffer.with_tag(tag);
             // The message may leave at any time: from now on the array does not belong to the program.
             array.into_iter().for_each(Posted::done);
             let (mut lent, name) = (lent.take().expect("lent before"), this.slot.name.clone());

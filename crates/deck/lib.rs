@@ -105,7 +105,7 @@ pub use message::{Message, Packed};
 pub use pack::{ItemType, PackError, PackType};
 pub use payload::Payload;
 pub use post_request::PostRequest;
-pub use postable::{Postable, Tagged};
+pub use postable::{Postable, Tagged, WithTag};
 pub use postbox::Postbox;
 #[cfg(feature = "async")]
 pub use postbox::tasks::{Flush, Post};

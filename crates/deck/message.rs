@@ -145,9 +145,10 @@ impl Message {
         self.tag
     }
 
-    /// Sets the tag.
-    pub fn set_tag(&mut self, tag: u32) {
-        self.tag = tag;
+    /// Returns the same message with this tag.
+    #[must_use]
+    pub fn with_tag(self, tag: u32) -> Self {
+        Message { tag, ..self }
     }
 }
 

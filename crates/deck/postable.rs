@@ -15,7 +15,7 @@ use crate::wait_policy::WaitPolicy;
 /// | [`crate::Buf`], [`crate::SharedBuf`] | the memory itself |
 /// | [`crate::Received`] | the memory itself, where it is this rank's; otherwise a copy |
 /// | [`crate::ExternalBuf`] | a copy, or where a NIC can, the memory itself |
-/// | a slice, `&array`, `&vec`, `&buf`, and [`Tagged`] | a copy; the program keeps the original |
+/// | a slice, `&array`, `&vec`, `&buf`, and a slice [with a tag](WithTag) | a copy; the program keeps the original |
 /// | [`crate::Message`], for [`crate::Packed`] | the memory itself |
 ///
 /// Sealed.
@@ -92,10 +92,46 @@ post_as_slice! {
     [T: Pod] Box<[T]>;
 }
 
-/// A slice to be posted, as a copy, with a tag. [`crate::Postbox::post_tagged`] posts the same; `Tagged`
-/// serves the other ways to post (`out.post_timeout(Tagged(&row, 7), limit)`).
+/// Gives the elements of a slice a tag for their post: `out.post(row[1..2].with_tag(7))`. (Arrays and vectors
+/// are slices, too.) The library's message types have a method of the same name.
+///
+/// ```
+/// # use udeck_deck::{Postbox, Result, World};
+/// use udeck_deck::WithTag;
+/// # fn step(world: &World, out: &Postbox<f64>, limit: std::time::Duration) -> Result {
+/// out.post([1.0, 2.0].with_tag(7))?;                   // a copy
+/// out.post_timeout(vec![3.0; 10].with_tag(7), limit)?; // every call that posts takes it
+/// out.post(world.buf(1000)?.with_tag(7))?;             // the message itself
+/// # Ok(()) }
+/// ```
+///
+/// Sealed.
+pub trait WithTag: sealed::Sealed {
+    /// Type of the elements.
+    type Element;
+
+    /// Returns the elements, with a tag, as a message that is posted by copying it.
+    fn with_tag(&self, tag: u32) -> Tagged<'_, Self::Element>;
+}
+
+impl<T: Pod> sealed::Sealed for [T] {}
+
+impl<T: Pod> WithTag for [T] {
+    type Element = T;
+
+    #[inline]
+    fn with_tag(&self, tag: u32) -> Tagged<'_, T> {
+        Tagged { elements: self, tag }
+    }
+}
+
+/// A slice with a tag, to be posted by copying it ([`WithTag::with_tag`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tagged<'a, T>(pub &'a [T], pub u32);
+#[must_use = "it is not posted yet"]
+pub struct Tagged<'a, T> {
+    elements: &'a [T],
+    tag: u32,
+}
 
 impl<T: Pod> sealed::Sealed for Tagged<'_, T> {}
 
@@ -107,7 +143,7 @@ impl<T: Pod> Postable<T> for Tagged<'_, T> {
     #[inline]
     fn post_to(self, poster: &Poster, policy: WaitPolicy) -> Result<Option<RequestId>, PostError<Self>> {
         poster
-            .post_copy(bytemuck::cast_slice(self.0), self.1, policy)
+            .post_copy(bytemuck::cast_slice(self.elements), self.tag, policy)
             .map_err(|error| PostError { error, message: Some(self) })
     }
 }

@@ -13,7 +13,7 @@ use udeck_via::Deadline;
 
 use crate::error::{PostEachError, PostError, Result};
 use crate::payload::Payload;
-use crate::postable::{Postable, Tagged, unposted};
+use crate::postable::{Postable, unposted};
 use crate::protocol::Protocol;
 use crate::protocol::auto::Choice;
 use crate::route::Route;
@@ -75,18 +75,6 @@ impl<T: Payload> Postbox<T> {
     #[inline]
     pub fn post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M::Unposted>> {
         message.post_to(&self.poster, WaitPolicy::Usual).map(drop).map_err(unposted)
-    }
-
-    /// Posts a copy of the elements, with a tag. (`&array`, `&vec` and `&buf` are slices, too.)
-    ///
-    /// # Errors
-    /// The errors of [`Postbox::post`].
-    #[inline]
-    pub fn post_tagged(&self, elements: &[T], tag: u32) -> Result
-    where
-        T: Pod,
-    {
-        Ok(self.post(Tagged(elements, tag))?)
     }
 
     /// Posts if no waiting is needed. A place in the postbox's queue is enough. (The call asks whether the

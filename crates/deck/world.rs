@@ -389,6 +389,38 @@ impl World {
         self.new_buf(len, Fill::Keep, WaitPolicy::None)
     }
 
+    /// Makes a typed message of the elements that an iterator yields. Waits like [`World::buf`].
+    ///
+    /// ```
+    /// # fn step(world: &udeck_deck::World) -> udeck_deck::Result {
+    /// let squares = world.buf_from((0..1000_u64).map(|n| n * n))?;
+    /// assert_eq!(squares[30], 900);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// If the iterator says how many elements it has ([`Iterator::size_hint`]), they are written where they are
+    /// sent from; further ones are left out. Otherwise they are collected first, and copied once.
+    ///
+    /// # Errors
+    /// The errors of [`World::buf`].
+    pub fn buf_from<T: Pod>(&self, elements: impl IntoIterator<Item = T>) -> Result<Buf<T>> {
+        let elements = elements.into_iter();
+        let (least, most) = elements.size_hint();
+        if most != Some(least) {
+            let elements: Vec<T> = elements.collect();
+            let mut buf = self.buf_reused(elements.len())?;
+            buf.copy_from_slice(&elements);
+            return Ok(buf);
+        }
+        let (mut buf, mut len) = (self.buf_reused(least)?, 0);
+        for (place, element) in buf.iter_mut().zip(elements) {
+            *place = element;
+            len += 1;
+        }
+        buf.truncate(len);
+        Ok(buf)
+    }
+
     #[inline]
     fn new_buf<T: Pod>(&self, len: usize, fill: Fill, policy: WaitPolicy) -> Result<Buf<T>> {
         check_payload::<T>()?;

@@ -233,8 +233,7 @@ fn fill(bytes: &mut [u8], seed: usize) {
 pub fn patterned<T: Pod>(world: &World, seed: usize, len: usize) -> Result<Buf<T>> {
     let mut buf = world.buf::<T>(len)?;
     fill(bytemuck::cast_slice_mut(&mut buf), seed);
-    buf.set_tag(seed as u32);
-    Ok(buf)
+    Ok(buf.with_tag(seed as u32))
 }
 
 /// Elements of [`patterned`], outside of message memory.

@@ -81,8 +81,7 @@ impl Outgoing {
         let mut message = world.buf_reused::<u64>(LENGTHS[(number % LENGTHS.len() as u64) as usize])?;
         let seed = through as u64;
         message.iter_mut().enumerate().for_each(|(at, place)| *place = word(seed, number, at));
-        message.set_tag((number << 1 | seed) as u32);
-        Ok(self.postboxes[through].post(message)?)
+        Ok(self.postboxes[through].post(message.with_tag((number << 1 | seed) as u32))?)
     }
 
     /// Number of posted messages.

@@ -49,8 +49,7 @@ fn post_all(pair: &RankPair<'_>, batch: &Batch) -> Result {
         // The buffer is reused on purpose: if the library forgets to carry bytes, they are those of another message.
         let mut message = pair.world().buf_reused::<u8>(batch.size)?;
         write(&mut message, seed(pair.world().rank(), batch, number));
-        message.set_tag(number as u32);
-        outlet.post(message)?;
+        outlet.post(message.with_tag(number as u32))?;
     }
     Ok(())
 }

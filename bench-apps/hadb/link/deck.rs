@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use udeck::{Error, Mailbox, Postbox, Received, World};
+use udeck::{Error, Mailbox, Postbox, Received, WithTag, World};
 
 const NAME: &str = "hadb";
 /// Tags of messages.
@@ -46,7 +46,7 @@ impl DeckLink {
     pub fn waker(&self) -> Result<impl Fn() + Send + use<>> {
         let own = self.world.postbox_of::<u8>(NAME, self.world.rank())?;
         // A mailbox without room is one that has messages.
-        Ok(move || drop(own.post_tagged(&[], WAKE)))
+        Ok(move || drop(own.post([].with_tag(WAKE))))
     }
 
     pub fn describe(&self) -> String {
@@ -60,7 +60,7 @@ impl DeckLink {
         let Some(out) = self.outs.get(to) else { return Ok(()) };
         let bytes = postcard::to_allocvec(&body).map_err(|_| HadbError::BadMessage { from: to })?;
         let tag = if blob.is_some() { BLOB_FOLLOWS } else { ALONE };
-        let posted = out.post_tagged(&bytes, tag).and_then(|()| match blob {
+        let posted = out.post(bytes.with_tag(tag)).map_err(Error::from).and_then(|()| match blob {
             None => Ok(()),
             Some(Blob::Shared(blob)) => out.post(blob).map_err(Error::from),
             Some(Blob::Lent(blob)) => out.post(&blob[..]).map_err(Error::from),

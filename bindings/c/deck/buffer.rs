@@ -118,8 +118,7 @@ unsafe fn post(mailbox: *mut MailboxStructure, buffer: *mut Buffer, wait: Wait) 
     // SAFETY: our contract; it has just been read.
     let tag = unsafe { (&raw const (*buffer).tag).read_unaligned() };
     // SAFETY: our contract.
-    let mut buf = unsafe { taken(buffer) }?;
-    buf.set_tag(tag);
+    let buf = unsafe { taken(buffer) }?.with_tag(tag);
     // SAFETY: our contract.
     match unsafe { post_buf(mailbox, buf, wait) } {
         Ok(()) => Ok(()),

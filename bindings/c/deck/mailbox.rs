@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use udeck::via::Deadline;
-use udeck::{Error, Mailbox, Match, PostError, Postbox, Received, Tagged as WithTag, Turns, World, in_turn};
+use udeck::{Error, Mailbox, Match, PostError, Postbox, Received, Turns, WithTag, World, in_turn};
 
 use super::error::{AGAIN, CallError, Result, TIMED_OUT, call, failure, invalid};
 use super::message::{Checked, Message, checked};
@@ -271,7 +271,7 @@ unsafe fn post(mailbox: *mut MailboxStructure, message: *mut Message, wait: Wait
         let (mut end, wait) = lock(mailbox, wait)?;
         let postbox = postbox(&mut end)?;
         let (data, tag) = message.contents(used);
-        posted(post_by(postbox, WithTag(data, tag), wait))
+        posted(post_by(postbox, data.with_tag(tag), wait))
     }
 }
 

@@ -41,9 +41,20 @@ impl<T: Pod> Buf<T> {
         self.block.notes()[0]
     }
 
-    /// Sets the tag.
-    pub fn set_tag(&mut self, tag: u32) {
+    /// Returns the same message with this tag.
+    #[inline]
+    #[must_use]
+    pub fn with_tag(mut self, tag: u32) -> Self {
         self.block.set_notes([tag, 0]);
+        self
+    }
+
+    /// Shortens the message to its first `len` elements, for a length that is known only after writing. The
+    /// message keeps its memory. A message that is not longer stays as it is.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.block.set_len(len * size_of::<T>());
+        }
     }
 }
 

@@ -48,9 +48,10 @@ impl<T: Pod + Send> ExternalBuf<T> {
         self.tag
     }
 
-    /// Sets the tag.
-    pub fn set_tag(&mut self, tag: u32) {
-        self.tag = tag;
+    /// Returns the same buffer with this tag.
+    #[must_use]
+    pub fn with_tag(self, tag: u32) -> Self {
+        ExternalBuf { tag, ..self }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::connect::{LookupMode, connect};
 use crate::error::{Error, INTERNAL, Result};
 use crate::mailbox::Mailbox;
 use crate::mailbox_options::MailboxOptions;
+use crate::postable::WithTag;
 use crate::postbox::Postbox;
 use crate::protocol::Protocol;
 use crate::received::Received;
@@ -106,7 +107,7 @@ impl TracingJob {
         } else if far.contains(&welcome.rank) {
             tracing.inbox = Some(open_inbox(world)?);
             let sample = tracing.compare(world, deadline)?;
-            tracing.first_postbox(world, deadline)?.post_tagged(&sample, tag::COMPARED)?;
+            tracing.first_postbox(world, deadline)?.post(sample.with_tag(tag::COMPARED))?;
         }
         drop(paused);
         trace::began(start, world.rank(), world.size());
@@ -144,7 +145,7 @@ impl TracingJob {
         let mut best = ClockSample { at: 0, offset: 0, error: u64::MAX };
         for _ in 0..ROUNDS {
             let asked = now();
-            self.first_postbox(world, deadline)?.post_tagged(&asked.to_le_bytes(), tag::ASK)?;
+            self.first_postbox(world, deadline)?.post(asked.to_le_bytes().with_tag(tag::ASK))?;
             let Some(inbox) = &self.inbox else { break };
             let answer = loop {
                 let answer = inbox.retrieve_timeout(deadline.remaining())?;
@@ -172,12 +173,12 @@ impl TracingJob {
         let last_word = [a, b, c, d, u8::from(self.cut.is_empty())];
         if is_on_first_host(world, world.rank() as u32) {
             // Rank 0 may read the part after this rank has gone.
-            return self.first_postbox(world, deadline)?.post_tagged(&last_word, tag::DONE);
+            return Ok(self.first_postbox(world, deadline)?.post(last_word.with_tag(tag::DONE))?);
         }
         let sample = self.compare(world, deadline)?;
         let failed = |source| unwritable(&part, &udeck_trace::PartError { path: part.clone(), source });
         let to = self.first_postbox(world, deadline)?;
-        to.post_tagged(&sample, tag::COMPARED)?;
+        to.post(sample.with_tag(tag::COMPARED))?;
         let mut file = udeck_trace::open_own(&part).map_err(failed)?;
         let mut piece = vec![0; PIECE];
         loop {
@@ -185,9 +186,9 @@ impl TracingJob {
             if length == 0 {
                 break;
             }
-            to.post_tagged(&piece[..length], tag::PIECE)?;
+            to.post(piece[..length].with_tag(tag::PIECE))?;
         }
-        to.post_tagged(&last_word, tag::DONE)?;
+        to.post(last_word.with_tag(tag::DONE))?;
         to.flush_timeout(deadline.remaining())?;
         let _ = fs::remove_file(&part);
         Ok(())
@@ -308,7 +309,7 @@ impl TracingJob {
                 let mut answer = [0; 16];
                 answer[8..].copy_from_slice(message.get(..8).unwrap_or(&[0; 8]));
                 answer[..8].copy_from_slice(&now().to_le_bytes());
-                answers[&rank].post_tagged(&answer, tag::ANSWER)
+                Ok(answers[&rank].post(answer.with_tag(tag::ANSWER))?)
             }
             tag::COMPARED => {
                 if let [Some(at), Some(offset), Some(error)] = [0, 1, 2].map(|nth| number(message, nth)) {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::common::{LONG, SHORT, config, ranks_with};
-use udeck::{Error, PostError, Protocol, Result, World, select_timeout, try_select};
+use udeck::{Error, PostError, Protocol, Result, WithTag, World, select_timeout, try_select};
 
 /// Whether a call reported that this rank has finished.
 fn is_over<R>(result: Result<R>) -> bool {
@@ -26,7 +26,7 @@ fn nothing_is_posted_after_the_end() {
         let posts = [
             is_over(out.post(&[1][..]).map_err(PostError::into)),
             is_over(out.try_post(&[1][..]).map_err(PostError::into)),
-            is_over(out.post_tagged(&[1], 3)),
+            is_over(out.post([1].with_tag(3)).map_err(Error::from)),
             is_over(out.post_each(&[1, 2, 3]).map_err(Error::from)),
             is_over(out.post(short).map_err(PostError::into)),
             is_over(out.post(long).map_err(PostError::into)),

@@ -1,7 +1,7 @@
 //! Families: mailboxes by name and rank.
 
 use crate::common::{SHORT, alone, are_crowded, config, ranks, ranks_over};
-use udeck::{Error, Packed, Postbox};
+use udeck::{Error, Packed, Postbox, WithTag};
 
 #[test]
 fn each_rank_has_a_mailbox_of_the_name_and_is_found_by_its_number() {
@@ -28,7 +28,7 @@ fn each_rank_has_a_mailbox_of_the_name_and_is_found_by_its_number() {
                 world.barrier()?;
                 let all: Vec<Postbox<f64>> = world.postboxes("halo")?;
                 for (to, out) in all.iter().enumerate() {
-                    out.post_tagged(&[to as f64], 7)?;
+                    out.post([to as f64].with_tag(7))?;
                 }
                 for from in 0..size {
                     let received = halo.retrieve_from(from)?;

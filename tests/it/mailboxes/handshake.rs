@@ -210,9 +210,7 @@ fn a_message_that_was_given_up_comes_in_order_or_not_at_all() {
             let out = world.postbox::<u8>("in")?;
             let mut under_way = 0;
             for _ in 0..ROUNDS {
-                let (mut first, mut second) = (world.buf::<u8>(100)?, world.buf::<u8>(10)?);
-                first.set_tag(1);
-                second.set_tag(2);
+                let (first, second) = (world.buf::<u8>(100)?.with_tag(1), world.buf::<u8>(10)?.with_tag(2));
                 world.barrier()?;
                 out.set_protocol(Protocol::Handshake)?;
                 let posted = out.post_timeout(first, std::time::Duration::from_millis(2));

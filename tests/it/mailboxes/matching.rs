@@ -7,7 +7,9 @@ use crate::common::{
     LONG, PROTOCOLS, SHORT, all_here, are_crowded, assert_pattern, config, len_and_source, patterned, ranks,
     ranks_over, ranks_with,
 };
-use udeck::{Error, Mailbox, Match, Packed, Protocol, ReceiveModel, Received, Result, World, select};
+use udeck::{
+    Error, Mailbox, Match, Packed, Protocol, ReceiveModel, Received, Result, WithTag, World, select,
+};
 
 const EACH: usize = 12;
 const LENGTHS: [usize; 3] = [3, 5000, 40];
@@ -37,9 +39,7 @@ fn post_all(world: &World, protocol: Protocol) -> Result {
     let out = world.postbox::<u8>("in")?;
     out.set_protocol(protocol)?;
     for number in 0..EACH {
-        let mut message = patterned(world, number, LENGTHS[number % 3])?;
-        message.set_tag(number as u32 % 4);
-        out.post(message)?;
+        out.post(patterned(world, number, LENGTHS[number % 3])?.with_tag(number as u32 % 4))?;
     }
     world.barrier()?;
     Ok(())
@@ -197,7 +197,7 @@ fn a_deadline_says_what_was_asked_for_and_what_came_instead() {
         } else if let Some(out) = &out {
             let out = out.as_ref().expect("a postbox");
             for _ in 0..world.rank() {
-                out.post_tagged(&[1, 2], 5)?;
+                out.post([1, 2].with_tag(5))?;
             }
             world.barrier()?;
         }
@@ -232,13 +232,11 @@ fn what_is_set_aside_has_a_bound_and_the_error_says_whose_it_is() {
         } else {
             let out = world.postbox::<u8>("in")?;
             for number in 0..40 {
-                let mut message = patterned(&world, number, 20)?;
-                message.set_tag(1);
-                out.post(message)?;
+                out.post(patterned(&world, number, 20)?.with_tag(1))?;
             }
             if world.rank() == 2 {
                 // This message is behind all others of this rank: it is found when there is room for them.
-                out.post_tagged(&[1], 7)?;
+                out.post([1].with_tag(7))?;
             }
         }
         world.finish()
@@ -278,7 +276,7 @@ fn a_buffer_that_is_too_small_for_what_matches_leaves_it() {
 fn what_was_set_aside_is_found_by_all_other_ways_to_look() {
     let world = crate::common::alone(8 << 20);
     let (inbox, out) = (world.mailbox::<u8>("in").unwrap(), world.postbox::<u8>("in").unwrap());
-    let post = |tags: &[u32]| tags.iter().try_for_each(|tag| out.post_tagged(&[*tag as u8], *tag)).unwrap();
+    let post = |tags: &[u32]| tags.iter().try_for_each(|tag| out.post([*tag as u8].with_tag(*tag))).unwrap();
     post(&[1, 2, 3, 4, 5, 6]);
     assert_eq!(*inbox.retrieve_tagged(4).unwrap(), [4]);
     assert_eq!(select(&[&inbox]).unwrap(), 0);
@@ -317,8 +315,8 @@ fn packed_messages_match_too_and_ranks_that_are_none_are_named() {
     let (inbox, out) = (world.mailbox::<Packed>("in").unwrap(), world.postbox::<Packed>("in").unwrap());
     for tag in 0..3 {
         let mut message = world.message(64).unwrap();
-        message.pack(&[tag]).unwrap().set_tag(tag);
-        out.post(message).unwrap();
+        message.pack(&[tag]).unwrap();
+        out.post(message.with_tag(tag)).unwrap();
     }
     assert_eq!(inbox.from(0).tagged(2).retrieve().unwrap().unpack_one::<u32>().unwrap(), 2);
     assert_eq!(inbox.retrieve_from(0).unwrap().unpack_one::<u32>().unwrap(), 0);

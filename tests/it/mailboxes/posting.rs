@@ -38,8 +38,8 @@ fn a_packed_message_that_comes_back_can_be_packed_further_and_posted_elsewhere()
     let (dead, inbox) = (world.postbox::<Packed>("gone").unwrap(), world.mailbox::<Packed>("in").unwrap());
     drop(gone);
     let mut message = world.message(200).unwrap();
-    message.pack(&[1_i32, 2]).unwrap().set_tag(9);
-    let mut message = dead.post(message).unwrap_err().message.unwrap();
+    message.pack(&[1_i32, 2]).unwrap();
+    let mut message = dead.post(message.with_tag(9)).unwrap_err().message.unwrap();
     assert_eq!((message.tag(), message.capacity(), message.len()), (9, 200, 16));
     message.pack_str("more").unwrap();
     world.postbox::<Packed>("in").unwrap().post(message).unwrap();

@@ -5,9 +5,7 @@ use udeck::{Error, ExternalBuf, Pod, Postbox, Protocol, World};
 
 /// The elements of [`pattern_of`] in the program's own memory, tagged with their seed.
 fn adopted<T: Pod + Send>(seed: usize, len: usize) -> ExternalBuf<T> {
-    let mut adopted = ExternalBuf::new(pattern_of(seed, len));
-    adopted.set_tag(seed as u32);
-    adopted
+    ExternalBuf::new(pattern_of(seed, len)).with_tag(seed as u32)
 }
 
 /// Posts the program's own buffer again and again; every time it arrives and comes back unchanged.

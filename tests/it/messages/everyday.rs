@@ -2,15 +2,14 @@
 
 use crate::common::{SHORT, alone, patterned};
 use udeck::bytemuck::{Pod, Zeroable};
-use udeck::{Error, ExternalBuf, Message, Packed, Postbox, Tagged};
+use udeck::{Error, ExternalBuf, Message, Packed, Postbox, WithTag};
 
 #[test]
 fn arrays_vectors_and_buffers_are_posted_as_slices_are() {
     let world = alone(8 << 20);
     let (inbox, out) = (world.mailbox::<f32>("in").unwrap(), world.postbox("in").unwrap());
     let (array, vec, boxed) = ([1.0, 2.0], vec![3.0; 1000], vec![4.0].into_boxed_slice());
-    let mut buf = world.buf(3).unwrap();
-    buf.set_tag(9);
+    let buf = world.buf(3).unwrap().with_tag(9);
     out.post(&array).unwrap();
     out.post(&vec).unwrap();
     out.post(&boxed).unwrap();
@@ -31,18 +30,58 @@ fn a_copy_has_the_tag_that_it_is_given() {
     let world = alone(8 << 20);
     let (inbox, out) = (world.mailbox::<u64>("in").unwrap(), world.postbox::<u64>("in").unwrap());
     let long = vec![7; 1000];
-    out.post_tagged(&[1], 1).unwrap();
-    out.post_tagged(&long, u32::MAX).unwrap();
-    out.post_timeout(Tagged(&long, 3), SHORT).unwrap();
+    out.post([1].with_tag(1)).unwrap();
+    out.post(long.with_tag(u32::MAX)).unwrap();
+    out.post_timeout(long.with_tag(3), SHORT).unwrap();
     for (len, tag) in [(1, 1), (1000, u32::MAX), (1000, 3)] {
         let mut to = [0; 1000];
         let got = inbox.retrieve_into(&mut to).unwrap();
         assert_eq!((got.len, got.source, got.tag), (len, 0, tag));
     }
     drop(inbox);
-    let failed = out.post(Tagged(&long, 3)).unwrap_err();
+    let failed = out.post(long.with_tag(3)).unwrap_err();
     assert!(matches!(failed.error, Error::MailboxGone { .. }), "{}", failed.error);
-    assert!(matches!(out.post_tagged(&long, 3), Err(Error::MailboxGone { .. })));
+}
+
+/// The message keeps its memory and tag; more elements than it has do not lengthen it.
+#[test]
+fn a_buffer_is_shortened_in_place() {
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<u32>("in").unwrap(), world.postbox::<u32>("in").unwrap());
+    for (len, to) in [(1000, 700), (1000, 3), (1000, 0), (5, 5), (5, 6), (0, 0)] {
+        let mut buf = world.buf_from(0..len).unwrap().with_tag(len);
+        let place = buf.as_ptr();
+        buf.truncate(to as usize);
+        assert_eq!(buf.as_ptr(), place);
+        out.post(buf).unwrap();
+        let received = inbox.retrieve().unwrap();
+        assert!(received.iter().copied().eq(0..len.min(to)), "{len} to {to}");
+        assert_eq!(received.tag(), len);
+    }
+    assert_eq!(world.buf::<u32>(1000).unwrap().len(), 1000, "its memory is whole again");
+}
+
+/// An iterator makes a message, whether or not it says how many elements it has.
+#[test]
+fn an_iterator_makes_a_message() {
+    /// Yields `has` elements, and says `says`.
+    struct Elements(std::ops::Range<u32>, usize);
+    impl Iterator for Elements {
+        type Item = u32;
+        fn next(&mut self) -> Option<u32> {
+            self.0.next()
+        }
+        fn size_hint(&self) -> (usize, Option<usize>) {
+            (self.1, Some(self.1))
+        }
+    }
+    let world = alone(8 << 20);
+    assert_eq!(&*world.buf_from([7_u8; 5]).unwrap(), [7; 5]);
+    assert_eq!(&*world.buf_from((0..10_u32).filter(|n| n % 3 == 0)).unwrap(), [0, 3, 6, 9]);
+    assert_eq!(world.buf_from(std::iter::empty::<u64>()).unwrap().len(), 0);
+    assert_eq!(&*world.buf_from(Elements(0..3, 5)).unwrap(), [0, 1, 2], "fewer than it says");
+    assert_eq!(&*world.buf_from(Elements(0..5, 3)).unwrap(), [0, 1, 2], "more than it says");
+    assert!(matches!(world.buf_from(0..1_u64 << 40), Err(Error::TooLarge { .. })));
 }
 
 /// `?` works in a function that returns any error: the error does not hold a reference to a copied slice.
@@ -53,7 +92,7 @@ fn a_post_that_fails_is_an_error_as_any_other() {
         out.post(&local[..])?;
         out.post(&local)?;
         out.post(&[3])?;
-        Ok(out.post(Tagged(&local, 4))?)
+        Ok(out.post(local.with_tag(4))?)
     }
     let world = alone(8 << 20);
     let (inbox, out) = (world.mailbox::<u64>("in").unwrap(), world.postbox::<u64>("in").unwrap());

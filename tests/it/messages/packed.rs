@@ -65,8 +65,7 @@ fn every_type_travels_by_every_protocol() {
                 out.set_protocol(protocol)?;
                 let mut message = world.message(1000)?;
                 pack_everything(&mut message, &nested(&world)?)?;
-                message.set_tag(tag as u32);
-                out.post(message)?;
+                out.post(message.with_tag(tag as u32))?;
             }
         }
         world.barrier()?;
@@ -165,7 +164,7 @@ fn a_message_that_comes_back_is_whole() {
         let items: Vec<i64> = (0..512).collect();
         let mut message = poster.message(64 << 10).unwrap();
         message.pack(&items).unwrap();
-        message.set_tag(7);
+        let message = message.with_tag(7);
         let (capacity, len) = (message.capacity(), message.len());
         let back = out.post_nonblocking(message).expect_err("the connection is lost");
         let mut message = back.message.expect("it was not sent");

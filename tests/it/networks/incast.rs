@@ -7,7 +7,7 @@ use crate::common::{LONG, SHORT, assert_pattern, config, patterned, ranks_over};
 use crate::networks::late;
 use udeck::via::Caps;
 use udeck::via::transport::{Arrival, Body};
-use udeck::{Config, Error, IncastControl, Mailbox, Postbox, Protocol, Result, World};
+use udeck::{Config, Error, IncastControl, Mailbox, Postbox, Protocol, Result, WithTag, World};
 
 /// Message kinds of `crates/deck/wire.rs`.
 const READY: u8 = 6;
@@ -89,7 +89,7 @@ fn within_its_window_a_message_does_not_overtake_what_waits() {
             let out = world.postbox::<u8>("in")?;
             for (seed, len) in lengths().enumerate() {
                 let message = patterned(&world, seed, len)?;
-                if len == 8 { out.post_tagged(&message, seed as u32)? } else { out.post(message)? }
+                if len == 8 { out.post(message[..].with_tag(seed as u32))? } else { out.post(message)? }
             }
             world.barrier()?;
             out.flush()?;

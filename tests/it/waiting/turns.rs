@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::common::{LONG, SHORT, ranks};
-use udeck::{Error, Mailbox, Match, Received, Result, Turns, in_turn, lock_within};
+use udeck::{Error, Mailbox, Match, Received, Result, Turns, WithTag, in_turn, lock_within};
 
 type Shared = Mutex<Mailbox<u64>>;
 
@@ -33,7 +33,7 @@ fn no_message_is_lost_by_threads_that_hand_a_mailbox_on() {
     ranks(3, |world| {
         if world.rank() > 0 {
             let out = world.postbox::<u64>("in")?;
-            (0..EACH).try_for_each(|nth| out.post_tagged(&[nth as u64], nth as u32 % 4))?;
+            (0..EACH).try_for_each(|nth| out.post([nth as u64].with_tag(nth as u32 % 4)))?;
         } else {
             let inbox = world.mailbox::<u64>("in")?;
             let turns = inbox.turns();
@@ -84,7 +84,7 @@ fn a_short_wait_ends_beside_a_long_one() {
                 assert!(look?.try_retrieve()?.is_none());
             }
             assert!(!long.is_finished());
-            out.post_tagged(&[7], 2)?;
+            out.post([7].with_tag(2))?;
             assert_eq!(long.join().expect("it panicked")?[..], [7]);
             Ok::<(), Error>(())
         })?;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getpid, getppid, getrlimit, kill_process, setrlimit};
 use tracing_subscriber::prelude::*;
-use udeck::{Error, Postbox, Protocol, Result, World};
+use udeck::{Error, Postbox, Protocol, Result, WithTag, World};
 
 /// Lengths in bytes over shared memory: inline, handed off, and too long for a ring's cell.
 const SIZES: [usize; 5] = [0, 8, 40, 4096, 300_000];
@@ -67,7 +67,7 @@ fn ring(world: &World) -> Result {
         }
     }
     next.post_each(&[1; 20])?;
-    next.post_tagged(&[2], 7)?;
+    next.post([2].with_tag(7))?;
     // The twenty messages before it are set aside, and come later.
     assert_eq!(inbox.retrieve_tagged(7)?[..], [2]);
     let mut drained = 0;
@@ -151,7 +151,7 @@ fn planned(world: &World) -> Result {
         }
     }
     expected.push(explain(&out, 7));
-    out.post_tagged(&[0; 7], LAST)?;
+    out.post([0; 7].with_tag(LAST))?;
     for (protocol, before) in protocols.into_iter().zip(before) {
         let count = expected.iter().filter(|other| **other == protocol).count() as u64;
         assert_eq!(counted(protocol) - before, count, "messages counted by {protocol}");

@@ -109,13 +109,12 @@ const VISIT: usize = 16;
 /// Posts until the queue, or the memory for messages, is full: both are back-pressure.
 fn fill(pair: &RankPair<'_>, postbox: &Postbox<u8>, number: usize, size: usize) -> Result {
     for _ in 0..VISIT {
-        let mut message = match pair.world().try_buf_reused(size) {
+        let message = match pair.world().try_buf_reused(size) {
             Ok(message) => message,
             Err(Error::WouldBlock { .. } | Error::NoMemory { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        message.set_tag(number as u32);
-        match postbox.try_post(message) {
+        match postbox.try_post(message.with_tag(number as u32)) {
             Ok(()) => {}
             Err(refused) if matches!(refused.error, Error::WouldBlock { .. }) => return Ok(()),
             Err(refused) => return Err(refused.into()),

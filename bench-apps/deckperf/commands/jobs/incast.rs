@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use udeck::{Mailbox, Postbox, Received};
+use udeck::{Mailbox, Postbox, Received, WithTag};
 
 use super::{Control, JobStage, JobsPlan, Measured, Placement, sizes_or};
 use crate::{
@@ -234,7 +234,7 @@ impl Sender<'_, '_> {
                 }
             }
         }
-        Ok(self.outlet.post_tagged(&[], LAST)?)
+        Ok(self.outlet.post([].with_tag(LAST))?)
     }
 }
 

@@ -133,10 +133,8 @@ impl<'a> Outgoing<'a> {
             }
             PostCall::ExternalBuf => {
                 while self.postbox.take_returned().is_some() {}
-                let mut adopted = Some(ExternalBuf::new(self.bytes(number, message.len)));
-                if let Some(adopted) = &mut adopted {
-                    adopted.set_tag(content::tag(self.stream, number));
-                }
+                let adopted = ExternalBuf::new(self.bytes(number, message.len));
+                let mut adopted = Some(adopted.with_tag(content::tag(self.stream, number)));
                 seen(limit, &mut || match adopted.take() {
                     Some(adopted) => copied(self.postbox.post_timeout(adopted, limit)),
                     None => unreachable!("called once"),
@@ -173,8 +171,7 @@ impl<'a> Outgoing<'a> {
 
     fn filled(&self, mut buf: Buf<u8>, number: u32) -> Buf<u8> {
         content::fill(&mut buf, self.rank.plan.seed, self.round, self.stream, number);
-        buf.set_tag(content::tag(self.stream, number));
-        buf
+        buf.with_tag(content::tag(self.stream, number))
     }
 
     fn bytes(&self, number: u32, len: usize) -> Vec<u8> {

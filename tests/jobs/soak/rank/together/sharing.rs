@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use udeck::{Error, Mailbox, Match, Result, Tagged, Turns, in_turn, lock_within};
+use udeck::{Error, Mailbox, Match, Result, Turns, WithTag, in_turn, lock_within};
 
 use super::draw;
 use crate::{PATIENCE, Rank};
@@ -43,7 +43,8 @@ pub fn play(rank: &Rank<'_>) -> Result {
             for (to, out) in outs.iter().enumerate() {
                 let drawn = draw(rank, 4, (rank.rank * ranks + to) * each + number);
                 let len = [1, 1, 6, 200][drawn as usize % 4];
-                let message = Tagged(&vec![number as u64; len][..], (drawn >> 8) as u32 % TAGS);
+                let elements = vec![number as u64; len];
+                let message = elements.with_tag((drawn >> 8) as u32 % TAGS);
                 let posted = rank.watch.call("a post", PATIENCE, || out.post_timeout(message, PATIENCE));
                 if let Err(error) = posted {
                     shared.left.store(0, Ordering::Relaxed);
