@@ -12,6 +12,7 @@ use udeck::op::{ByType, WithElements};
 use crate::arguments;
 use crate::content::{self, helper};
 use crate::numpy::{self, Array};
+use crate::reduction::element;
 
 /// Memory of an array. The caller keeps the array alive.
 #[derive(Clone, Copy)]
@@ -178,6 +179,62 @@ impl<'py> Target<'py> {
     }
 }
 
+/// A [`Target`] that outlives its call.
+pub struct KeptTarget {
+    array: Py<PyAny>,
+    bytes: Bytes,
+    given: Py<PyAny>,
+    destination: KeptDestination,
+}
+
+enum KeptDestination {
+    Itself,
+    Strided(Py<PyAny>),
+    List,
+    Number,
+}
+
+impl Target<'_> {
+    pub fn keep(self) -> KeptTarget {
+        let destination = match self.destination {
+            Destination::Itself => KeptDestination::Itself,
+            Destination::Strided(array) => KeptDestination::Strided(array.into_object().unbind()),
+            Destination::List => KeptDestination::List,
+            Destination::Number => KeptDestination::Number,
+        };
+        let (array, given) = (self.array.into_object().unbind(), self.given.unbind());
+        KeptTarget { array, bytes: self.bytes, given, destination }
+    }
+}
+
+impl KeptTarget {
+    /// Returns the array alone, which the call does not change.
+    pub fn into_array(self) -> Py<PyAny> {
+        self.array
+    }
+
+    /// As [`Target::finish`].
+    pub fn finish(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let array = |kept: Py<PyAny>| {
+            Array::of(&kept.into_bound(py))
+                .ok_or_else(|| PyTypeError::new_err("the array was posted meanwhile"))
+        };
+        let destination = match self.destination {
+            KeptDestination::Itself => Destination::Itself,
+            KeptDestination::Strided(strided) => Destination::Strided(array(strided)?),
+            KeptDestination::List => Destination::List,
+            KeptDestination::Number => Destination::Number,
+        };
+        let target = Target {
+            array: array(self.array)?,
+            bytes: self.bytes,
+            given: self.given.into_bound(py),
+            destination,
+        };
+        target.finish()
+    }
+}
+
 /// Checks an array that a call writes. Lists and arrays whose elements do not lie in a row are copied, and get the result by
 /// [`Target::finish`].
 #[inline]
@@ -249,7 +306,7 @@ pub fn same_type(one: (&str, &Array<'_>), other: (&str, &Array<'_>)) -> PyResult
     }
 }
 
-pub fn elements(array: &Array<'_>) -> isize {
+fn elements(array: &Array<'_>) -> isize {
     array.dims().iter().product()
 }
 
@@ -314,7 +371,7 @@ impl WithElements for Scattered<'_> {
 }
 
 /// Returns the array for a result of this shape: the given one, or a new one.
-pub fn room<'py>(
+fn room<'py>(
     given: Option<&Bound<'py, PyAny>>,
     like: (&str, &Array<'py>),
     dims: &[isize],
@@ -328,6 +385,45 @@ pub fn room<'py>(
 }
 
 /// Shape of an array that has a row of this shape for each of `n` members.
-pub fn rows(n: usize, array: &Array<'_>) -> Vec<isize> {
+fn rows(n: usize, array: &Array<'_>) -> Vec<isize> {
     [n as isize].into_iter().chain(array.dims().iter().copied()).collect()
+}
+
+/// The array for a row of each member: the given one, or a new one.
+pub fn whole<'py>(
+    size: usize,
+    out: Option<&Bound<'py, PyAny>>,
+    array: &Array<'py>,
+    from: Bytes,
+) -> PyResult<Target<'py>> {
+    let out = room(out, ("array", array), &rows(size, array))?;
+    check_whole(("out", &out.array), ("array", array), size)?;
+    check_apart(("out", out.bytes), ("array", from))?;
+    Ok(out)
+}
+
+/// The array for parts of all members: the given one, or a new one.
+pub fn exchanged<'py>(
+    members: usize,
+    out: Option<&Bound<'py, PyAny>>,
+    array: &Array<'py>,
+    from: Bytes,
+) -> PyResult<Target<'py>> {
+    let out = room(out, ("array", array), array.dims())?;
+    let (sent, room) = (elements(array), elements(&out.array));
+    if sent != room || sent % members as isize != 0 {
+        return Err(PyValueError::new_err(format!(
+            "array has {sent} elements, and out has {room}: both have the same number, a multiple of the {members} members"
+        )));
+    }
+    check_apart(("array", from), ("out", out.bytes))?;
+    Ok(out)
+}
+
+/// Name of an array's element type, which the members compare.
+pub fn type_name(array: &Array<'_>) -> PyResult<String> {
+    Ok(match array.type_number().and_then(element) {
+        Some(known) => known.name().to_owned(),
+        None => content::name_of(&array.dtype())?.to_string(),
+    })
 }

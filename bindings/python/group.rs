@@ -6,22 +6,22 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use udeck::op::Named;
 
 use crate::arguments;
 use crate::arrays::{
-    Bytes, InPlace, Scattered, Target, Which, check_apart, check_whole, elements, read, reduced, room, rows,
-    same_type, written,
+    Bytes, InPlace, Scattered, Target, Which, check_apart, check_whole, exchanged, read, reduced, same_type,
+    type_name, whole, written,
 };
-use crate::content;
 use crate::errors::OrRaise;
 use crate::handle::Handle;
 use crate::message::Objects;
 use crate::numpy::Array;
 use crate::objects::Exchange;
-use crate::reduction::{self, Op, element, operator};
+use crate::reduction::{self, Op, operator};
+use crate::request::{Elements, Outcome, Pending, Reducing, Request};
 use crate::wait::{self, Timeout};
 
 /// Ranks that make collective calls together: each call is made by all members, in the same order. Made by World.all(),
@@ -69,10 +69,7 @@ impl Group {
         timeout: Timeout,
         body: impl FnOnce(&udeck::Group) -> udeck::Result<R> + Send,
     ) -> PyResult<R> {
-        let elements = match array.type_number().and_then(element) {
-            Some(known) => known.name().to_owned(),
-            None => content::name_of(&array.dtype())?.to_string(),
-        };
+        let elements = type_name(array)?;
         self.call(array.object().py(), timeout, |group| body(&group.moving(&elements)))
     }
 
@@ -93,18 +90,37 @@ impl Group {
         }
     }
 
-    /// The array for a row of each member: the given one, or a new one.
-    fn whole<'py>(
+    /// Starts a call without waiting.
+    fn start(
         &self,
-        out: Option<&Bound<'py, PyAny>>,
-        array: &Array<'py>,
-        from: Bytes,
-    ) -> PyResult<Target<'py>> {
-        let size = self.group.size();
-        let out = room(out, ("array", array), &rows(size, array))?;
-        check_whole(("out", &out.array), ("array", array), size)?;
-        check_apart(("out", out.bytes), ("array", from))?;
-        Ok(out)
+        py: Python<'_>,
+        body: impl FnOnce(&udeck::Group) -> udeck::Result<Box<dyn Pending>> + Send,
+    ) -> PyResult<Box<dyn Pending>> {
+        py.detach(|| body(&self.group)).or_raise(py, None)
+    }
+
+    fn start_reduction<'py>(
+        &self,
+        value: &Bound<'py, PyAny>,
+        op: &Op<'py>,
+        which: Which,
+    ) -> PyResult<Request> {
+        let target = reduced(value, "array")?;
+        let named = match op {
+            Op::Named(named) => *named,
+            Op::Function(function) => reduction::equal(function, &target.array)?.ok_or_else(|| {
+                arguments::refuse(function, "op", "a request takes the name of an operator")
+            })?,
+        };
+        let op = operator(named, target.array.type_number(), &target.array.dtype())?;
+        let data = target.bytes;
+        let is_mine = !matches!(which, Which::Reduce(root) if root != self.group.rank());
+        let pending = self.start(value.py(), |group| op.for_elements(Reducing { group, data, which }))?;
+        let kept = target.keep();
+        Ok(match is_mine {
+            true => Request::new(pending, Outcome::Array(kept), None),
+            false => Request::new(pending, Outcome::Nothing, Some(kept.into_array())),
+        })
     }
 
     fn in_place<'py>(
@@ -318,7 +334,7 @@ impl Group {
             self.moving(&array, timeout, |group| group.gather(root, unsafe { from.read::<u8>() }, &mut []))?;
             return Ok(None);
         }
-        let out = self.whole(out, &array, from)?;
+        let out = whole(self.group.size(), out, &array, from)?;
         let to = out.bytes;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
@@ -339,7 +355,7 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
-        let out = self.whole(out, &array, from)?;
+        let out = whole(self.group.size(), out, &array, from)?;
         let to = out.bytes;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
@@ -392,15 +408,8 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (array, from) = read(array, "array")?;
-        let out = room(out, ("array", &array), array.dims())?;
-        let (to, sent) = (out.bytes, elements(&array));
-        let (room, members) = (elements(&out.array), self.group.size());
-        if sent != room || sent % members as isize != 0 {
-            return Err(PyValueError::new_err(format!(
-                "array has {sent} elements, and out has {room}: both have the same number, a multiple of the {members} members"
-            )));
-        }
-        check_apart(("array", from), ("out", to))?;
+        let out = exchanged(self.group.size(), out, &array, from)?;
+        let to = out.bytes;
         // SAFETY: both arrays are kept here, and lie apart.
         self.moving(&array, timeout, |group| unsafe {
             group.all_to_all(from.read::<u8>(), to.write::<u8>())
@@ -493,6 +502,92 @@ impl Group {
         timeout: Timeout,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.ragged("alltoallv", 0, timeout).all_to_all(arrays)
+    }
+
+    /// Starts a barrier without waiting, and returns its request.
+    ///
+    /// As all calls that return a Request, it raises WouldBlock while 64 requests of the group are under way, or while another
+    /// thread is in a call of the group.
+    fn ibarrier(&self, py: Python<'_>) -> PyResult<Request> {
+        let pending = self.start(py, |group| Ok(Box::new(group.barrier_nonblocking()?)))?;
+        Ok(Request::new(pending, Outcome::Nothing, None))
+    }
+
+    /// Starts broadcast() without waiting, and returns its request.
+    #[pyo3(signature = (array, root=0))]
+    fn ibroadcast(
+        &self,
+        array: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+    ) -> PyResult<Request> {
+        let py = array.py();
+        self.check_root(py, root)?;
+        let target = written(array, "array")?;
+        // SAFETY: the request keeps the array, and the program leaves it alone meanwhile.
+        let data = unsafe { Elements::<u8>::new(target.bytes) };
+        let name = type_name(&target.array)?;
+        let pending =
+            self.start(py, |group| Ok(Box::new(group.moving(&name).broadcast_nonblocking(root, data)?)))?;
+        Ok(Request::new(pending, Outcome::Array(target.keep()), None))
+    }
+
+    /// Starts reduce() without waiting, and returns its request. op is the name of an operator, or a function that equals one.
+    #[pyo3(signature = (array, op=Op::Named(Named::Sum), root=0), text_signature = "($self, array, op='sum', root=0)")]
+    fn ireduce<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
+        #[pyo3(from_py_with = arguments::root)] root: usize,
+    ) -> PyResult<Request> {
+        self.check_root(array.py(), root)?;
+        self.start_reduction(array, &op, Which::Reduce(root))
+    }
+
+    /// Starts allreduce() without waiting, and returns its request. op is the name of an operator, or a function that equals
+    /// one.
+    #[pyo3(signature = (array, op=Op::Named(Named::Sum)), text_signature = "($self, array, op='sum')")]
+    fn iallreduce<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = reduction::op)] op: Op<'py>,
+    ) -> PyResult<Request> {
+        self.start_reduction(array, &op, Which::AllReduce)
+    }
+
+    /// Starts allgather() without waiting, and returns its request.
+    #[pyo3(signature = (array, out=None))]
+    fn iallgather<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Request> {
+        let (array, from) = read(array, "array")?;
+        let out = whole(self.group.size(), out, &array, from)?;
+        let name = type_name(&array)?;
+        // SAFETY: the request keeps both arrays, which lie apart.
+        let (from, to) = unsafe { (Elements::<u8>::new(from), Elements::<u8>::new(out.bytes)) };
+        let pending = self.start(array.object().py(), |group| {
+            Ok(Box::new(group.moving(&name).all_gather_nonblocking(from, to)?))
+        })?;
+        Ok(Request::new(pending, Outcome::Array(out.keep()), Some(array.into_object().unbind())))
+    }
+
+    /// Starts alltoall() without waiting, and returns its request.
+    #[pyo3(signature = (array, out=None))]
+    fn ialltoall<'py>(
+        &self,
+        array: &Bound<'py, PyAny>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Request> {
+        let (array, from) = read(array, "array")?;
+        let out = exchanged(self.group.size(), out, &array, from)?;
+        let name = type_name(&array)?;
+        // SAFETY: the request keeps both arrays, which lie apart.
+        let (from, to) = unsafe { (Elements::<u8>::new(from), Elements::<u8>::new(out.bytes)) };
+        let pending = self.start(array.object().py(), |group| {
+            Ok(Box::new(group.moving(&name).all_to_all_nonblocking(from, to)?))
+        })?;
+        Ok(Request::new(pending, Outcome::Array(out.keep()), Some(array.into_object().unbind())))
     }
 
     /// Gives the root's object to all members, and returns it. What the others pass is not used.

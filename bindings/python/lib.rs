@@ -5,6 +5,7 @@
 //! | `world`, `mailbox`, `postbox`, `group` | the classes of the same names |
 //! | `arrays` | arrays of collective calls |
 //! | `objects` | collective calls of objects and of arrays of any length |
+//! | `request` | collective calls that return at once |
 //! | `select` | waiting at several mailboxes at once |
 //! | `slot` | a mailbox or postbox that threads and tasks share |
 //! | `handle` | the library's world, which all objects of a job share |
@@ -41,6 +42,7 @@ mod objects;
 mod postbox;
 mod reduction;
 mod references;
+mod request;
 mod select;
 mod slot;
 mod tasks;
@@ -61,6 +63,7 @@ fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
     content::add_method::<postbox::Post>(&postbox)?;
     content::add_method::<postbox::PostAsync>(&postbox)?;
     module.add_class::<group::Group>()?;
+    module.add_class::<request::Request>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<tasks::Task>()?;
     module.add_class::<tasks::Bell>()?;

@@ -50,6 +50,7 @@ const UNSAFE_PLACES: &[UnsafePlace] = &[
     UnsafePlace { at: "bindings/python/message.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/group.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/arrays.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/python/request.rs", allowed: Allowed::Anything },
     // C's pointers and handles, and the program's memory at addresses that it registered.
     UnsafePlace { at: "bindings/dat/ffi", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/dat/api/memory.rs", allowed: Allowed::Anything },

@@ -50,7 +50,7 @@ from ._errors import (
 )
 from ._local import run_local
 from ._pool import Pool
-from ._udeck import Group, Mailbox, Message, Postbox, World, __version__, init, select
+from ._udeck import Group, Mailbox, Message, Postbox, Request, World, __version__, init, select
 
 __all__ = [
     "ArrayInUse",
@@ -79,6 +79,7 @@ __all__ = [
     "Postbox",
     "RankFailed",
     "RankFinished",
+    "Request",
     "SetAsideFull",
     "TooLarge",
     "TooSmall",

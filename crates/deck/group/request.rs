@@ -385,8 +385,8 @@ impl<R> Request<'_, R> {
         self.call
     }
 
-    /// The group's limit.
-    pub(super) fn limit(&self) -> Duration {
+    /// Longest wait of [`Request::wait`]: the limit of the group by which the call was started.
+    pub fn limit(&self) -> Duration {
         self.limit
     }
 

@@ -186,6 +186,111 @@ def test_operators_of_the_program(job):
     assert done.code == 0 and done.out.count("wrong") == 6 and "made an array of shape (1,) of arrays of shape (2,)" in done.out, done
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_requests_are_waited_for_and_tested(job, transport):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            array = numpy.full(100_000, me + 1.0)
+            table = numpy.zeros((3, 2))
+            table[:, 1] = me
+            values = [me, 1]
+            requests = [
+                group.iallreduce(array),
+                group.ibarrier(),
+                group.ibroadcast(table[:, 1], root=2),
+                group.ireduce(values, "max", root=1),
+                group.iallreduce(me + 0.5, op=numpy.add),
+                group.iallgather([me, me]),
+                group.ialltoall(numpy.arange(3) + 10 * me),
+            ]
+            while not all([request.test() for request in requests]):
+                pass
+            got = [request.wait() for request in requests]
+            assert got[0] is array and (array == 6).all() and got[1] is None
+            assert (table[:, 1] == 2).all() and (table[:, 0] == 0).all()
+            assert (got[3] is values and values == [2, 1]) if me == 1 else (got[3] is None and values == [me, 1])
+            assert got[4] == 4.5 and type(got[4]) is float
+            assert got[5].tolist() == [[0, 0], [1, 1], [2, 2]] and got[6].tolist() == [me, 10 + me, 20 + me]
+            assert requests[0].wait() is array and "over" in repr(requests[0])      # the result stays
+            request = group.iallreduce(numpy.ones(2))
+            assert request.wait(timeout=60).tolist() == [3, 3]
+            for wrong in [lambda: group.iallreduce(array, op=lambda a, b: a), lambda: group.iallreduce({}), lambda: group.ibroadcast(array, 3)]:
+                try:
+                    wrong()
+                except (TypeError, ValueError) as error:
+                    print("wrong", error)
+        """,
+        DECK_TRANSPORT=transport,
+    )
+    assert done.code == 0 and done.out.count("wrong") == 9, done
+    assert done.out.count("a request takes the name of an operator") == 3, done
+
+
+def test_a_request_outlasts_a_deadline(job):
+    done = job(
+        2,
+        """
+        with udeck.init() as world:
+            group, inbox = world.all(), world.mailboxes("go")
+            other = world.postbox_of("go", 1 - world.rank)
+            if world.rank == 0:
+                request = group.iallreduce(4)
+                try:
+                    request.wait(timeout=0)
+                except udeck.Deadline as error:
+                    print("late", error)
+                assert not request.test() and "under way" in repr(request)
+                other.post(numpy.zeros(1))
+                print("got", request.wait())
+            else:
+                inbox.retrieve()
+                print("got", group.iallreduce(5).wait())
+            world.barrier()
+        """,
+    )
+    assert done.code == 0 and done.out.count("got 9") == 2 and "late" in done.out and "all_reduce" in done.out, done
+
+
+def test_requests_are_awaited(job):
+    done = job(
+        3,
+        """
+        import asyncio
+        async def main(group, me):
+            array = numpy.full(3, me)
+            first, second = group.iallreduce(array), group.iallgather(numpy.array([me]))
+            ticks = asyncio.create_task(asyncio.sleep(0))
+            one, other = await asyncio.gather(first, second)
+            await ticks
+            assert one is array and array.tolist() == [3, 3, 3] and other.tolist() == [[0], [1], [2]]
+            assert (await first) is array                       # again
+            if me == 0:
+                late = group.ibarrier()
+                try:
+                    await asyncio.wait_for(late, 0.01)
+                except asyncio.TimeoutError:
+                    print("cancelled")
+                out.post(numpy.zeros(1))
+                await late                                      # it is still under way
+            elif me == 1:
+                await inbox.retrieve_async()
+                await group.ibarrier()
+            else:
+                await group.ibarrier()
+        with udeck.init() as world:
+            inbox = world.mailboxes("go")
+            out = world.postbox_of("go", 1)
+            asyncio.run(main(world.all(), world.rank))
+            world.barrier()
+            print("good")
+        """,
+    )
+    assert done.code == 0 and done.out.count("good") == 3 and "cancelled" in done.out, done
+
+
 #: Calls in which rank 1 has an object that cannot be pickled.
 UNPICKLED = [
     "bcast_object(mine, root=1)",
