@@ -110,8 +110,24 @@ pub struct Switch {
     /// Cycles after a packet in which its buffer takes part in no allocation.
     #[serde(default)]
     pub pause: u32,
+    #[serde(default)]
+    pub allocator: Allocator,
     /// Central crossbar of a hierarchical switch.
     pub central: Option<Central>,
+}
+
+/// `switch.allocator`: lanes whose first packets an input offers to the outputs.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Allocator {
+    /// All lanes, at any time.
+    #[default]
+    AllLanes,
+    /// One lane in each allocation, in turn.
+    OneLane {
+        /// Cycles from an allocation to the next one.
+        every: u32,
+    },
 }
 
 /// `[switch.central]`: the central crossbar of a hierarchical switch.

@@ -11,7 +11,7 @@ use udeck_fabric::{
     config::{BadConfig, Config, Lanes, Queues},
     congestion::{Congestion, OutOfRange, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
     engine::CannotRun,
-    stages::{Centre, Stages},
+    stages::{Allocator, Centre, Stages},
     topology::Network,
     traffic::{self, Arrivals, Stream},
 };
@@ -128,6 +128,10 @@ pub fn until_allocated(switch: &input::Switch) -> u32 {
 /// Stages of a switch.
 pub fn stages(switch: &input::Switch) -> Stages {
     let &input::Switch { store, allocation, crossing, speed, output, least, pause, ref central, .. } = switch;
+    let allocator = match switch.allocator {
+        input::Allocator::AllLanes => Allocator::AllLanes,
+        input::Allocator::OneLane { every } => Allocator::OneLane { every },
+    };
     let central = central.as_ref().map(|&input::Central { ports, links, speed, buffer }| Centre {
         ports,
         links,
@@ -135,7 +139,7 @@ pub fn stages(switch: &input::Switch) -> Stages {
         cross: crossing + allocation,
         buffer: buffer / u32::from(links.max(1)),
     });
-    Stages { speed, store: crossing + store, output, least, pause, centre: central }
+    Stages { speed, store: crossing + store, output, least, pause, allocator, centre: central }
 }
 
 /// Lanes of levels.

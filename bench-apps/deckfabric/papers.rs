@@ -10,8 +10,9 @@ mod page;
 mod tables;
 
 use hierarchical::{
-    BESIDE, SCHEDULERS, SINGLE, SWITCHES, TREES, beside, beside_runs, schedulers, schedulers_runs, single,
-    single_runs, switches, switches_runs, trees, trees_runs,
+    ALLOCATORS, BESIDE, SCHEDULERS, SINGLE, SWITCHES, TREES, allocators, allocators_runs, beside,
+    beside_runs, schedulers, schedulers_runs, single, single_runs, switches, switches_runs, trees,
+    trees_runs,
 };
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -116,7 +117,7 @@ impl Dot {
 /// A part: its title, its steps of the progress bar, and the function that runs it.
 type Experiment = (&'static str, fn(Extent) -> u64, fn(Extent, &ProgressBar) -> Result<Section, String>);
 
-const EXPERIMENTS: [Experiment; 31] = [
+const EXPERIMENTS: [Experiment; 32] = [
     (alfaro::WASTE, |_| 1, alfaro::waste),
     (alfaro::DEADLINES, |_| 1, alfaro::deadlines),
     (evaluation::TOPOLOGIES, |_| 3, evaluation::topologies),
@@ -139,6 +140,7 @@ const EXPERIMENTS: [Experiment; 31] = [
     (SWITCHES[1], |extent| switches_runs(extent, 1), |extent, bar| switches(extent, 1, bar)),
     (SWITCHES[2], |extent| switches_runs(extent, 2), |extent, bar| switches(extent, 2, bar)),
     (SWITCHES[3], |extent| switches_runs(extent, 3), |extent, bar| switches(extent, 3, bar)),
+    (ALLOCATORS, allocators_runs, allocators),
     (TREES, trees_runs, trees),
     (congestion::STEADY, congestion::steady_runs, congestion::steady),
     (congestion::LONG, |_| congestion::RUNS, congestion::long),

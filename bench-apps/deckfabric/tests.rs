@@ -149,6 +149,12 @@ fn stages_that_cannot_be_have_their_line_and_a_reason() {
         ("speed = 3 ", "speed = 0 ", "[switch]", "speed is 0: take 1 to 1024"),
         ("routing = 32 ", "routing = 257 ", "[switch]", "routing is 257: take 0 to 256"),
         ("store = 50 ", "store = 4294967295 ", "[switch]", "store is 4294967295: take 0 to 256"),
+        (
+            "pause = 0 ",
+            "allocator = { one-lane = { every = 0 } } ",
+            "[switch]",
+            "between allocations is 0: take 1 to 1024",
+        ),
         ("least = 128 ", "least = 1200 ", "[switch]", "a buffer for all lanes is 8192: take 9600"),
         ("link = 8 ", "switch = 8 ", "[network]", "[switch] has those of each stage"),
         ("link = 8 ", "queues = \"fifo\" ", "[switch]", "neither congestion control nor `queues`"),

@@ -1,6 +1,7 @@
 //! Engine that moves packets: it handles events in the order of their times, and then, in each cycle, the choices of
 //! all ports where something has changed.
 
+mod allocation;
 mod deliver;
 mod drop;
 mod source;
@@ -43,6 +44,8 @@ enum Event {
     Submit { packet: u32 },
     /// A host's gap to a destination is over.
     Gap { host: u32, to: u32 },
+    /// Inputs of all switches offer a packet of one lane each.
+    Allocate,
     /// A timer of the workload is due.
     Timer { token: u32 },
 }
@@ -137,6 +140,10 @@ pub struct Engine<'network, W> {
     /// Ports that choose in this cycle.
     due: Vec<u32>,
     is_due: Vec<bool>,
+    /// Cycles between allocations, where inputs offer one lane in each.
+    allocates_every: Option<u32>,
+    /// Whether the next allocation is scheduled.
+    will_allocate: bool,
     /// Outputs that a buffer wants, of one event.
     wanted: Vec<u32>,
     /// Calendars by host, kept by the host itself or with LHRP by its switch.
@@ -181,6 +188,8 @@ impl<'network, W: Workload> Engine<'network, W> {
             messages: Arena::new(),
             wheel: Wheel::new(),
             due: Vec::new(),
+            allocates_every: allocation::every(config),
+            will_allocate: false,
             wanted: Vec::new(),
             calendars: (0..hosts).map(|_| Calendar::new()).collect(),
             flows: (0..hosts).map(|_| BTreeMap::new()).collect(),
@@ -334,6 +343,7 @@ impl<'network, W: Workload> Engine<'network, W> {
             Event::Begin { message, generation } => self.begin_reserved(now, message, generation),
             Event::Submit { packet } => self.submit(now, packet),
             Event::Gap { host, to } => self.gap_is_over(now, host, to),
+            Event::Allocate => self.allocate(),
             Event::Timer { token } => {
                 self.workload.timer(now, token, &mut self.actions);
                 self.apply_actions();
@@ -370,7 +380,9 @@ impl<'network, W: Workload> Engine<'network, W> {
     }
 
     fn is_now_due(&mut self, port: u32) {
-        if !self.is_due[port as usize] && self.ports.has_packets(port) {
+        if self.allocates_every.is_some() && !self.ports.is_link(port) {
+            self.schedule_allocation();
+        } else if !self.is_due[port as usize] && self.ports.has_packets(port) {
             self.is_due[port as usize] = true;
             self.due.push(port);
         }

@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     congestion::OutOfRange,
     packet::{Arena, NONE, Packet},
-    stages::{Layout, MOST_BUFFER},
+    stages::{Allocator, Layout, MOST_BUFFER},
     topology::{MOST_PORTS, Network},
 };
 use credits::Credits;
@@ -93,8 +93,10 @@ pub struct Ports {
     /// Number of links, which are the ports from 0.
     links: u32,
     layout: Option<Layout>,
-    /// Lane from which the last packet went over the crossbar, by buffer.
+    /// Lane from which the last packet went over the crossbar, by buffer. Where inputs offer one lane: the one that offered last.
     last_offers: Vec<u8>,
+    /// Bitmap of the inputs that offer a packet in this allocation, by port. Empty where inputs offer all lanes.
+    offered: Vec<u64>,
     /// Packets of a lane that is one queue, by input and lane.
     input_queues: Vec<VecDeque<u32>>,
     passing_first: bool,
@@ -179,6 +181,10 @@ impl Ports {
             input_of,
             links,
             layout,
+            offered: match config.stages.map(|stages| stages.allocator) {
+                Some(Allocator::OneLane { .. }) => vec![0; count],
+                _ => Vec::new(),
+            },
             last_offers: vec![0; if layout.is_some() { count } else { 0 }],
             input_queues: if config.queues.is_fifo() || layout.is_some() {
                 vec![VecDeque::new(); count * lanes]

@@ -5,8 +5,8 @@
 //! packet to another MPort crosses the central crossbar, too. Without one, a single crossbar connects all ports, as in
 //! InfiniBand's switches. In each buffer packets of a lane wait in one line, and all lanes share the buffer.
 //!
-//! A crossbar moves one packet out of a buffer at a time, and one into a buffer at a time. Outputs choose among inputs in
-//! turn, and then among the input's lanes in turn. A packet cannot leave a buffer faster than it comes in.
+//! A crossbar moves one packet out of a buffer at a time, and one into a buffer at a time. An [`Allocator`] says which. A packet
+//! cannot leave a buffer faster than it comes in.
 
 use crate::{
     congestion::OutOfRange,
@@ -30,8 +30,24 @@ pub struct Stages {
     pub least: u32,
     /// Cycles after a packet in which its buffer takes part in no allocation; 0 if allocations overlap with the packets before.
     pub pause: u32,
+    /// Allocator of the crossbars.
+    pub allocator: Allocator,
     /// Central crossbar of a hierarchical switch.
     pub centre: Option<Centre>,
+}
+
+/// Packets that a crossbar's inputs offer to its outputs. Outputs choose among the inputs that offer them a packet, in turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Allocator {
+    /// An input offers the first packet of each lane, and outputs choose among its lanes in turn, at any time.
+    #[default]
+    AllLanes,
+    /// An input offers the first packet of one lane in each allocation, its lanes in turn. A lane whose packet is not granted has
+    /// lost its turn.
+    OneLane {
+        /// Cycles from an allocation to the next one, which all switches have at the same times.
+        every: u32,
+    },
 }
 
 /// The crossbar that connects the MPorts of a hierarchical switch.
@@ -54,7 +70,15 @@ impl Stages {
     /// at an input of `lanes` × `buffer` flits.
     #[must_use]
     pub fn lanes_apart(speed: u16, store: u32, lanes: u32, buffer: u32) -> Self {
-        Self { speed, store, output: lanes * buffer, least: buffer, pause: 0, centre: None }
+        Self {
+            speed,
+            store,
+            output: lanes * buffer,
+            least: buffer,
+            pause: 0,
+            allocator: Allocator::AllLanes,
+            centre: None,
+        }
     }
 
     /// Checks the numbers; `packet` is the longest packet.
@@ -66,6 +90,9 @@ impl Stages {
             ("output", u64::from(self.output), packet, MOST_BUFFER),
             ("least", u64::from(self.least), packet, MOST_BUFFER),
         ];
+        if let Allocator::OneLane { every } = self.allocator {
+            ranges.push(("cycles between allocations", u64::from(every), 1, 1 << 10));
+        }
         if let Some(centre) = self.centre {
             ranges.extend([
                 ("ports of an MPort", u64::from(centre.ports), 1, 31),

@@ -11,7 +11,7 @@ mod chapter_6;
 pub use beside::{BESIDE, beside, beside_runs};
 pub use chapter_2::{SINGLE, single, single_runs};
 pub use chapter_4::{SCHEDULERS, schedulers, schedulers_runs};
-pub use chapter_5::{SWITCHES, switches, switches_runs};
+pub use chapter_5::{ALLOCATORS, SWITCHES, allocators, allocators_runs, switches, switches_runs};
 pub use chapter_6::{TREES, trees, trees_runs};
 
 use super::{
@@ -43,7 +43,7 @@ struct Experiment {
 }
 
 /// One of the compared systems.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct System {
     name: String,
@@ -52,6 +52,8 @@ struct System {
     arbitration: Arbitration,
     /// Flits a cycle out of an input buffer, where it is not that of the others.
     speed: Option<u16>,
+    /// Allocator of the crossbars, where it is not that of the others.
+    allocator: Option<input::Allocator>,
     central: Option<input::Central>,
 }
 
@@ -121,6 +123,7 @@ impl Experiment {
         let network = input::Network { packet: Some(system.packet), ..self.network.clone() };
         let switch = input::Switch {
             speed: system.speed.unwrap_or(self.switch.speed),
+            allocator: system.allocator.unwrap_or(self.switch.allocator),
             central: system.central.clone().or_else(|| self.switch.central.clone()),
             ..self.switch.clone()
         };

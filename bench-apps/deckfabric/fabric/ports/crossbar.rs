@@ -56,10 +56,42 @@ impl Ports {
         packets: &'ports Arena<Packet>,
         buffer: u32,
     ) -> impl Iterator<Item = u32> + 'ports {
+        self.firsts(buffer).map(|at| packets[at].out)
+    }
+
+    /// First packets of a buffer's lanes, beginning with the lane after the one that sent or offered last.
+    fn firsts(&self, buffer: u32) -> impl Iterator<Item = u32> {
         let lines = &self.input_queues[buffer as usize * self.lanes..][..self.lanes];
         let first = usize::from(self.last_offers[buffer as usize]) + 1;
         let lanes = (first..first + self.lanes).map(|lane| lane % self.lanes);
-        lanes.filter_map(|lane| lines[lane].front()).map(|at| packets[*at].out)
+        lanes.filter_map(|lane| lines[lane].front().copied())
+    }
+
+    /// Begins an allocation where inputs offer one lane: each input that no output reads offers the first packet of its next lane.
+    /// Adds the outputs that get an offer to `outputs`. Returns whether any first packet has room behind its output, so that
+    /// another allocation could grant it.
+    pub fn offer_lanes(&mut self, packets: &Arena<Packet>, outputs: &mut Vec<u32>) -> bool {
+        self.offered.fill(0);
+        let mut has_room = false;
+        for buffer in 0..self.count() as u32 {
+            let mut offer = None;
+            for at in self.firsts(buffer) {
+                let Packet { out, out_lane, input, flits, .. } = packets[at];
+                if self.is_link(out) || self.read[self.groups[out as usize] as usize] & 1 << input != 0 {
+                    break;
+                }
+                offer.get_or_insert(at);
+                has_room |= self.credits.has_room(out, out_lane, u32::from(flits));
+            }
+            let Some(at) = offer else { continue };
+            let Packet { out, input, lane, .. } = packets[at];
+            self.last_offers[buffer as usize] = lane;
+            if self.offered[out as usize] == 0 {
+                outputs.push(out);
+            }
+            self.offered[out as usize] |= 1 << input;
+        }
+        has_room
     }
 
     /// Cycles that a head needs from the start of its way into a buffer of its own switch to the choice behind the buffer.
@@ -75,7 +107,10 @@ impl Ports {
     /// Chooses the packet that goes over a crossbar into a buffer, if one may: inputs take turns, and then the input's lanes.
     pub fn allocate(&mut self, packets: &Arena<Packet>, port: u32) -> Option<u32> {
         let base = port as usize * self.lanes;
-        let mut inputs = self.inputs[base..][..self.lanes].iter().fold(0, |all, inputs| all | inputs);
+        let mut inputs = match self.offered.get(port as usize) {
+            Some(offered) => *offered,
+            None => self.inputs[base..][..self.lanes].iter().fold(0, |all, inputs| all | inputs),
+        };
         inputs &= !self.read[self.groups[port as usize] as usize];
         let last = u32::from(self.turns[base]);
         while inputs != 0 {
@@ -92,7 +127,8 @@ impl Ports {
         None
     }
 
-    /// First packet of an input for a port that has room for it: the lanes of the input take turns.
+    /// First packet of an input for a port that has room for it: the lanes of the input take turns. Where an input offers one lane,
+    /// it is the packet of that one.
     fn offer(&self, packets: &Arena<Packet>, port: u32, input: u8) -> Option<u32> {
         let base = port as usize * self.lanes;
         let mut chosen = None;
@@ -105,7 +141,9 @@ impl Ports {
             let last = *last.get_or_insert_with(|| self.last_offers[input_port as usize]);
             // Number of lanes between the one that sent last and this one.
             let wait = (usize::from(from) + self.lanes - usize::from(last) - 1) % self.lanes;
-            if chosen.is_none_or(|(least, _)| wait < least)
+            let is_offered = self.offered.is_empty() || from == last;
+            if is_offered
+                && chosen.is_none_or(|(least, _)| wait < least)
                 && self.credits.has_room(port, lane, u32::from(flits))
             {
                 chosen = Some((wait, at));

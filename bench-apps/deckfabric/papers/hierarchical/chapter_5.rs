@@ -1,7 +1,10 @@
 //! Omni-Path's hierarchical switches beside InfiniBand's, under DTable.
 
-use super::{Experiment, Figures, Place, curves, latency_axis};
-use crate::papers::{Axis, Chart, Extent, Row, Section};
+use super::{Experiment, Figures, Place, System, curves, latency_axis};
+use crate::{
+    input::Allocator,
+    papers::{Axis, Chart, Extent, Row, Section},
+};
 use indicatif::ProgressBar;
 
 pub const FILE: &str = include_str!("../../published/switches-5.toml");
@@ -12,6 +15,16 @@ pub const SWITCHES: [&str; 4] = [
     "Omni-Path's switches beside InfiniBand's, 24-ary 2-tree (chapter 5, figures 5.4e to h)",
     "Omni-Path's switches beside InfiniBand's, 8×8 torus (chapter 5, figures 5.5a to d)",
     "Omni-Path's switches beside InfiniBand's, 8×8×8 torus (chapter 5, figures 5.5e to h)",
+];
+
+pub const ALLOCATORS: &str = "Inputs that offer one lane or all lanes, 4-ary 3-tree (chapter 5, §5.2.1)";
+
+/// Allocators of both kinds of switches, and their names. A flit of 64 bytes, which the thesis counts cycles by, takes 8 cycles.
+const OFFERS: [(&str, Allocator); 4] = [
+    ("all lanes", Allocator::AllLanes),
+    ("one lane a cycle", Allocator::OneLane { every: 1 }),
+    ("one lane every 4 cycles", Allocator::OneLane { every: 4 }),
+    ("one lane every 8 cycles", Allocator::OneLane { every: 8 }),
 ];
 
 /// Injections of the curves, in flits a cycle of each host: the least and the largest of table 5.4, and that for which the
@@ -75,6 +88,48 @@ pub fn switches(extent: Extent, nth: usize, bar: &ProgressBar) -> Result<Section
     }
     let [infiniband, omni_path] = &of_systems[..] else { return Err("there are two systems".into()) };
     section.claims = claims(place, infiniband, omni_path);
+    Ok(section)
+}
+
+pub fn allocators_runs(extent: Extent) -> u64 {
+    match extent {
+        Extent::Quick => 4,
+        Extent::Reduced => 8,
+    }
+}
+
+/// Plays both kinds of switches with each allocator at the injection for which the thesis prints latencies, in its first network.
+/// The quick form has the first two allocators.
+pub fn allocators(extent: Extent, bar: &ProgressBar) -> Result<Section, String> {
+    let experiment = Experiment::read(FILE)?;
+    let (_, cycles) = size(extent, 0);
+    let place = &experiment.place[0];
+    let mut section = Section {
+        how: format!(
+            "Switches and traffic of published/switches-5.toml, {} of {} hosts, at {AT}: {} cycles of 64 bits of warm-up and {} measured. Inputs \
+             offer one lane in turn, which loses its turn if it is not granted, as in the thesis, or all lanes.",
+            place.name, place.hosts, cycles.0, cycles.1
+        ),
+        ..Section::default()
+    };
+    for (offers, allocator) in &OFFERS[..allocators_runs(extent) as usize / 2] {
+        for (system, published) in experiment.system.iter().zip(&place.published) {
+            let system = System { allocator: Some(*allocator), ..system.clone() };
+            let runs = experiment.play(place, &system, &[(AT - FIXED) / SWEPT], cycles, bar)?;
+            let [run] = &runs[..] else { return Err("there is one load".into()) };
+            let name = format!("{}, {offers}", system.name);
+            section.rows.push(Row::new(
+                format!("{name}: latency of NC, ns"),
+                *published,
+                run.classes[NC].latency,
+            ));
+            section.rows.push(Row::new(format!("{name}: throughput"), None, run.throughput));
+            let what = format!("{name}: what is injected is taken, within 10 percent");
+            if !matches!(allocator, Allocator::OneLane { every: 8 }) {
+                section.claims.push((what, (run.throughput / run.load - 1.0).abs() < 0.1));
+            }
+        }
+    }
     Ok(section)
 }
 

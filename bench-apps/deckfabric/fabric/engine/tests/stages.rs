@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     config::Lanes,
     deadlock,
-    stages::{Centre, Stages},
+    stages::{Allocator, Centre, Stages},
     topology::{HalfWay, trunked_torus, valiant_tree},
 };
 
@@ -12,7 +12,8 @@ const CROSS: u32 = 5;
 const STORE: u32 = 6;
 
 fn crossbar() -> Config {
-    let stages = Stages { speed: 3, store: STORE, output: 64, least: 8, pause: 0, centre: None };
+    let allocator = Allocator::AllLanes;
+    let stages = Stages { speed: 3, store: STORE, output: 64, least: 8, pause: 0, allocator, centre: None };
     Config { link: 3, switch: 7, packet: 8, stages: Some(stages), ..Config::default() }
 }
 
@@ -184,6 +185,43 @@ fn levels_may_share_lanes_but_not_channels() {
     assert!(bad.err().unwrap().to_string().contains("routes use 2 virtual channels"));
 }
 
+fn with_allocator(config: Config, allocator: Allocator) -> Config {
+    Config { stages: config.stages.map(|stages| Stages { allocator, ..stages }), ..config }
+}
+
+/// A head waits for the next allocation: one cycle at each, where they come in each cycle.
+#[test]
+fn without_load_an_input_that_offers_one_lane_waits_for_the_next_allocation() {
+    let network = tree(2, 3).unwrap();
+    let arrives = |allocator| {
+        let config = with_allocator(crossbar(), allocator);
+        script(&network, &config, vec![(5, post(0, 7, 6))]).arrived[0].0
+    };
+    let switches = network.path(0, 7).len() as u64;
+    let [all, one, eight] =
+        [Allocator::AllLanes, Allocator::OneLane { every: 1 }, Allocator::OneLane { every: 8 }].map(arrives);
+    assert_eq!(one, all + switches);
+    assert!(eight > all && eight <= all + 8 * switches, "{all} {eight}");
+}
+
+/// Host 0 has packets of level 0 to host 2, which gets more than its link carries, and of level 1 to the idle host 3. An input that
+/// offers all its lanes keeps the second link busy. One that offers a lane at a time loses each turn that goes to a full output.
+#[test]
+fn a_lane_that_is_not_granted_loses_its_turn() {
+    let network = tree(4, 1).unwrap();
+    let delivered = |allocator| {
+        let stages = crossbar().stages.map(|stages| Stages { speed: 1, allocator, ..stages });
+        let config = Config { levels: 2, stages, arbitration: Scheme::RoundRobin, ..crossbar() };
+        let to = |from: usize, to: usize, level: u8| (1, Post { level, ..post(from, to, 4000) });
+        let posts = vec![to(0, 2, 0), to(1, 2, 0), to(0, 3, 1)];
+        let mut engine = Engine::new(&network, &config, Script { posts, arrived: Vec::new() }).unwrap();
+        engine.run_until(4000).unwrap();
+        engine.measures().carried.iter().sum::<u64>()
+    };
+    let (all, one) = (delivered(Allocator::AllLanes), delivered(Allocator::OneLane { every: 8 }));
+    assert!(10 * one < 9 * all, "{one} of {all}");
+}
+
 /// Configuration B of table 2.2: level 0 has two channels, and levels 1 and 2 have one each, with one lane.
 #[test]
 fn levels_may_have_different_numbers_of_channels() {
@@ -224,6 +262,10 @@ fn stages_that_cannot_be_are_refused() {
         reason(config)
     };
     assert_eq!(with(|stages| stages.speed = 0), "switches of stages: speed is 0: take 1 to 1024");
+    assert!(
+        with(|stages| stages.allocator = Allocator::OneLane { every: 0 })
+            .contains("cycles between allocations is 0: take 1 to 1024")
+    );
     assert!(with(|stages| stages.least = 7).contains("least is 7: take 8"));
     assert!(with(|stages| stages.least = 65).contains("a buffer for all lanes is 64: take 65"));
     assert!(
@@ -241,10 +283,12 @@ proptest! {
     /// Every message arrives once, and all credits come back.
     #[test]
     fn proptest_all_arrives_through_stages(
-        seed: u64, speed in 1u16..5, central in 1u16..5, ports in 1u8..6, links in 1u8..4, pause in 0u32..9, buffer in 16u32..80, is_hierarchical: bool,
+        seed: u64, speed in 1u16..5, central in 1u16..5, ports in 1u8..6, links in 1u8..4, pause in 0u32..9, every in 0u32..9, buffer in 16u32..80, is_hierarchical: bool,
     ) {
         let centre = Centre { ports, links, speed: central, cross: 2, buffer };
-        let stages = Stages { speed, store: 3, output: buffer, least: 8, pause, centre: is_hierarchical.then_some(centre) };
+        let allocator = if every == 0 { Allocator::AllLanes } else { Allocator::OneLane { every } };
+        let centre = is_hierarchical.then_some(centre);
+        let stages = Stages { speed, store: 3, output: buffer, least: 8, pause, allocator, centre };
         let config = Config { packet: 8, buffer, stages: Some(stages), ..Config::default() };
         for network in [trunked_torus(&[3, 2], 2, 2, HalfWay::Both).unwrap(), valiant_tree(3, 2).unwrap(), irregular(5, 2, 3, seed).unwrap()] {
             all_arrives(&network, &config, seed);
