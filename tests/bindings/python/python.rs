@@ -22,11 +22,14 @@ use libtest_mimic::{Arguments, Failed, Trial};
 const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 /// Packages that some tests use; without them these are skipped.
 const MORE_PACKAGES: [&str; 2] = ["mypy", "ml_dtypes"];
+/// The other side of comparisons: they are skipped where it does not install.
+const PEER_PACKAGES: [&str; 2] = ["mpi4py", "mpich"];
 const FILES: [&str; 10] = [
     "test_values",
     "test_jobs",
     "test_local",
     "test_groups",
+    "test_from_mpi4py",
     "test_pool",
     "test_types",
     "test_pages",
@@ -170,6 +173,9 @@ fn environment() -> Result<PathBuf, String> {
     match said(pip_install(&python).args(MORE_PACKAGES)) {
         Err(why) if is_required() => return Err(why),
         _ => {}
+    }
+    if let Err(why) = said(pip_install(&python).args(PEER_PACKAGES)) {
+        println!("{} could not be installed: {why}", PEER_PACKAGES.join(" and "));
     }
     let more = env::var("UDECK_PYTHON_MORE").unwrap_or_default();
     let more: Vec<_> = more.split(',').filter(|name| !name.is_empty()).collect();

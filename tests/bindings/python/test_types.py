@@ -12,7 +12,7 @@ import udeck
 
 #: The type checker, which the harness installs where it can.
 needs_mypy = pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy could not be installed")
-EXAMPLES = sorted((ROOT / "examples/python").glob("*.py"))
+EXAMPLES = sorted([*(ROOT / "examples/python").glob("*.py"), *(ROOT / "examples/python").glob("from_mpi4py/*_udeck.py")])
 
 
 def run(module, *arguments):
