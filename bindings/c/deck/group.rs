@@ -3,7 +3,7 @@
 //! Data that only move are bytes. Reductions work on whole elements, by operators of `udeck::op` that each call chooses.
 #![allow(unsafe_code, reason = "calls of C's")]
 
-use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_ulong, c_ulonglong, c_void};
 use std::sync::Arc;
 
 use udeck::op::{ByType, ElementType, Named, WithElements};
@@ -124,6 +124,42 @@ pub unsafe extern "C" fn deck_group_split(
             // SAFETY: our contract.
             Some(made) => unsafe { keep(part, made) },
             None => Ok(()),
+        }
+    })
+}
+
+/// `int deck_group_survivors(deck_group_t *group)`
+///
+/// # Safety
+/// Same as for [`deck_group_all`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_group_survivors(structure: *mut GroupStructure) -> c_int {
+    call("deck_group_survivors", || {
+        let world = world()?;
+        // SAFETY: our contract, twice.
+        unsafe {
+            check_not_created(structure)?;
+            keep(structure, world.survivors()?)
+        }
+    })
+}
+
+/// `int deck_agree(unsigned long long *flags, unsigned long *numnodes)`
+///
+/// # Safety
+/// `flags` and `numnodes` are NULL or point to numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn deck_agree(flags: *mut c_ulonglong, numnodes: *mut c_ulong) -> c_int {
+    call("deck_agree", || {
+        let world = world()?;
+        // SAFETY: our contract, for all of it.
+        unsafe {
+            let mine = slice("flags", flags.cast_const(), 1)?[0];
+            // Checked before the call of the other ranks.
+            pointer::store("numnodes", numnodes, 0)?;
+            let agreement = world.agree(mine)?;
+            pointer::store("numnodes", numnodes, agreement.ranks.len() as c_ulong)?;
+            pointer::store("flags", flags, agreement.flags)
         }
     })
 }

@@ -372,6 +372,16 @@ int deck_group_create(deck_group_t *group, const char *name, const unsigned long
  * made. */
 int deck_group_split(deck_group_t *group, long colour, long key, deck_group_t *part);
 
+/* After the death of a rank: makes a group of all ranks that have not ended. All of them make the call, and get the same group, whoever
+ * dies meanwhile. If a member dies afterwards, the group's calls return DECK_EPEERLOST at all members, which destroy the group and call
+ * this again. DECK_ETIMEDOUT names the ranks that have not come; call again. */
+int deck_group_survivors(deck_group_t *group);
+
+/* Clears in `flags` the bits that are not set at all ranks that have not ended, and stores the number of these ranks. All of them make
+ * the call, and get the same. A collective call in which a rank dies may succeed at some members only: this call, with 1 or 0 for a step's
+ * success, tells whether all can go on. Errors: as deck_group_survivors, and `flags` are unchanged. */
+int deck_agree(unsigned long long *flags, unsigned long *numnodes);
+
 /* Ends this rank's use of the group. Not collective. */
 int deck_group_destroy(deck_group_t *group);
 

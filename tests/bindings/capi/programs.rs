@@ -65,6 +65,7 @@ pub fn cases() -> Vec<Case> {
         }));
     }
     cases.push(case("lost_c::cc", &[Tool::Cc], a_rank_that_dies_is_told));
+    cases.push(case("survivors_c::cc", &[Tool::Cc], ranks_go_on_after_a_death));
     cases.push(case("abort_c::cc", &[Tool::Cc], a_rank_ends_the_job));
     cases
 }
@@ -108,6 +109,14 @@ fn a_rank_that_dies_is_told() {
     for transport in TRANSPORTS {
         let job = launched(&["--on-failure", "continue", "-n", "2", "--"], &program, transport);
         let _ = job.run().fails().clean().line_with("rank 0 has been told");
+    }
+}
+
+fn ranks_go_on_after_a_death() {
+    let program = compiled(Tool::Cc, "tests/bindings/capi/c/survivors.c", &[], "survivors_c");
+    for transport in TRANSPORTS {
+        let job = launched(&["--on-failure", "survive", "-n", "3", "--"], &program, transport);
+        let _ = job.run().ok().line_with("2 ranks went on");
     }
 }
 
