@@ -193,6 +193,29 @@ impl World {
         Ok(Group::new(made, self.handle.clone()))
     }
 
+    /// Returns a group of all ranks that have not ended, after the death of one. All ranks that are left make the call.
+    ///
+    /// All get the same group, whoever dies meanwhile. If a member dies afterwards, the group's calls raise PeerLost at all
+    /// members, which call this again. Raises Deadline, which names the ranks that have not come.
+    #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
+    fn survivors(&self, py: Python<'_>, timeout: Timeout) -> PyResult<Group> {
+        let limit = timeout.or(self.handle.deadline);
+        let made = self.handle.wait(py, |world| world.survivors_timeout(limit))?;
+        Ok(Group::new(made, self.handle.clone()))
+    }
+
+    /// Returns the bits that are set in the flags of all ranks that have not ended, and the list of these ranks. All of them
+    /// make the call, and get the same, whoever dies meanwhile.
+    ///
+    /// A collective call in which a rank dies may succeed at some members only: agree(True) after a step tells whether it
+    /// succeeded at all. Raises Deadline, which names the ranks that have not come.
+    #[pyo3(signature = (flags, timeout=Timeout::USUAL), text_signature = "($self, flags, timeout=None)")]
+    fn agree(&self, py: Python<'_>, flags: u64, timeout: Timeout) -> PyResult<(u64, Vec<usize>)> {
+        let limit = timeout.or(self.handle.deadline);
+        let agreement = self.handle.wait(py, |world| world.agree_timeout(flags, limit))?;
+        Ok((agreement.flags, agreement.ranks))
+    }
+
     /// Returns the ranks that have ended so far: pairs of a rank, and how it was lost, or None if it finished. Does
     /// not wait.
     fn exited_ranks(&self, py: Python<'_>) -> PyResult<Vec<(usize, Option<String>)>> {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from conftest import PROLOGUE
+from conftest import PROLOGUE, ROOT, start
 
 import udeck
 
@@ -572,3 +572,32 @@ def test_data_loader(example):
 def test_heat2d(example, ranks):
     done = example(ranks, "heat2d.py")
     assert done.code == 0 and "57600 of 57600 cells are right" in done.out, done
+
+
+@pytest.mark.parametrize("transport", ["shm", "tcp", "udp"])
+@pytest.mark.parametrize("name, words", [("farm.py", "17984 primes"), ("conjugate_gradient.py", "120 x 120 cells are right")])
+def test_examples_survive_a_death(name, words, transport):
+    options = ["--on-failure", "survive", "--transport", transport]
+    done = start(4, [ROOT / "examples/python" / name, "2", "0.1"], options)
+    assert done.code == 0 and words in done.out, done
+
+
+def test_the_ranks_that_are_left_agree(job):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            assert world.agree(0b11 if world.rank else 0b01) == (0b01, [0, 1, 2])
+            if world.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            group = world.survivors()
+            while group.ranks != [0, 2]:
+                group = world.survivors()
+            assert world.agree(True) == (1, [0, 2])
+            sum = numpy.array([world.rank + 10])
+            group.allreduce(sum)
+            print("sum", sum[0])
+        """,
+        ["--on-failure", "survive"],
+    )
+    assert done.code == 0 and done.out.count("sum 22") == 2, done
