@@ -148,11 +148,7 @@ pub fn object_message(
     value: &Bound<'_, PyAny>,
     allocate: impl FnOnce(usize) -> PyResult<Buffer>,
 ) -> PyResult<Buffer> {
-    let pickled = pickle(value)?;
-    let layout = pickled.layout()?;
-    let mut buffer = allocate(layout.len)?;
-    pickled.write(&layout, bytes_mut(&mut buffer))?;
-    Ok(buffer)
+    pickle(value)?.message(value.py(), allocate)
 }
 
 /// Copies an array's elements, in C order, to `to`, which has the same length in bytes.
@@ -220,43 +216,52 @@ fn copy_strided(array: &Array<'_>, to: &mut [u8]) -> PyResult<()> {
 }
 
 /// A pickled object, and the buffers that are sent beside the pickle.
-struct Pickled<'py> {
-    pickle: Bound<'py, PyBytes>,
-    buffers: Vec<Array<'py>>,
+pub struct Pickled {
+    pickle: Py<PyBytes>,
+    buffers: Vec<Py<PyAny>>,
 }
 
 /// Pickles an object by protocol 5: its long buffers are not copied into the pickle.
-fn pickle<'py>(value: &Bound<'py, PyAny>) -> PyResult<Pickled<'py>> {
+///
+/// # Errors
+/// `value` cannot be pickled.
+pub fn pickle(value: &Bound<'_, PyAny>) -> PyResult<Pickled> {
     static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = value.py();
     let dumps = DUMPS.get_or_try_init(py, || py.import("pickle")?.getattr("dumps").map(Bound::unbind))?;
     let (buffers, options) = (PyList::empty(py), PyDict::new(py));
     options.set_item(intern!(py, "protocol"), 5)?;
     options.set_item(intern!(py, "buffer_callback"), buffers.getattr(intern!(py, "append"))?)?;
-    let pickle = dumps.bind(py).call((value,), Some(&options))?.cast_into()?;
-    let buffers = buffers
-        .iter()
-        .map(|buffer| array(&buffer.call_method0(intern!(py, "raw"))?))
-        .collect::<PyResult<_>>()?;
-    Ok(Pickled { pickle, buffers })
+    let pickle = dumps.bind(py).call((value,), Some(&options))?.cast_into()?.unbind();
+    let raw = |buffer: Bound<'_, PyAny>| buffer.call_method0(intern!(py, "raw")).map(Bound::unbind);
+    Ok(Pickled { pickle, buffers: buffers.iter().map(raw).collect::<PyResult<_>>()? })
 }
 
-impl Pickled<'_> {
-    fn layout(&self) -> PyResult<Layout> {
-        let lengths: Vec<usize> = self.buffers.iter().map(Array::len_bytes).collect::<PyResult<_>>()?;
-        Ok(Layout::new(self.pickle.as_bytes().len(), lengths.into_iter()))
-    }
-
-    /// Writes the pickle, the buffers and the description.
-    fn write(&self, layout: &Layout, message: &mut [u8]) -> PyResult<()> {
-        let pickle = self.pickle.as_bytes();
+impl Pickled {
+    /// Builds the message, in memory from `allocate`: the pickle, the buffers and the description.
+    ///
+    /// # Errors
+    /// `allocate` fails, or there are too many buffers.
+    pub fn message<E: From<PyErr>>(
+        &self,
+        py: Python<'_>,
+        allocate: impl FnOnce(usize) -> Result<Buffer, E>,
+    ) -> Result<Buffer, E> {
+        let pickle = self.pickle.as_bytes(py);
+        let arrays: Vec<Array<'_>> =
+            self.buffers.iter().map(|buffer| array(buffer.bind(py))).collect::<PyResult<_>>()?;
+        let lengths: Vec<usize> = arrays.iter().map(Array::len_bytes).collect::<PyResult<_>>()?;
+        let layout = Layout::new(pickle.len(), lengths.into_iter());
+        let mut buffer = allocate(layout.len)?;
+        let message = bytes_mut(&mut buffer);
         message[..pickle.len()].copy_from_slice(pickle);
-        for (array, (offset, length)) in self.buffers.iter().zip(&layout.buffers) {
+        for (array, (offset, length)) in arrays.iter().zip(&layout.buffers) {
             copy_elements(array, &mut message[*offset..offset + length])?;
         }
         layout
             .write(message)
-            .map_err(|why| PyValueError::new_err(format!("the object cannot be sent: {}", why.0)))
+            .map_err(|why| PyValueError::new_err(format!("the object cannot be sent: {}", why.0)))?;
+        Ok(buffer)
     }
 }
 

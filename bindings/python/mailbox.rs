@@ -305,8 +305,26 @@ impl Mailbox {
     /// asyncio's.
     ///
     /// Raises as retrieve(), except Deadline. A cancelled task loses no message.
-    fn retrieve_async<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Mailbox::task(slf), false)
+    #[pyo3(signature = (source=None, tag=None))]
+    fn retrieve_async<'py>(
+        slf: &Bound<'py, Self>,
+        #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
+        #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        tasks::run(slf.py(), Mailbox::task(slf, Wanted { source, tag }, message::value), false)
+    }
+
+    /// Returns the next message with its source and tag, in a task of asyncio. Waits, and raises, as retrieve_async().
+    #[pyo3(signature = (source=None, tag=None))]
+    fn retrieve_message_async<'py>(
+        slf: &Bound<'py, Self>,
+        #[pyo3(from_py_with = arguments::source)] source: Option<usize>,
+        #[pyo3(from_py_with = arguments::optional_tag)] tag: Option<u32>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let task = Mailbox::task(slf, Wanted { source, tag }, |py, arrived, of| {
+            Ok(Bound::new(py, Message::new(arrived, of, py)?)?.into_any())
+        });
+        tasks::run(slf.py(), task, false)
     }
 
     fn __aiter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -314,7 +332,7 @@ impl Mailbox {
     }
 
     fn __anext__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        tasks::run(slf.py(), Mailbox::task(slf), true)
+        tasks::run(slf.py(), Mailbox::task(slf, Wanted::ANY, message::value), true)
     }
 
     fn __repr__(&self) -> String {
@@ -323,18 +341,23 @@ impl Mailbox {
 }
 
 impl Mailbox {
-    /// A retrieve in a task, which uses the mailbox exclusively from its first poll to its end.
-    fn task(slf: &Bound<'_, Self>) -> Task {
+    /// A retrieve in a task, which uses the mailbox exclusively from its first poll to its end. `finish` makes what the program
+    /// gets.
+    fn task(
+        slf: &Bound<'_, Self>,
+        wanted: Wanted,
+        finish: for<'a, 'py> fn(Python<'py>, Arrived, &Origin<'a>) -> PyResult<Bound<'py, PyAny>>,
+    ) -> Task {
         let mailbox = slf.clone().unbind();
         Task::new(move |py| {
             let this = mailbox.get();
             let mut lent = this.slot.lend().map_err(|why| this.slot.raise(py, why))?;
             let mailbox = mailbox.clone_ref(py);
             Ok(async move {
-                let retrieved = lent.retrieve_async().await;
+                let retrieved = lent.retrieve_async().matching(wanted.matching()).await;
                 let end: Completion = Box::new(move |py| {
                     let this = mailbox.get();
-                    message::value(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())
+                    finish(py, retrieved.or_raise(py, Some(&this.slot.name))?, &this.of())
                 });
                 end
             })

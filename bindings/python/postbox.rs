@@ -12,7 +12,7 @@ use udeck::{Error, PostError, WithTag};
 use crate::arguments;
 use crate::content::{self, Arguments, Buffer, Method};
 use crate::errors::{OrRaise, exception};
-use crate::handle::Handle;
+use crate::handle::{Handle, Unavailable};
 use crate::memory::{self, Posted};
 use crate::numpy::{self, Array};
 use crate::references::KnownReferences;
@@ -251,7 +251,7 @@ cancelled may have posted the array.";
     fn call<'py>(this: &Bound<'py, PyAny>, arguments: &Arguments<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
         let array = content::first_argument::<PostAsync>(arguments)?;
         let tag = arguments[1].as_deref().map_or(Ok(0), arguments::tag)?;
-        let task = Postbox::task(this.cast()?, array, tag).begin(this.py());
+        let task = Postbox::task_of_array(this.cast()?, array, tag).begin(this.py());
         tasks::run(this.py(), task, false)
     }
 }
@@ -272,6 +272,27 @@ impl Postbox {
     ) -> PyResult<()> {
         let prepared = self.prepare_object(value, timeout)?;
         self.send(py, prepared, tag, timeout)
+    }
+
+    /// As post_object(), in a task of asyncio: waits for room and for memory without holding the thread. The task's timeouts
+    /// are asyncio's.
+    ///
+    /// The object is pickled by the call itself. Where there is no memory, its long buffers are copied in the task: they may be
+    /// changed once the task is done. Whoever awaits it gets the errors, Busy among them, except those of pickling. A task that is
+    /// cancelled may have posted the object.
+    #[pyo3(signature = (value, tag=0))]
+    fn post_object_async<'py>(
+        slf: &Bound<'py, Self>,
+        value: &Bound<'py, PyAny>,
+        #[pyo3(from_py_with = arguments::tag)] tag: u32,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, pickled) = (slf.py(), content::pickle(value)?);
+        let task = Postbox::task(slf, tag, move |py, this| {
+            let buffer = pickled.message(py, |len| this.world.try_buffer(py, len))?;
+            let copied = buffer.len();
+            Ok(Prepared { buffer, array: None, copied })
+        });
+        tasks::run(py, task.begin(py), false)
     }
 
     /// Waits until every message that was posted here has been read, at most the timeout (seconds; None:
@@ -339,20 +360,32 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// A post in a task, which uses the postbox exclusively from its first poll to its end.
-    fn task(slf: &Bound<'_, Self>, array: &Bound<'_, PyAny>, tag: u32) -> Task {
-        let (postbox, array) = (slf.clone().unbind(), array.clone().unbind());
-        let (mut lent, mut at_first) = (None, Some(KnownReferences::by_call()));
+    fn task_of_array(slf: &Bound<'_, Self>, array: &Bound<'_, PyAny>, tag: u32) -> Task {
+        let (array, mut at_first) = (array.clone().unbind(), Some(KnownReferences::by_call()));
+        Postbox::task(slf, tag, move |py, this| {
+            // The call's own reference exists only at the first attempt. This function holds two.
+            let known = at_first.take().unwrap_or(KnownReferences::exactly(0)).and(2);
+            let array = content::array(array.bind(py))?;
+            this.prepare(array, known, |len| this.world.try_buffer(py, len))
+        })
+    }
+
+    /// A post in a task, which uses the postbox exclusively from its first poll to its end. `prepare` is called again if it
+    /// found no memory.
+    fn task(
+        slf: &Bound<'_, Self>,
+        tag: u32,
+        mut prepare: impl for<'py> FnMut(Python<'py>, &Postbox) -> Result<Prepared<'py>, Unavailable>
+        + Send
+        + 'static,
+    ) -> Task {
+        let (postbox, mut lent) = (slf.clone().unbind(), None);
         Task::new(move |py| {
             let this = postbox.get();
             if lent.is_none() {
                 lent = Some(this.slot.lend().map_err(|why| this.slot.raise(py, why))?);
             }
-            // The call's own reference exists only at the first attempt. This function holds two.
-            let known = at_first.take().unwrap_or(KnownReferences::exactly(0)).and(2);
-            let array = content::array(array.bind(py))?;
-            let Prepared { buffer, array, copied } =
-                this.prepare(array, known, |len| this.world.try_buffer(py, len))?;
+            let Prepared { buffer, array, copied } = prepare(py, this)?;
             let buffer = buffer.with_tag(tag);
             // The message may leave at any time: from now on the array does not belong to the program.
             array.into_iter().for_each(Posted::done);

@@ -49,6 +49,8 @@ LINES = {
     "reveal_type(world.empty(3, dtype=numpy.complex128))": "complex",
     "reveal_type(world.empty((3, 4)))": "float64",
     "reveal_type(world.mailbox('a').retrieve_async())": "Coroutine[Any, Any, numpy.ndarray",
+    "reveal_type(world.mailbox('a').retrieve_message_async(tag=3))": "Coroutine[Any, Any, udeck._udeck.Message[numpy.ndarray",
+    "reveal_type(sums.post_object_async({}))": "Coroutine[Any, Any, None]",
     "reveal_type(sums.post_async(array))": "Coroutine[Any, Any, None]",
     "reveal_type(udeck.run_local(2, len, ()))": '"list[int]"',
     "reveal_type(udeck.Pool(2).submit(len, ()).result())": '"int"',
