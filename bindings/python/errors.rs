@@ -73,6 +73,10 @@ fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
         Error::NoSuchRank { rank, .. } => ("NoSuchRank", Some(*rank), None),
         Error::CallMismatch { rank, .. } => ("CallMismatch", Some(*rank), None),
         Error::GroupFailed { .. } => ("GroupFailed", None, None),
+        Error::Abandoned { rank, .. } => ("Abandoned", Some(*rank), None),
+        Error::OtherHost { rank, .. } => ("Unreachable", Some(*rank), None),
+        Error::SegmentMismatch { rank, .. } => ("CallMismatch", Some(*rank), None),
+        Error::BadMembers { .. } => ("InvalidArgument", None, None),
         Error::WorldFinished => ("Closed", None, None),
         Error::Config { .. } => ("ConfigError", None, None),
         Error::Via { source, .. } if matches!(**source, ViaError::InvalidParameter(_)) => {

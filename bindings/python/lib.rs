@@ -7,6 +7,7 @@
 //! | `objects` | collective calls of objects and of arrays of any length |
 //! | `request` | collective calls that return at once |
 //! | `select` | waiting at several mailboxes at once |
+//! | `shared` | arrays in memory that the ranks of a host share |
 //! | `slot` | a mailbox or postbox that threads and tasks share |
 //! | `handle` | the library's world, which all objects of a job share |
 //! | `message` | a received message, as a view of its memory |
@@ -44,6 +45,7 @@ mod reduction;
 mod references;
 mod request;
 mod select;
+mod shared;
 mod slot;
 mod tasks;
 mod wait;
@@ -65,6 +67,8 @@ fn _udeck(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Group>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<message::Message>()?;
+    module.add_class::<shared::SharedArray>()?;
+    module.add_class::<shared::SharedLock>()?;
     module.add_class::<tasks::Task>()?;
     module.add_class::<tasks::Bell>()?;
     module.add_function(wrap_pyfunction!(world::init, module)?)?;

@@ -18,6 +18,7 @@ use crate::memory;
 use crate::message::Objects;
 use crate::numpy::{self, FLOAT64};
 use crate::postbox::Postbox;
+use crate::shared::SharedArray;
 use crate::wait::{self, Timeout};
 use crate::wire::bytes_mut;
 
@@ -149,6 +150,33 @@ impl World {
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.make(shape, dtype, timeout, true)
+    }
+
+    /// Returns an array of zeros in memory that ranks of this host share. All of them make the call, with the same name, shape and
+    /// dtype, and wait for each other, at most DECK_DEADLINE.
+    ///
+    /// ranks: those that share it, this one among them; None: all ranks of this host. shape, dtype: as for empty(). The name may
+    /// be used again: the n-th call with a name meets the n-th of the others. Raises Unreachable for a rank of another host,
+    /// CallMismatch if another rank's array has another length in bytes, PeerLost, Deadline, BadName, InvalidArgument, and
+    /// TypeError for elements that are objects.
+    #[pyo3(signature = (name, shape, dtype=None, ranks=None))]
+    fn shared(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::name)] name: String,
+        shape: &Bound<'_, PyAny>,
+        dtype: Option<&Bound<'_, PyAny>>,
+        ranks: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<SharedArray> {
+        let ranks = ranks.map(arguments::ranks).transpose()?;
+        let (dtype, number, dims) = layout(shape, dtype)?;
+        let (len, _) = memory::measure(&dtype, number, &dims)?;
+        SharedArray::make(py, &self.handle, &name, ranks, dtype, (&dims, len))
+    }
+
+    /// Returns the ranks of this rank's host, in ascending order: those that can share memory. Does not wait.
+    fn host_ranks(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        self.handle.with(py, udeck::World::host_ranks)
     }
 
     /// Waits until all ranks have entered this barrier, at most the timeout.
@@ -301,17 +329,7 @@ impl World {
         zeroed: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = shape.py();
-        let mut dims = arguments::shape(shape)?;
-        let (dtype, number) = match dtype {
-            None => (numpy::dtype_of_number(py, FLOAT64)?, Some(FLOAT64)),
-            Some(dtype) => {
-                let (dtype, inner): (Bound<'py, PyAny>, Vec<isize>) =
-                    content::helper(py, intern!(py, "dtype"))?.call1((dtype,))?.extract()?;
-                dims.extend(inner);
-                let number = numpy::number_of_dtype(&dtype)?;
-                (dtype, number)
-            }
-        };
+        let (dtype, number, dims) = layout(shape, dtype)?;
         let (elements, text) = memory::measure(&dtype, number, &dims)?;
         let text = text.as_ref().map(|text| text.to_cow()).transpose()?;
         let head = content::head(number, text.as_deref(), &dims)?;
@@ -322,4 +340,19 @@ impl World {
         let nic = self.handle.with(py, |world| world.nic().clone())?;
         Ok(memory::array(buffer, nic, &dtype, &dims, elements)?.into_object())
     }
+}
+
+/// Element type with its number, and dimensions, of an array that is to be made.
+fn layout<'py>(
+    shape: &Bound<'py, PyAny>,
+    dtype: Option<&Bound<'py, PyAny>>,
+) -> PyResult<(Bound<'py, PyAny>, Option<u8>, Vec<isize>)> {
+    let py = shape.py();
+    let mut dims = arguments::shape(shape)?;
+    let Some(dtype) = dtype else { return Ok((numpy::dtype_of_number(py, FLOAT64)?, Some(FLOAT64), dims)) };
+    let (dtype, inner): (Bound<'py, PyAny>, Vec<isize>) =
+        content::helper(py, intern!(py, "dtype"))?.call1((dtype,))?.extract()?;
+    dims.extend(inner);
+    let number = numpy::number_of_dtype(&dtype)?;
+    Ok((dtype, number, dims))
 }

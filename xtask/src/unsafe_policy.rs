@@ -48,6 +48,7 @@ const UNSAFE_PLACES: &[UnsafePlace] = &[
     UnsafePlace { at: "bindings/python/content.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/memory.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/message.rs", allowed: Allowed::Anything },
+    UnsafePlace { at: "bindings/python/shared.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/group.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/arrays.rs", allowed: Allowed::Anything },
     UnsafePlace { at: "bindings/python/request.rs", allowed: Allowed::Anything },

@@ -19,6 +19,7 @@ Run it as four ranks by ``deckrun -n 4 -- python program.py``.
 
 from . import _array  # noqa: F401
 from ._errors import (
+    Abandoned,
     ArrayInUse,
     ArrayPosted,
     BadName,
@@ -50,9 +51,22 @@ from ._errors import (
 )
 from ._local import run_local
 from ._pool import Pool
-from ._udeck import Group, Mailbox, Message, Postbox, Request, World, __version__, init, select
+from ._udeck import (
+    Group,
+    Mailbox,
+    Message,
+    Postbox,
+    Request,
+    SharedArray,
+    SharedLock,
+    World,
+    __version__,
+    init,
+    select,
+)
 
 __all__ = [
+    "Abandoned",
     "ArrayInUse",
     "ArrayPosted",
     "BadName",
@@ -81,6 +95,8 @@ __all__ = [
     "RankFinished",
     "Request",
     "SetAsideFull",
+    "SharedArray",
+    "SharedLock",
     "TooLarge",
     "TooSmall",
     "Undelivered",

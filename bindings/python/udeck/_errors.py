@@ -47,7 +47,7 @@ class MailboxGone(Error):
 
 
 class Unreachable(Error):
-    """No transport leads to the mailbox."""
+    """No transport leads to the mailbox; or a rank is on another host, and cannot share memory."""
 
 
 class WrongType(Error, TypeError):
@@ -78,12 +78,16 @@ class NoSuchRank(Error, ValueError):
     """The job has no such rank."""
 
 
+class Abandoned(Error):
+    """The rank that held the lock of a shared array died, and may have left the array half written: see SharedArray.recover()."""
+
+
 class InvalidArgument(Error, ValueError):
     """An argument makes no sense. The text names it."""
 
 
 class CallMismatch(Error):
-    """Members of a group made different calls."""
+    """Members of a group made different calls, or ranks that share an array gave it different lengths."""
 
 
 class NotSent(Error):

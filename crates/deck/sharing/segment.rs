@@ -208,6 +208,15 @@ impl<T: Pod> SharedSegment<T> {
         Ok(SegmentLock { guard, shared: &self.shared })
     }
 
+    /// Address of the first element, at the start of a page, for code of other languages, such as an array of
+    /// numpy. It stays valid while the segment lives.
+    ///
+    /// Other ranks may write at any moment, so Rust code makes no reference from it. What has the address orders
+    /// its accesses as those by elements are ordered: by the barrier or the lock.
+    pub fn as_ptr(&self) -> *mut T {
+        self.elements().as_ptr().cast()
+    }
+
     #[inline]
     fn elements(&self) -> Elements<'_> {
         self.shared.memory.elements()

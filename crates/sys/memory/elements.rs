@@ -31,6 +31,12 @@ impl<'a> Elements<'a> {
         Elements { base, len: data.len(), segment: PhantomData }
     }
 
+    /// Address of the first byte, for code of other languages. No code of this library uses it.
+    #[inline]
+    pub fn as_ptr(self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// Copies the bytes from `at` on out, of elements of `size` bytes.
     ///
     /// # Panics

@@ -24,13 +24,14 @@ const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 const MORE_PACKAGES: [&str; 2] = ["mypy", "ml_dtypes"];
 /// The other side of comparisons: they are skipped where it does not install.
 const PEER_PACKAGES: [&str; 2] = ["mpi4py", "mpich"];
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "test_values",
     "test_jobs",
     "test_local",
     "test_groups",
     "test_from_mpi4py",
     "test_pool",
+    "test_shared",
     "test_tasks",
     "test_types",
     "test_pages",

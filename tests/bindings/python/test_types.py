@@ -51,6 +51,7 @@ LINES = {
     "reveal_type(world.mailbox('a').retrieve_async())": "Coroutine[Any, Any, numpy.ndarray",
     "reveal_type(world.mailbox('a').retrieve_message_async(tag=3))": "Coroutine[Any, Any, udeck._udeck.Message[numpy.ndarray",
     "reveal_type(sums.post_object_async({}))": "Coroutine[Any, Any, None]",
+    "reveal_type(world.shared('a', 3).array)": "ndarray",
     "reveal_type(sums.post_async(array))": "Coroutine[Any, Any, None]",
     "reveal_type(udeck.run_local(2, len, ()))": '"list[int]"',
     "reveal_type(udeck.Pool(2).submit(len, ()).result())": '"int"',
