@@ -211,10 +211,9 @@ impl Model {
 
     /// Text that distinguishes this state from others.
     fn key(&self) -> String {
-        format!(
-            "{:?} {:?} {} {} {:?}",
-            self.server, self.ranks, self.deaths_left, self.returns_left, self.made
-        )
+        let Server { ranks, waiting, closed, agreements, .. } = &self.server;
+        let server = (ranks, waiting, closed, agreements);
+        format!("{server:?} {:?} {} {} {:?}", self.ranks, self.deaths_left, self.returns_left, self.made)
     }
 }
 
