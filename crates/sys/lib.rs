@@ -46,6 +46,8 @@ pub use os::limits::{
     make_room_for_descriptors, name_limits, spare_address_space,
 };
 #[cfg(not(loom))]
+pub use os::ports::free_port;
+#[cfg(not(loom))]
 pub use os::say::stderr_line;
 #[cfg(not(loom))]
 pub use os::{closer, liveness, quota, reactor, socket, thread, unauthenticated};

@@ -23,6 +23,8 @@ pub(crate) mod library;
 pub(crate) mod limits;
 #[cfg(not(loom))]
 pub mod liveness;
+#[cfg(not(loom))]
+pub(crate) mod ports;
 pub mod process;
 #[cfg(not(loom))]
 pub mod quota;

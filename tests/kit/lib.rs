@@ -1,4 +1,4 @@
-//! Code that the tests of several packages share. It uses none of the workspace's packages, so that each of them may use it.
+//! Code that the tests of several packages share. It uses the lowest of the workspace's packages only, so that the others may use it.
 //! (`tests/common` has what the umbrella's tests share.)
 
 pub mod hostile;

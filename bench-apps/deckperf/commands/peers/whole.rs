@@ -3,7 +3,6 @@
 
 use std::{
     io::Read,
-    net::{Ipv4Addr, TcpListener},
     process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
@@ -123,7 +122,8 @@ impl Program {
         cores: [usize; 2],
         setting: Setting,
     ) -> Result<f64, String> {
-        let port = free_port().map_err(|error| format!("finding a free port: {error}"))?;
+        let port =
+            udeck_sys::free_port().map_err(|error| format!("finding a free port: {error}"))?.to_string();
         let mut server = self.spawn(found, (self.server)(column, &port, setting), cores[1], setting)?;
         let deadline = Instant::now() + RUN_LIMIT;
         let mut why = String::new();
@@ -204,11 +204,6 @@ impl Drop for Running {
 
 fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
-}
-
-/// A port that was free a moment ago.
-fn free_port() -> std::io::Result<String> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port().to_string())
 }
 
 /// Number of iterations: long enough to reach the steady state, short enough for many runs.
