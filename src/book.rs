@@ -19,6 +19,9 @@ struct Errors;
 #[doc = include_str!("../docs/groups.md")]
 struct Groups;
 
+#[doc = include_str!("../docs/calls.md")]
+struct Calls;
+
 #[doc = include_str!("../docs/protocols.md")]
 struct Protocols;
 
@@ -51,6 +54,9 @@ struct Survivors;
 
 #[doc = include_str!("../crates/deck/examples/agree.md")]
 struct Agree;
+
+#[doc = include_str!("../crates/deck/examples/service.md")]
+struct Service;
 
 #[doc = include_str!("../crates/deck/examples/world.md")]
 struct World;

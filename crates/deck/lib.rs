@@ -23,6 +23,7 @@
 //! | `received`, `parcel` | received messages |
 //! | `post_request` | posts that return at once, and their handles |
 //! | `select` | waiting at several mailboxes |
+//! | `service` | calls to other ranks: requests and replies |
 //! | `exits` | the exits of ranks: the launcher's reports, checks after a connection broke, and waiting for them |
 //! | `sharing` | objects that the ranks of a host share beside messages: segments, locks, semaphores |
 //! | `tasks`, `mailbox/tasks`, `postbox/tasks` | futures (feature `async`) |
@@ -69,6 +70,7 @@ mod recv;
 mod route;
 mod select;
 mod send;
+mod service;
 mod sharing;
 mod stats;
 #[cfg(feature = "async")]
@@ -114,6 +116,7 @@ pub use protocol::{Protocol, ReceiveModel};
 pub use received::{Nested, Received};
 pub use route::{Route, RouteLevel, SkippedTransport, UnavailableTransport};
 pub use select::{Selectable, select, select_timeout, try_select};
+pub use service::{Reply, Service};
 pub use sharing::mutex::{SharedMutex, SharedMutexGuard};
 pub use sharing::segment::{AtomicElement, SegmentLock, SharedSegment};
 pub use sharing::semaphore::{Permit, Semaphore};

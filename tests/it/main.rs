@@ -18,6 +18,8 @@ mod ends {
 }
 /// Collective calls.
 mod groups;
+/// Calls to other ranks.
+mod services;
 /// Peers that break the rules.
 mod hostile {
     mod floods;
