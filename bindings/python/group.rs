@@ -39,8 +39,8 @@ use crate::wait::{self, Timeout};
 /// that do the same as a named operator (numpy.add, and numpy.maximum of integers) are taken for it.
 ///
 /// Each call waits for the other members, at most the timeout (seconds; None: DECK_DEADLINE). It raises PeerLost,
-/// RankFinished, Deadline, CallMismatch if members make different calls, and GroupFailed after a call that failed: the group
-/// cannot be used any more. ValueError and TypeError report an unsuitable array or operator before anything is sent.
+/// Deadline, CallMismatch if members make different calls, and GroupFailed after a call that failed: the group cannot be used any
+/// more. ValueError and TypeError report an unsuitable array or operator before anything is sent.
 #[pyclass(frozen, module = "udeck")]
 pub struct Group {
     group: Arc<udeck::Group>,
@@ -420,7 +420,7 @@ impl Group {
     /// A halo exchange: sends arrays to some members, and receives into arrays from some.
     ///
     /// to and from_ are lists of pairs of a member and an array. Each array has as many bytes as its counterpart at
-    /// the other member.
+    /// the other member. Several parts for one member match in the order of the lists.
     #[pyo3(signature = (to, from_, timeout=Timeout::USUAL), text_signature = "($self, to, from_, timeout=None)")]
     fn neighbours(
         &self,

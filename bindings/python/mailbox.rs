@@ -158,8 +158,8 @@ impl Mailbox {
     ///
     /// Over shared memory the array is a view of the sender's memory, which returns to the sender with the last view. A
     /// message of at most 512 bytes is a copy. timeout: seconds; None: DECK_DEADLINE. Raises Deadline, PeerLost once for
-    /// each rank that died, RankFinished or NobodyLeft when no rank is left that could post, SetAsideFull, WrongType,
-    /// Closed, and Busy.
+    /// each rank that died, RankFinished if `source` has finished, NobodyLeft when no rank is left that could post,
+    /// SetAsideFull, WrongType, Closed, and Busy.
     #[pyo3(signature = (source=None, tag=None, timeout=Timeout::USUAL), text_signature = "($self, source=None, tag=None, timeout=None)")]
     fn retrieve<'py>(
         &self,

@@ -218,7 +218,7 @@ Takes arrays of numpy's, what has the buffer protocol, and tensors by DLPack, wi
 cannot be used any more (ArrayPosted). It is moved if one variable of the function that calls is all that has it, or none;
 otherwise its elements are copied. Waits, at most the timeout (seconds; None: DECK_DEADLINE), while the mailbox's queue is full.
 Raises ArrayInUse when other arrays are views of what is to be moved, TypeError for elements that are objects and for arrays that
-would come as others, MailboxGone, PeerLost, RankFinished, Deadline, NoMemory, TooLarge, Undelivered for an earlier message, Closed,
+would come as others, MailboxGone, PeerLost, Deadline, NoMemory, TooLarge, Undelivered for an earlier message, Closed,
 and Busy. An array that was not posted is as before.";
 
     #[inline]

@@ -111,7 +111,7 @@ impl World {
 
     /// Connects to a rank's mailbox of a family. Waits until it exists, at most the timeout.
     ///
-    /// Raises as postbox(), PeerLost or RankFinished if the rank has ended, and NoSuchRank.
+    /// Raises as postbox(), PeerLost if the rank is lost, MailboxGone if it has finished, and NoSuchRank.
     #[pyo3(signature = (name, rank, timeout=Timeout::USUAL), text_signature = "($self, name, rank, timeout=None)")]
     fn postbox_of(
         &self,
@@ -181,8 +181,8 @@ impl World {
 
     /// Waits until all ranks have entered this barrier, at most the timeout.
     ///
-    /// Raises PeerLost or RankFinished for a rank that cannot enter it, and Deadline, which names the ranks that
-    /// did not.
+    /// Raises PeerLost for a rank that is lost or has finished, and Deadline, which names the ranks that did not
+    /// enter it.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn barrier(&self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
         let limit = timeout.or(self.handle.deadline);
@@ -191,7 +191,7 @@ impl World {
 
     /// Returns the group of all ranks. All ranks make the first call, which waits for them.
     ///
-    /// Raises PeerLost, RankFinished and Deadline, as barrier().
+    /// Raises PeerLost and Deadline, as barrier().
     fn all(&self, py: Python<'_>) -> PyResult<Group> {
         let all = self.handle.wait(py, |world| Ok(world.all()?.within(world.config().deadline)))?;
         Ok(Group::new(all, self.handle.clone()))

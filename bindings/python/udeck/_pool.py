@@ -56,7 +56,7 @@ class Pool(Executor):
     process. A script makes it under ``if __name__ == "__main__":``, because the workers load the script, too.
 
     Each worker has one task at a time. A task's exception comes in its own type; its `__cause__`, a RankFailed, has the worker's rank
-    and traceback. If a worker dies (in a job: under ``deckrun --on-failure continue``), its task is given to another one, up to
+    and traceback. If a worker dies (in a job: under ``deckrun --on-failure survive``), its task is given to another one, up to
     `retries` times for each task, and then fails with PeerLost, which names the rank. Without workers, all tasks fail with NobodyLeft.
 
     outstanding: number of tasks without a result from which submit() waits. initializer, initargs: a call that each worker makes
@@ -354,7 +354,7 @@ class Pool(Executor):
                     value = unpack(end)
                 except Exception as problem:
                     error = problem
-            # What the future keeps, the task does not.
+            # The future keeps the result; the task drops its arguments.
             task.call = ()
             if error is not None:
                 task.future.set_exception(error)

@@ -150,7 +150,7 @@ class MailboxLink:
         #: This rank's own connection to the inbox, which ends its waits.
         self._own = world.postbox(name)
         self._postboxes: dict[int, Postbox] = {}
-        #: What sending found out.
+        #: Events of posts that failed.
         self._found: collections.deque[Event] = collections.deque()
         self._left: set[int] = set()
 
