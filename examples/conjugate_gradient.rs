@@ -140,7 +140,7 @@ fn multiply(group: &Group, size: usize, cells: &[f64]) -> Result<Vec<f64>> {
 struct Checkpoint {
     /// Cells along each side of the grid.
     size: usize,
-    /// By rank: the first row, and the cells.
+    /// First row and cells of each rank.
     parts: BTreeMap<usize, (usize, Vec<f64>)>,
 }
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 
 /// Collective calls for parts of different lengths. They allocate their result; the forms whose names end in
 /// `_into` write into memory that the program has, and need to know the lengths. Members may mix both forms.
-/// What holds parts is a slice of anything that holds elements: `&[Vec<T>]`, `&[&[T]]`, `&[Box<[T]>]`.
+/// Parts are given as a slice of anything that holds elements: `&[Vec<T>]`, `&[&[T]]`, `&[Box<[T]>]`.
 ///
 #[cfg_attr(not(doctest), doc = include_str!("../examples/group_ragged.md"))]
 impl Group {

@@ -42,7 +42,7 @@ pub enum Progress {
     Running(Option<Awaiting>),
 }
 
-/// Where a request waits, and for whom.
+/// Place of a request's wait, and the ranks that it waits for.
 pub struct Awaiting {
     member: Arc<Membership>,
     call: Signature,
