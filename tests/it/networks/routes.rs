@@ -139,7 +139,7 @@ fn soon() -> std::time::Instant {
 /// A mailbox's record in the format of `crates/deck/connect/wire.rs`.
 fn record(host: &[u8], doors: &[(&str, &[u8])], kind: &str) -> Vec<u8> {
     let with_length = |bytes: &[u8]| [&[bytes.len() as u8], bytes].concat();
-    let head = [&[6, 1, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0; 5]].concat();
+    let head = [&[7, 1, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0; 9]].concat();
     let mut record = [&head[..], &with_length(host), &[doors.len() as u8]].concat();
     for (transport, address) in doors {
         record.extend(with_length(transport.as_bytes()));
@@ -156,7 +156,7 @@ fn records_of_liars() {
     let (_job, world) = several::alone(&barred);
     let inbox = world.mailbox::<u8>("in").unwrap();
     let own = lookup(&world, "in");
-    let host = &own[21..21 + usize::from(own[20])];
+    let host = &own[25..25 + usize::from(own[24])];
     let attributes: Vec<_> = world.nics().map(|nic| nic.attributes().clone()).collect();
     let (near, far) = (&*attributes[0].address, &*attributes[1].address);
     assert_eq!(own, record(host, &[("shm", near), ("net", far)], "u8"), "the liar knows the format");
@@ -203,7 +203,7 @@ fn a_way_that_only_this_host_has_is_not_tried_to_another() {
     let (_job, world) = several::alone(&barred);
     let _inbox = world.mailbox::<u8>("in").unwrap();
     let mut elsewhere = lookup(&world, "in");
-    elsewhere[21] ^= 1;
+    elsewhere[25] ^= 1;
     register(&world, "far", &elsewhere);
     let error = world.postbox::<u8>("far").unwrap_err();
     // The address leads to this very process, which has no such mailbox.
