@@ -60,7 +60,7 @@ def combine(op, rows, count, into, given):
     if is_scalar or isinstance(given, (int, float, complex)):
         numbers = list(rows[:count]) if is_scalar else rows[:count].tolist()
         return functools.reduce(op, numbers) if numbers else given
-    if count == 0:
+    if count == 0 or into.size == 0:
         return None
     result = numpy.asarray(functools.reduce(op, rows.reshape(-1, *into.shape)[:count]))
     if result.shape != into.shape:

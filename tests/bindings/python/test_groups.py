@@ -125,6 +125,21 @@ def test_lists_and_strided_arrays(job):
     assert done.code == 0 and done.out.count("good") == 3, done
 
 
+def test_arrays_without_elements(job):
+    done = job(
+        3,
+        """
+        with udeck.init() as world:
+            group, me = world.all(), world.rank
+            for call in [group.allreduce, group.scan, group.exscan]:
+                assert call(numpy.zeros((2, 0)), op=lambda a, b: a + b).shape == (2, 0)
+            assert group.reduce_scatter(numpy.zeros(0), numpy.zeros(0), op=lambda a, b: a + b).shape == (0,)
+            print("good")
+        """,
+    )
+    assert done.code == 0 and done.out.count("good") == 3, done
+
+
 def test_numbers_are_reduced_to_numbers(job):
     done = job(
         3,
