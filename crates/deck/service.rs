@@ -1,7 +1,7 @@
 //! Calls to other ranks: requests and their replies, over two mailboxes of each rank.
 //!
-//! A rank that waits for a reply serves the calls of others meanwhile, so ranks that call each other do not wait
-//! in a circle. A request and its reply have the same tag: the number of the call at its caller.
+//! A rank that waits for a reply serves the calls of this service meanwhile, so ranks that call each other by it do
+//! not wait in a circle. A request and its reply have the same tag: the number of the call at its caller.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
