@@ -362,8 +362,9 @@ impl Client {
         let call = Call::Agree { round, vote, wait: Deadline::from(deadline).remaining() };
         match self.reply(&asked, call, deadline, interrupt)? {
             Reply::Agreed(agreement) => {
-                self.shared.agreements.store(agreement.round + 1, Ordering::Relaxed);
-                Ok(agreement)
+                // Another thread's agreement may be newer.
+                self.shared.agreements.fetch_max(agreement.round + 1, Ordering::Relaxed);
+                Ok(Arc::unwrap_or_clone(agreement))
             }
             _ => Err(asked.refused("it answered without an agreement")),
         }
@@ -567,6 +568,9 @@ impl Shared {
             }
             if is_late && give_up.passed() && matches!(calls.open.get(&id), Some(None)) {
                 calls.open.remove(&id);
+                drop(calls);
+                // The launcher may be suspended: it would read this rank's next vote before it forgets the old one.
+                self.cancel(asked, id);
                 return Err(late());
             }
         }

@@ -211,8 +211,8 @@ pub enum Reply {
     Welcome(Welcome),
     /// Answer to `Lookup` and `Get`. Shared: many ranks may wait for the same long value.
     Record(#[serde(with = "shared")] Arc<Record>),
-    /// Answer to `Agree`.
-    Agreed(Agreement),
+    /// Answer to `Agree`. Shared by all voters.
+    Agreed(#[serde(with = "shared")] Arc<Agreement>),
 }
 
 /// A rank's number and keys, and the description of its job.
@@ -277,16 +277,21 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
-/// A shared record is encoded as any other.
+/// A shared value is encoded as any other.
 mod shared {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(record: &Arc<Record>, serializer: S) -> Result<S::Ok, S::Error> {
-        Record::serialize(record, serializer)
+    pub(super) fn serialize<T: Serialize, S: Serializer>(
+        value: &Arc<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        T::serialize(value, serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<Record>, D::Error> {
-        Record::deserialize(deserializer).map(Arc::new)
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Arc<T>, D::Error> {
+        T::deserialize(deserializer).map(Arc::new)
     }
 }
 

@@ -224,6 +224,22 @@ fn a_launcher_that_never_answers_is_a_deadline() {
     assert!(client.shared.calls.lock().open.is_empty(), "a call that was given up is forgotten");
 }
 
+/// A launcher that was suspended reads the vote, and the same rank's next vote, at once.
+#[test]
+fn a_vote_that_was_given_up_is_taken_back() {
+    let (client, launcher) = by_hand();
+    let vote = Vote { question: crate::wire::Question::Agree, value: 1 };
+    let late = client.agree(vote, Instant::now(), None);
+    assert!(matches!(late, Err(BootError::Deadline { .. })), "{late:?}");
+    drop(client);
+    let mut frames = Frames::default();
+    while receive(&launcher, &mut frames, Some(soon().into())).is_ok() {}
+    let calls = std::iter::from_fn(|| frames.decode::<Request>().unwrap());
+    let votes = calls.skip_while(|request| !matches!(request.call, Call::Agree { .. }));
+    let [voted, back] = <[_; 2]>::try_from(votes.collect::<Vec<_>>()).unwrap();
+    assert_eq!(back.call, Call::Cancel { id: voted.id });
+}
+
 #[test]
 fn a_launcher_that_does_not_read_is_a_deadline_too() {
     let (client, _launcher) = by_hand();

@@ -11,6 +11,8 @@
 //! Votes are numbered. A rank that gave up (its deadline passed, a signal came) may have been counted all the
 //! same. It then votes in the same round again, and gets the agreement that the others have.
 
+use std::sync::Arc;
+
 use super::{Awaited, Server, State};
 use crate::wire::{Agreement, Reply, RequestError, Vote};
 
@@ -20,7 +22,7 @@ use crate::wire::{Agreement, Reply, RequestError, Vote};
 pub(super) struct Agreements {
     /// Number of agreements so far.
     round: u64,
-    last: Option<(Vote, Agreement)>,
+    last: Option<(Vote, Arc<Agreement>)>,
 }
 
 impl Server {
@@ -35,10 +37,10 @@ impl Server {
         }
         match &self.agreements.last {
             Some((theirs, agreement))
-                if round + 1 == self.agreements.round && agreement.ranks.contains(&rank) =>
+                if round.checked_add(1) == Some(self.agreements.round) && agreement.ranks.contains(&rank) =>
             {
                 let reply = match theirs.question == vote.question {
-                    true => Reply::Agreed(agreement.clone()),
+                    true => Reply::Agreed(Arc::clone(agreement)),
                     false => Reply::Failed(other_question(theirs, &vote, agreement.ranks.iter().copied())),
                 };
                 self.reply(rank, id, reply);
@@ -74,14 +76,14 @@ impl Server {
                 Reply::Failed(other_question(other, &first, others.map(|(rank, _)| *rank)))
             }
             None => {
-                let agreement = Agreement {
+                let agreement = Arc::new(Agreement {
                     round: self.agreements.round,
                     ranks: votes.iter().map(|(rank, _)| *rank).collect(),
                     all: votes.iter().fold(u64::MAX, |all, (_, vote)| all & vote.value),
                     first: first.value,
-                };
+                });
                 self.agreements.round += 1;
-                self.agreements.last = Some((first, agreement.clone()));
+                self.agreements.last = Some((first, Arc::clone(&agreement)));
                 Reply::Agreed(agreement)
             }
         };
@@ -90,11 +92,12 @@ impl Server {
 
     /// Returns the ranks that are left and have not voted, sorted.
     pub(super) fn missing_at_agreement(&self) -> Vec<u32> {
-        let has_voted =
-            |rank| self.waiting.iter().any(|w| w.rank == rank && matches!(w.awaited, Awaited::Agreement(_)));
-        let left =
-            (0u32..).zip(&self.ranks).filter(|(_, state)| matches!(state, State::Starting | State::Joined));
-        left.map(|(rank, _)| rank).filter(|rank| !has_voted(*rank)).collect()
+        let is_left = |state: &State| matches!(state, State::Starting | State::Joined);
+        let mut is_missing: Vec<bool> = self.ranks.iter().map(is_left).collect();
+        for voter in self.waiting.iter().filter(|w| matches!(w.awaited, Awaited::Agreement(_))) {
+            is_missing[voter.rank as usize] = false;
+        }
+        (0u32..).zip(is_missing).filter_map(|(rank, is_missing)| is_missing.then_some(rank)).collect()
     }
 }
 

@@ -63,8 +63,9 @@ fn from_server() -> impl Strategy<Value = FromServer> {
                 })
             }
         ),
-        (any::<u64>(), vec(any::<u32>(), 0..100), any::<u64>(), any::<u64>())
-            .prop_map(|(round, ranks, all, first)| Reply::Agreed(Agreement { round, ranks, all, first })),
+        (any::<u64>(), vec(any::<u32>(), 0..100), any::<u64>(), any::<u64>()).prop_map(
+            |(round, ranks, all, first)| Reply::Agreed(Arc::new(Agreement { round, ranks, all, first }))
+        ),
         (any::<u32>(), vec(any::<u8>(), 0..200))
             .prop_map(|(owner, value)| Reply::Record(Record { owner, value }.into())),
         (vec(".{0,40}", 0..=MAX_LISTED), any::<u64>())

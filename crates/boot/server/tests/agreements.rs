@@ -18,7 +18,7 @@ impl Bench {
 
 fn agreed(actions: &[Action]) -> Vec<(u32, Agreement)> {
     let agreed = |(rank, reply)| match reply {
-        Reply::Agreed(agreement) => Some((rank, agreement)),
+        Reply::Agreed(agreement) => Some((rank, Arc::unwrap_or_clone(agreement))),
         _ => None,
     };
     replies(actions).into_iter().filter_map(agreed).collect()
@@ -73,8 +73,10 @@ fn different_questions_are_refused_at_all_ranks_which_may_ask_again() {
 fn a_second_thread_and_a_wrong_round_are_refused() {
     let mut bench = Bench::new(2);
     bench.agree(0, 0, vote(Question::Agree, 0));
+    bench.agree(1, 0, vote(Question::Agree, 0));
+    bench.agree(0, 1, vote(Question::Agree, 0));
     for (rank, round, words) in
-        [(0, 0, "another thread"), (1, 7, "round 7"), (1, u64::MAX, "where 0 is next")]
+        [(0, 1, "another thread"), (1, 7, "round 7"), (1, u64::MAX, "where 1 is next")]
     {
         let actions = bench.agree(rank, round, vote(Question::Agree, 0));
         let Some(Reply::Failed(RequestError::Refused { why })) = reply_to(&actions, rank, bench.next_id)

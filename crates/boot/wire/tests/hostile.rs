@@ -53,7 +53,7 @@ fn answers() -> Vec<Vec<u8>> {
             cpus: 2,
         }),
         Reply::Record(Record { owner: 2, value: vec![0; 40] }.into()),
-        Reply::Agreed(Agreement { round: 4, ranks: vec![0, 2], all: 1, first: 3 }),
+        Reply::Agreed(Arc::new(Agreement { round: 4, ranks: vec![0, 2], all: 1, first: 3 })),
         Reply::Failed(RequestError::NoSuch { existing: vec!["x".into(), "yy".into()], total: 2 }),
         Reply::Failed(RequestError::FenceLate { missing: vec![0, 1, 2] }),
         Reply::Failed(RequestError::MakerEnded { rank: 1, how: Some("killed".into()) }),
