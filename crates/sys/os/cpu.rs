@@ -78,11 +78,10 @@ pub struct Topology {
 impl Topology {
     /// Detects the parallelism of the machine. `available_parallelism` reads both the affinity mask and the cgroup quota; a rank
     /// that is itself pinned to one core must not conclude that the machine has one, so the online count
-    /// stands in there.
+    /// stands in there. A quota of less than two processors counts as one.
     pub fn detect() -> Self {
         let usable = std::thread::available_parallelism().map_or(1, usize::from);
-        let cpus = if usable == 1 { online_cpus() } else { usable };
-        Topology { cpus: cpus.max(1) }
+        Topology { cpus: beside_ranks(usable, usable_cpus().len(), online_cpus()) }
     }
 
     /// Parallelism of ranks that may run on `together` processors in all, by their affinity masks. A quota of this process's
@@ -92,6 +91,12 @@ impl Topology {
         let quota = if usable < usable_cpus().len() { usable } else { together };
         Topology { cpus: together.min(quota).max(1) }
     }
+}
+
+/// Number of processors that may run this process and its peers. `usable`: by affinity mask and quota; `by_mask`: by the mask alone.
+fn beside_ranks(usable: usize, by_mask: usize, online: usize) -> usize {
+    let is_pinned = usable == 1 && by_mask == 1;
+    if is_pinned { online.max(1) } else { usable }
 }
 
 fn online_cpus() -> usize {
@@ -164,6 +169,14 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_process_that_is_pinned_counts_the_hosts_processors_and_one_with_a_quota_does_not() {
+        assert_eq!(beside_ranks(1, 1, 8), 8, "pinned");
+        assert_eq!(beside_ranks(1, 8, 8), 1, "a quota of less than two processors");
+        assert_eq!(beside_ranks(3, 8, 8), 3, "a quota of three");
+        assert_eq!(beside_ranks(8, 8, 8), 8, "free");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub fn free_port() -> io::Result<u16> {
     let begin = process::id().wrapping_mul(101);
     for step in 0..count {
         let port = FIRST + (begin.wrapping_add(step) % count) as u16;
-        if has_bound(reserve(port))? && is_free(port)? {
+        if take(port)? {
             return Ok(port);
         }
     }
@@ -50,25 +50,33 @@ fn least_outgoing() -> Option<u16> {
     fs::read_to_string(OUTGOING).ok()?.split_whitespace().next()?.parse().ok()
 }
 
+/// Reserves a port, and keeps the reservation if no socket is bound there. Returns whether it did.
+fn take(port: u16) -> io::Result<bool> {
+    let Some(reservation) = unless_taken(reserve(port))? else { return Ok(false) };
+    let is_free = is_free(port)?;
+    if is_free {
+        RESERVED.lock().push(reservation);
+    }
+    Ok(is_free)
+}
+
 /// Takes a name for a port, which one process has at a time.
-fn reserve(port: u16) -> io::Result<()> {
-    let name = SocketAddr::from_abstract_name(format!("udeck-port-{port}"))?;
-    RESERVED.lock().push(UnixDatagram::bind_addr(&name)?);
-    Ok(())
+fn reserve(port: u16) -> io::Result<UnixDatagram> {
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(format!("udeck-port-{port}"))?)
 }
 
 fn is_free(port: u16) -> io::Result<bool> {
     let at = (Ipv4Addr::UNSPECIFIED, port);
     let bound = TcpListener::bind(at).and_then(|_| UdpSocket::bind(at));
-    has_bound(bound.map(drop))
+    Ok(unless_taken(bound)?.is_some())
 }
 
-/// Whether a bind succeeded; `false` if another socket has the address.
-fn has_bound(bound: io::Result<()>) -> io::Result<bool> {
+/// Returns the socket of a bind; `None` if another socket has the address.
+fn unless_taken<S>(bound: io::Result<S>) -> io::Result<Option<S>> {
     match bound {
-        Ok(()) => Ok(true),
+        Ok(socket) => Ok(Some(socket)),
         Err(error) if matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied) => {
-            Ok(false)
+            Ok(None)
         }
         Err(error) => Err(error),
     }
@@ -85,5 +93,13 @@ mod tests {
         assert_eq!(reserve(first).expect_err("it is reserved").kind(), io::ErrorKind::AddrInUse);
         let least = least_outgoing().expect("Linux has it");
         assert!(least <= FIRST + 1000 || (first < least && second < least), "{first} {second} {least}");
+    }
+
+    #[test]
+    fn a_port_with_a_socket_is_not_reserved() {
+        let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = bound.local_addr().unwrap().port();
+        assert!(!take(port).unwrap());
+        reserve(port).expect("no reservation of it was kept");
     }
 }
