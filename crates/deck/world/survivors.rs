@@ -40,7 +40,9 @@ impl World {
     /// [`Error::Deadline`] names the ranks that have not come. Call again, to take part in the same agreement.
     /// [`Error::Boot`]: other ranks are in [`World::agree`], or another thread of this rank is in an agreement;
     /// or the process that serves names is gone (under a cluster's own launcher rank 0). [`Error::Via`]: this
-    /// rank has no place for the group's mailbox.
+    /// rank has no place for the group's mailbox. After an error of the mailbox, or of its registration, this
+    /// rank is a member to the others all the same: let it end, so that they learn of it and make a smaller
+    /// group.
     #[doc(alias = "MPIX_Comm_shrink")]
     pub fn survivors(&self) -> Result<Group> {
         self.survivors_timeout(self.state.config().deadline)
@@ -65,7 +67,8 @@ impl World {
     #[cfg_attr(not(doctest), doc = include_str!("../examples/agree.md"))]
     ///
     /// # Errors
-    /// The errors of [`World::survivors`], except [`Error::Via`].
+    /// The errors of [`World::survivors`], except [`Error::Via`]. A rank whose call failed calls again. The
+    /// flags of the first call count if the others have the result already.
     #[doc(alias = "MPIX_Comm_agree")]
     pub fn agree(&self, flags: u64) -> Result<Agreement> {
         self.agree_timeout(flags, self.state.config().deadline)
