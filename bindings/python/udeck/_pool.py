@@ -42,6 +42,10 @@ def _run_chunk(function: Callable[..., _T], chunk: tuple[tuple[Any, ...], ...]) 
     return [function(*args) for args in chunk]
 
 
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(repr(error))
+
+
 class Pool(Executor):
     """An executor (concurrent.futures) whose tasks run at other ranks.
 
@@ -113,6 +117,8 @@ class Pool(Executor):
 
     def _begin(self, link: Link) -> None:
         self._link = link
+        #: A fork of this process has the pool's variables, but neither its thread nor its workers.
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._attend, args=(link,), name="udeck-pool", daemon=True)
         self._thread.start()
         # A program may end without shutdown(): its tasks are done first, as those of other executors.
@@ -144,16 +150,19 @@ class Pool(Executor):
         shutdown() and at a worker, and NobodyLeft if all workers are lost.
         """
         task = _Task(Future(), (fn, args, kwargs))
-        with self._changed:
-            self._check()
-            while self._open >= self._most and threading.current_thread() is not self._thread:
-                self._changed.wait()
+        self._check_process()
+        try:
+            with self._changed:
                 self._check()
-            self._open += 1
-            task.future.add_done_callback(self._count)
-            self._pending.append(task)
-            self._give()
-        self._settle()
+                while self._open >= self._most and threading.current_thread() is not self._thread:
+                    self._changed.wait()
+                    self._check()
+                self._open += 1
+                task.future.add_done_callback(self._count)
+                self._pending.append(task)
+                self._give()
+        finally:
+            self._settle()
         return task.future
 
     def map(
@@ -205,7 +214,7 @@ class Pool(Executor):
         wait: whether to wait until then; workers that have not come yet are waited for, too. cancel_futures: whether to cancel tasks
         that have not begun.
         """
-        if self._link is None:
+        if self._link is None or self._process != os.getpid():
             return
         with self._changed:
             self._is_closing = True
@@ -216,7 +225,9 @@ class Pool(Executor):
             self._changed.notify_all()
         for task in cancelled:
             # A task that waits to be tried again has begun.
-            if not task.future.cancel():
+            if task.future.cancel():
+                task.future.set_running_or_notify_cancel()
+            else:
                 task.future.set_exception(PeerLost("the worker that had this task ended, and the pool was shut down"))
         self._settle()
         if self._thread.is_alive():
@@ -230,6 +241,11 @@ class Pool(Executor):
             if self._link is None:
                 return "Pool(worker)"
             return f"Pool({len(self._link.ranks) - len(self._gone)} workers, {self._open} tasks)"
+
+    def _check_process(self) -> None:
+        # Before the lock, which another thread may have held when the process was forked.
+        if self._link is not None and self._process != os.getpid():
+            raise RuntimeError("this process is a fork of the one that made the pool: make a pool of its own here")
 
     def _check(self) -> None:
         if self._link is None:
@@ -254,15 +270,16 @@ class Pool(Executor):
             if not task.is_begun and not task.future.set_running_or_notify_cancel():
                 continue
             task.is_begun = True
-            rank, number = self._idle[0], next(self._numbers)
-            try:
-                packed = pack(task.call)
-            except Exception as error:
-                self._over.append((task, rank, error))
-                continue
-            self._idle.pop(0)
+            rank, number = self._idle.pop(0), next(self._numbers)
             self._running[number] = (rank, task)
-            self._link.send(rank, number, packed)
+            try:
+                self._link.send(rank, number, pack(task.call))
+            except BaseException as error:
+                del self._running[number]
+                self._idle.insert(0, rank)
+                self._over.append((task, rank, _as_exception(error)))
+                if self._must_raise(error):
+                    raise
         if self._is_closing and not self._pending and not self._running:
             for rank in self._idle:
                 self._link.dismiss(rank)
@@ -328,15 +345,20 @@ class Pool(Executor):
                 self._settle()
         except BaseException as error:
             with self._changed:
-                self._broken = error if isinstance(error, Exception) else RuntimeError(repr(error))
+                self._broken = _as_exception(error)
         with self._changed:
             if self._broken is None and self._pending:
                 self._broken = NobodyLeft("all workers of the pool are lost")
             if self._broken is not None:
+                self._idle.clear()
                 self._fail_all(self._broken)
             self._changed.notify_all()
         self._settle()
         link.close()
+
+    def _must_raise(self, error: BaseException) -> bool:
+        """Whether an error of pickling is the program's, beside the task's: a ctrl-C, but not in the pool's own thread."""
+        return not isinstance(error, Exception) and threading.current_thread() is not self._thread
 
     def _settle(self) -> None:
         """Sets the futures of tasks that are over. Called without the lock."""
@@ -346,17 +368,20 @@ class Pool(Executor):
             except IndexError:
                 return
             value: Any = None
+            problem: BaseException | None = None
             error: BaseException | None = end if isinstance(end, Exception) else None
             if isinstance(end, Failure):
                 error = restore(end, rank, 0 if self._link is None else self._link.ranks.stop)
             elif isinstance(end, Packed):
                 try:
                     value = unpack(end)
-                except Exception as problem:
-                    error = problem
+                except BaseException as raised:
+                    problem, error = raised, _as_exception(raised)
             # The future keeps the result; the task drops its arguments.
             task.call = ()
             if error is not None:
                 task.future.set_exception(error)
             else:
                 task.future.set_result(value)
+            if problem is not None and self._must_raise(problem):
+                raise problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -38,7 +39,7 @@ def _play(world: World, path: str, initializer: Callable[..., object] | None, in
 
     def pass_on() -> None:
         try:
-            while (order := wire.receive()) is not None:
+            while (order := next_order()) is not None:
                 rank, number, task = order
                 if rank is None:
                     link.wake()
@@ -46,17 +47,26 @@ def _play(world: World, path: str, initializer: Callable[..., object] | None, in
                     link.dismiss(rank)
                 else:
                     link.send(rank, number, task)
+        finally:
+            over.set()
+            link.wake()
+
+    def next_order() -> Any:
+        try:
+            return wire.receive()
         except (EOFError, OSError):
-            # The program has ended, and the end of this rank ends its workers.
-            pass
-        over.set()
-        link.wake()
+            # Under `--on-failure continue` the end of this rank alone would leave the workers to their tasks.
+            world.abort(1, "the program that started the pool has ended")
 
     thread = threading.Thread(target=pass_on, name="udeck-pool-orders", daemon=True)
     thread.start()
-    with contextlib.suppress(OSError):
-        while not over.is_set():
-            wire.send(link.receive())
+    while not over.is_set():
+        events = link.receive()
+        try:
+            wire.send(events)
+        except OSError:
+            # The thread finds the end of the program, too.
+            break
     thread.join()
     link.close()
 
@@ -93,7 +103,9 @@ class StartedLink:
         self._wire: _Wire | None = None
         self._sending = threading.Lock()
         with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="udeck-")))
+            # A TemporaryDirectory would be removed by the end of a fork of this process, too.
+            folder = Path(tempfile.mkdtemp(prefix="udeck-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
             # Only this user can open the folder, so nobody else connects.
             self._door = stack.enter_context(socket.socket(socket.AF_UNIX))
             self._door.bind(str(folder / "pool"))

@@ -25,6 +25,10 @@ class Packed(NamedTuple):
     pickled: bytes
     buffers: list[Any]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A received buffer may be a memoryview, which has no pickle of its own.
+        return Packed, (self.pickled, [pickle.PickleBuffer(buffer) for buffer in self.buffers])
+
 
 def pack(value: object) -> Packed:
     buffers: list[Any] = []
@@ -33,6 +37,12 @@ def pack(value: object) -> Packed:
 
 def unpack(packed: Packed) -> Any:
     return pickle.loads(packed.pickled, buffers=packed.buffers)
+
+
+def _copied(packed: Packed) -> Packed:
+    """Copies the buffers, so that what is unpacked shares no memory with what was packed."""
+    raws = [pickle.PickleBuffer(buffer).raw() for buffer in packed.buffers]
+    return Packed(packed.pickled, [bytes(raw) if raw.readonly else bytearray(raw) for raw in raws])
 
 
 class Joined(NamedTuple):
@@ -172,10 +182,13 @@ class MailboxLink:
 
     def dismiss(self, rank: int) -> None:
         self._left.add(rank)
-        self._post(rank, None)
+        # The program may have finished the world before.
+        with contextlib.suppress(errors.Closed):
+            self._post(rank, None)
 
     def wake(self) -> None:
-        self._own.post_object(None)
+        with contextlib.suppress(errors.Closed):
+            self._own.post_object(None)
 
     def receive(self) -> list[Event]:
         message: Message[Any] | None = None
@@ -211,6 +224,8 @@ class MailboxLink:
             try:
                 message = self._inbox.try_retrieve()
             except errors.PeerLost:
+                # Each loss is raised once, and the rank may have ended after the look above.
+                ended = self._world.exited_ranks()
                 continue
             except (errors.RankFinished, errors.NobodyLeft):
                 break
@@ -249,12 +264,14 @@ class ThreadLink:
             number, packed = task
             try:
                 outcome = run(packed)
-            except KeyboardInterrupt as error:
+                if isinstance(outcome, Packed):
+                    outcome = _copied(outcome)
+            except (KeyboardInterrupt, Exception) as error:
                 outcome = capture(error)
             self._events.put(Result(0, number, outcome))
 
     def send(self, _rank: int, number: int, task: Packed) -> None:
-        self._tasks.put((number, task))
+        self._tasks.put((number, _copied(task)))
 
     def dismiss(self, _rank: int) -> None:
         self._tasks.put(None)

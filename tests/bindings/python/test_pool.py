@@ -2,6 +2,7 @@
 
 import operator
 import os
+import select
 import subprocess
 import sys
 
@@ -13,9 +14,12 @@ import udeck
 
 #: What programs of several ranks need: tasks that wait for a file, with a limit that only ends a hang.
 TASKS = """
-import itertools, math, operator
+import concurrent.futures, itertools, math, operator
 from pathlib import Path
 def square(number): return number * number
+def overwrite(array):
+    array[:] = 7
+    return array
 def refuse(number): raise LookupError("no", number)
 def die_once(path):
     # The first worker that has the task dies.
@@ -48,6 +52,9 @@ with udeck.init() as world:
                 for n, future in enumerate(arrays):
                     array = future.result()
                     assert (array == 2 * n).all() and array.flags.writeable
+                # A task has memory of its own, and the program has that of the result.
+                zeros = numpy.zeros(40000)
+                assert (pool.submit(overwrite, zeros).result() == 7).all() and not zeros.any()
                 try:
                     pool.submit(refuse, 3).result()
                 except LookupError as error:
@@ -174,7 +181,12 @@ with udeck.init() as world, udeck.Pool(world, initializer=Path.touch, initargs=(
         first, second = pool.submit(after, {go!r}), pool.submit(square, 3)
         while not first.running():
             time.sleep(0.01)
+        waits = threading.Thread(target=concurrent.futures.wait, args=([second],))
+        waits.start()
         pool.shutdown(wait=False, cancel_futures=True)
+        # A wait that has begun ends by the cancellation, and so does a later one.
+        waits.join(60)
+        assert not waits.is_alive() and concurrent.futures.wait([second], 60).done
         Path({go!r}).touch()
         pool.shutdown()
         assert first.result() == "after" and second.cancelled()
@@ -193,6 +205,8 @@ def test_a_program_starts_workers():
         assert list(pool.map(operator.neg, range(30), chunksize=4)) == [-n for n in range(30)]
         array = pool.submit(numpy.sqrt, numpy.full(100_000, 4.0)).result()
         assert (array == 2).all() and array.flags.writeable
+        # A buffer that is read only.
+        assert pool.submit(numpy.frombuffer, b"12345678").result().tobytes() == b"12345678"
         with pytest.raises(ZeroDivisionError) as caught:
             pool.submit(operator.truediv, 1, 0).result()
         assert caught.value.__cause__.rank in (1, 2)
@@ -200,6 +214,107 @@ def test_a_program_starts_workers():
         assert "code 7" in str(pool.submit(os._exit, 7).exception())
         with pytest.raises(udeck.NobodyLeft, match="code 7"):
             pool.submit(abs, 3)
+
+
+def test_a_pool_outlives_its_world(job):
+    done = job(
+        2,
+        """
+        with udeck.init() as world:
+            with udeck.Pool(world) as pool:
+                if pool:
+                    assert pool.submit(abs, -3).result() == 3
+                    world.finish()
+                    try:
+                        pool.submit(abs, -3).result()
+                    except (udeck.Closed, udeck.NobodyLeft) as error:
+                        print("refused")
+                    pool.shutdown()
+                    print("shut down")
+                    os._exit(0)
+        """,
+    )
+    assert done.out.splitlines() == ["refused", "shut down"], done
+
+
+class Interrupt:
+    """An object whose pickling or unpickling ends by something that is no Exception."""
+
+    def __init__(self, at_once):
+        self.at_once = at_once
+
+    def __reduce__(self):
+        if self.at_once:
+            raise KeyboardInterrupt
+        return sys.exit, (3,)
+
+
+def make_interrupt():
+    return Interrupt(False)
+
+
+def test_errors_that_are_no_exceptions_are_the_tasks():
+    with udeck.Pool(1) as pool:
+        assert pool.submit(abs, -3).result() == 3
+        # The worker is idle, so this thread pickles.
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(abs, Interrupt(True))
+        assert "SystemExit" in str(pool.submit(make_interrupt).exception(PATIENCE))
+        assert pool.submit(abs, -4).result(PATIENCE) == 4
+
+
+FORKS = """
+import os, sys, udeck
+if __name__ == "__main__":
+    with udeck.Pool(1) as pool:
+        assert pool.submit(abs, -3).result() == 3
+        child = os.fork()
+        if child == 0:
+            try:
+                pool.submit(abs, -3)
+            except RuntimeError as error:
+                sys.exit("refused" if "fork" in str(error) else repr(error))
+        assert os.waitpid(child, 0)[1] == 256
+        print(pool.submit(abs, -4).result())
+"""
+
+
+def test_a_fork_leaves_the_workers_to_its_parent(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FORKS)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "4\n", "refused\n"), done
+
+
+KILLED = """
+import os, signal, sys, time, udeck
+def last(path):
+    # Until the job ends.
+    descriptor = os.open(path, os.O_WRONLY)
+    os.write(descriptor, b"began")
+    time.sleep(600)
+if __name__ == "__main__":
+    pool = udeck.Pool(1)
+    pool.submit(last, sys.argv[1])
+    time.sleep(600)
+"""
+
+
+def test_workers_end_with_a_program_that_is_killed(tmp_path):
+    script, pipe = tmp_path / "script.py", tmp_path / "pipe"
+    script.write_text(KILLED)
+    os.mkfifo(pipe)
+    program = subprocess.Popen([sys.executable, script, pipe])
+    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert select.select([reads], [], [], PATIENCE)[0] and os.read(reads, 9) == b"began"
+        program.kill()
+        # The worker's end closes its end of the pipe.
+        assert select.select([reads], [], [], PATIENCE)[0] and os.read(reads, 9) == b""
+    finally:
+        program.kill()
+        program.wait()
+        os.close(reads)
 
 
 def test_started_workers_make_their_first_call():

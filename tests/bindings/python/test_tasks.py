@@ -17,6 +17,8 @@ def test_tasks_choose_by_source_and_tag(job, transport):
                 out.post_object_async(lambda: 0)
             except Exception as error:
                 assert "pickle" in str(error)
+            else:
+                raise AssertionError("a function without a name was pickled")
 
         async def retrieves(inbox):
             second = await inbox.retrieve_message_async(source=2, tag=2)
