@@ -302,8 +302,8 @@ impl<R> Request<'_, R> {
         self.wait_timeout(self.limit)
     }
 
-    /// Like [`Request::wait`], but waits at most `limit`. After [`Error::Deadline`] the handle can still be
-    /// used. The result is returned once.
+    /// Like [`Request::wait`], but waits at most `limit`. After [`Error::Deadline`] and [`Error::Interrupted`] the
+    /// handle can still be used. The result is returned once.
     ///
     /// # Errors
     /// The errors of all calls ([`Group`]).
@@ -321,7 +321,7 @@ impl<R> Request<'_, R> {
                 engine.borrow_mut().wait(&member.state, call, &mut clock, &super::waiting::one_missing);
             match waited {
                 Ok(()) => {}
-                Err(error @ Error::Deadline { .. }) => return Err(error),
+                Err(error @ (Error::Deadline { .. } | Error::Interrupted)) => return Err(error),
                 Err(error) => self.end(Err(error)),
             }
         }
