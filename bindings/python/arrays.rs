@@ -1,6 +1,8 @@
 //! Arrays of collective calls: checks before a call, and their memory, which calls use without the interpreter's lock.
 #![allow(unsafe_code, reason = "collective calls on the program's arrays")]
 
+use std::ptr::NonNull;
+
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -27,23 +29,28 @@ unsafe impl Send for Bytes {}
 unsafe impl Sync for Bytes {}
 
 impl Bytes {
+    /// Address of the first element. numpy calls arrays without elements aligned wherever they lie; here they lie nowhere.
+    pub fn start<T>(self) -> *mut T {
+        if self.len == 0 { NonNull::dangling().as_ptr() } else { self.data.cast() }
+    }
+
     /// # Safety
     /// The array lives, nobody else writes it meanwhile, and its elements are numbers of this width.
     pub unsafe fn read<'a, T: Pod>(self) -> &'a [T] {
         // SAFETY: our contract; numpy's arrays are aligned if they say so, which was asked.
-        unsafe { std::slice::from_raw_parts(self.data.cast(), self.len / size_of::<T>()) }
+        unsafe { std::slice::from_raw_parts(self.start(), self.len / size_of::<T>()) }
     }
 
     /// # Safety
     /// As [`Bytes::read`], and nobody else reads it.
     pub unsafe fn write<'a, T: Pod>(self) -> &'a mut [T] {
         // SAFETY: our contract.
-        unsafe { std::slice::from_raw_parts_mut(self.data.cast(), self.len / size_of::<T>()) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(), self.len / size_of::<T>()) }
     }
 
     fn overlaps(self, other: Bytes) -> bool {
         let (mine, theirs) = (self.data.addr(), other.data.addr());
-        mine < theirs + other.len && theirs < mine + self.len
+        self.len > 0 && other.len > 0 && mine < theirs + other.len && theirs < mine + self.len
     }
 }
 

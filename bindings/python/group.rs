@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "collective calls on the program's arrays")]
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -40,7 +41,8 @@ use crate::wait::{self, Timeout};
 ///
 /// Each call waits for the other members, at most the timeout (seconds; None: DECK_DEADLINE). It raises PeerLost,
 /// Deadline, CallMismatch if members make different calls, and GroupFailed after a call that failed: the group cannot be used any
-/// more. ValueError and TypeError report an unsuitable array or operator before anything is sent.
+/// more. ValueError and TypeError report an unsuitable array or operator before anything is sent; errors of a function operator
+/// come after the arrays were collected.
 #[pyclass(frozen, module = "udeck")]
 pub struct Group {
     group: Arc<udeck::Group>,
@@ -75,7 +77,8 @@ impl Group {
 
     /// A call that exchanges pickled objects.
     fn objects(&self, call: &'static str, root: usize, timeout: Timeout) -> Exchange<'_> {
-        Exchange { group: &self.group, world: &self.world, call, root, timeout, objects: Objects::Copy }
+        let until = Instant::now() + timeout.or(self.group.limit()).min(wait::FOR_EVER);
+        Exchange { group: &self.group, world: &self.world, call, root, until, objects: Objects::Copy }
     }
 
     /// A call that exchanges arrays of any length.
@@ -114,7 +117,7 @@ impl Group {
         };
         let op = operator(named, target.array.type_number(), &target.array.dtype())?;
         let data = target.bytes;
-        let is_mine = !matches!(which, Which::Reduce(root) if root != self.group.rank());
+        let is_mine = self.has_result(&which);
         let pending = self.start(value.py(), |group| op.for_elements(Reducing { group, data, which }))?;
         let kept = target.keep();
         Ok(match is_mine {
@@ -123,6 +126,12 @@ impl Group {
         })
     }
 
+    /// Whether this member gets the result.
+    fn has_result(&self, which: &Which) -> bool {
+        !matches!(which, Which::Reduce(root) if *root != self.group.rank())
+    }
+
+    /// Reduces in place. A member that gets no result returns `None`.
     fn in_place<'py>(
         &self,
         value: &Bound<'py, PyAny>,
@@ -140,8 +149,9 @@ impl Group {
         };
         let op = operator(named, target.array.type_number(), &target.array.dtype())?;
         let data = target.bytes;
+        let is_mine = self.has_result(&which);
         self.call(value.py(), timeout, |group| op.for_elements(InPlace { group, data, which }))?;
-        target.finish()
+        if is_mine { target.finish() } else { Ok(value.py().None().into_bound(value.py())) }
     }
 
     /// A reduction by a function of the program's: collects the arrays, and combines them in the members' order.
@@ -243,10 +253,8 @@ impl Group {
         #[pyo3(from_py_with = arguments::root)] root: usize,
         timeout: Timeout,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let py = array.py();
-        self.check_root(py, root)?;
-        let done = self.in_place(array, &op, timeout, Which::Reduce(root))?;
-        Ok(if self.group.rank() == root { done } else { py.None().into_bound(py) })
+        self.check_root(array.py(), root)?;
+        self.in_place(array, &op, timeout, Which::Reduce(root))
     }
 
     /// Combines the elements of all members into every member's array, in place, with results equal to the last bit, and returns

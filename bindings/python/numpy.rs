@@ -28,6 +28,11 @@ struct Fields {
     flags: c_int,
 }
 
+const _: () = assert!(
+    std::mem::size_of::<ffi::PyObject>() == std::mem::offset_of!(Fields, data),
+    "interpreters without a GIL are not supported"
+);
+
 /// `PyArray_Descr`, the part that numpy 1 and 2 have in common.
 #[repr(C)]
 struct DescrFields {

@@ -4,6 +4,8 @@
 //! members agree by a small reduction: all make the same call, and each has made its part. Otherwise all of them raise, and the
 //! group stays usable.
 
+use std::time::Instant;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use udeck::Group;
@@ -44,7 +46,8 @@ pub struct Exchange<'a> {
     pub call: &'static str,
     /// The root, or 0 in a call without one.
     pub root: usize,
-    pub timeout: Timeout,
+    /// End of the whole call: of the agreement, and of the exchange.
+    pub until: Instant,
     /// [`Objects::Refuse`]: the parts are arrays.
     pub objects: Objects,
 }
@@ -89,6 +92,11 @@ impl Exchange<'_> {
         self.values(values.py(), arrived)
     }
 
+    /// Time that is left to the call.
+    fn left(&self) -> Timeout {
+        Timeout(Some(self.until.saturating_duration_since(Instant::now())))
+    }
+
     fn is_root(&self) -> bool {
         self.group.rank() == self.root
     }
@@ -117,13 +125,13 @@ impl Exchange<'_> {
         body: impl FnOnce(&Group) -> udeck::Result<R> + Send,
     ) -> PyResult<R> {
         let group = self.group.moving(self.kind());
-        wait::for_members(py, &group, self.timeout, body).or_raise(py, None)
+        wait::for_members(py, &group, self.left(), body).or_raise(py, None)
     }
 
     // ---- this member's part ----
 
     fn make(&self, value: &Bound<'_, PyAny>) -> PyResult<Buffer> {
-        let allocate = |len| self.world.buffer(value.py(), len, self.timeout);
+        let allocate = |len| self.world.buffer(value.py(), len, self.left());
         match self.objects {
             Objects::Refuse => content::array_message(&arrays::given(value, self.argument())?, allocate),
             Objects::Copy | Objects::View => content::object_message(value, allocate),
@@ -195,7 +203,7 @@ impl Exchange<'_> {
         }
         let send = || -> PyResult<Arrived> {
             let message = text.map(|text| {
-                let mut buffer = self.world.buffer(py, text.len().max(1), self.timeout)?;
+                let mut buffer = self.world.buffer(py, text.len().max(1), self.left())?;
                 bytes_mut(&mut buffer)[..text.len()].copy_from_slice(&text);
                 Ok::<_, PyErr>(buffer)
             });

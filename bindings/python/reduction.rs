@@ -66,6 +66,9 @@ fn named(value: &Bound<'_, PyAny>) -> PyResult<Named> {
 
 /// The named operator that does the same as a function does on elements of the array's type.
 pub fn equal(function: &Bound<'_, PyAny>, array: &Array<'_>) -> PyResult<Option<Named>> {
+    if array.type_number().and_then(element).is_none() {
+        return Ok(None);
+    }
     let py = function.py();
     let name = helper(py, intern!(py, "equal_operator"))?.call1((function, array.dtype()))?;
     if name.is_none() { Ok(None) } else { named(&name).map(Some) }

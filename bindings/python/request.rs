@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl<T: Pod> Elements<T> {
     /// The array lives as long as this object, its elements are numbers of this width, and nobody else writes them. If they are
     /// written by way of this object, nobody else reads them.
     pub unsafe fn new(bytes: Bytes) -> Self {
-        Elements { data: bytes.data.cast(), len: bytes.len / size_of::<T>() }
+        Elements { data: bytes.start(), len: bytes.len / size_of::<T>() }
     }
 }
 
@@ -138,21 +139,53 @@ enum Stage {
 /// requests of a group in the same order, and wait for them in the same order, or test all of them in turn. A request that is
 /// deleted before its end fails, and the group with it. One thread or task at a time uses a request; another one gets Busy.
 #[pyclass(frozen, generic, module = "udeck")]
-pub struct Request(Arc<Mutex<Stage>>);
+pub struct Request(Arc<Shared>);
+
+struct Shared {
+    stage: Mutex<Stage>,
+    /// Whether a task awaits the request. Its waker is the only one that the call keeps.
+    awaited: AtomicBool,
+}
+
+/// The right of one task to await a request, from its first poll to the end.
+struct Claim(Arc<Shared>);
+
+impl Claim {
+    /// `None`: another task awaits the request.
+    fn of(shared: &Arc<Shared>) -> Option<Self> {
+        (!shared.awaited.swap(true, Ordering::AcqRel)).then(|| Claim(shared.clone()))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.awaited.store(false, Ordering::Release);
+    }
+}
 
 impl Request {
     /// `read`: an array that the call reads, which is not its result.
     pub fn new(pending: Box<dyn Pending>, outcome: Outcome, read: Option<Py<PyAny>>) -> Self {
         let memory = Memory { outcome, _read: read };
-        Request(Arc::new(Mutex::new(Stage::Running(InFlight { pending, memory }))))
+        let stage = Mutex::new(Stage::Running(InFlight { pending, memory }));
+        Request(Arc::new(Shared { stage, awaited: AtomicBool::new(false) }))
     }
 }
 
-/// Takes the stage out, for a step that may take long.
-fn take(stage: &Mutex<Stage>) -> Option<Stage> {
-    match std::mem::replace(&mut *stage.try_lock()?, Stage::InUse) {
-        Stage::InUse => None,
-        taken => Some(taken),
+impl Shared {
+    /// Takes the stage out, for a step that may take long. Without the claim of a task, a request that is not over is left to
+    /// the task that awaits it.
+    fn take(&self, claim: Option<&Claim>) -> Option<Stage> {
+        let mut stage = self.stage.try_lock()?;
+        // Asked under the lock: a task that claims the request later finds it in use.
+        let is_awaited = claim.is_none() && self.awaited.load(Ordering::Acquire);
+        if is_awaited && !matches!(*stage, Stage::Over(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut *stage, Stage::InUse) {
+            Stage::InUse => None,
+            taken => Some(taken),
+        }
     }
 }
 
@@ -161,7 +194,7 @@ fn busy(py: Python<'_>) -> PyErr {
 }
 
 /// Makes the result of a call that is over, and returns it; `None`: it is under way.
-fn settle(py: Python<'_>, shared: &Mutex<Stage>, stage: Stage) -> Option<PyResult<Py<PyAny>>> {
+fn settle(py: Python<'_>, shared: &Shared, stage: Stage) -> Option<PyResult<Py<PyAny>>> {
     let result = match stage {
         Stage::Ended(result, memory) => result.or_raise(py, None).and_then(|()| match memory.outcome {
             Outcome::Nothing => Ok(py.None()),
@@ -169,12 +202,12 @@ fn settle(py: Python<'_>, shared: &Mutex<Stage>, stage: Stage) -> Option<PyResul
         }),
         Stage::Over(result) => result,
         running => {
-            *shared.lock() = running;
+            *shared.stage.lock() = running;
             return None;
         }
     };
     let copy = result.as_ref().map(|value| value.clone_ref(py)).map_err(|error| error.clone_ref(py));
-    *shared.lock() = Stage::Over(result);
+    *shared.stage.lock() = Stage::Over(result);
     Some(copy)
 }
 
@@ -184,11 +217,11 @@ impl Request {
     /// returns. After Deadline the request can still be used.
     #[pyo3(signature = (timeout=Timeout::USUAL), text_signature = "($self, timeout=None)")]
     fn wait(&self, py: Python<'_>, timeout: Timeout) -> PyResult<Py<PyAny>> {
-        let mut stage = take(&self.0).ok_or_else(|| busy(py))?;
+        let mut stage = self.0.take(None).ok_or_else(|| busy(py))?;
         if let Stage::Running(mut call) = stage {
             let waited = wait::detached(py, || call.pending.wait(timeout.0));
             if let Err(error @ (udeck::Error::Deadline { .. } | udeck::Error::Interrupted)) = waited {
-                *self.0.lock() = Stage::Running(call);
+                *self.0.stage.lock() = Stage::Running(call);
                 return Err(crate::errors::exception(py, &error, None));
             }
             stage = Stage::Ended(waited, call.memory);
@@ -198,7 +231,7 @@ impl Request {
 
     /// Moves the call on without waiting, and returns whether it is over. Raises what the call raises.
     fn test(&self, py: Python<'_>) -> PyResult<bool> {
-        let mut stage = take(&self.0).ok_or_else(|| busy(py))?;
+        let mut stage = self.0.take(None).ok_or_else(|| busy(py))?;
         if let Stage::Running(mut call) = stage {
             stage =
                 match py.detach(|| call.pending.is_done().then(|| call.pending.wait(Some(Duration::ZERO)))) {
@@ -215,9 +248,11 @@ impl Request {
         let task = Task::new(move |_| {
             let shared = shared.clone();
             Ok(async move {
-                let in_use = poll_fn(|context| poll(&shared, context)).await;
+                let claim = Claim::of(&shared);
+                let is_mine = claim.is_some() && poll_fn(|context| poll(&shared.stage, context)).await;
                 let end: Completion = Box::new(move |py| {
-                    let stage = take(&shared).filter(|_| !in_use).ok_or_else(|| busy(py))?;
+                    let stage = claim.as_ref().filter(|_| is_mine).and_then(|claim| shared.take(Some(claim)));
+                    let stage = stage.ok_or_else(|| busy(py))?;
                     let settled = settle(py, &shared, stage).unwrap_or_else(|| Err(busy(py)));
                     settled.map(|value| value.into_bound(py))
                 });
@@ -228,24 +263,24 @@ impl Request {
     }
 
     fn __repr__(&self) -> &'static str {
-        match self.0.try_lock().as_deref() {
+        match self.0.stage.try_lock().as_deref() {
             Some(Stage::Ended(..) | Stage::Over(_)) => "Request(over)",
             _ => "Request(under way)",
         }
     }
 }
 
-/// Polls a request for a task. The result says whether something else uses the request.
-fn poll(shared: &Mutex<Stage>, context: &mut Context<'_>) -> Poll<bool> {
-    let mut stage = shared.lock();
+/// Polls a request for a task. The result says whether the task can take it: nothing else uses it.
+fn poll(stage: &Mutex<Stage>, context: &mut Context<'_>) -> Poll<bool> {
+    let mut stage = stage.lock();
     match &mut *stage {
-        Stage::InUse => Poll::Ready(true),
-        Stage::Ended(..) | Stage::Over(_) => Poll::Ready(false),
+        Stage::InUse => Poll::Ready(false),
+        Stage::Ended(..) | Stage::Over(_) => Poll::Ready(true),
         Stage::Running(call) => call.pending.poll(context).map(|result| {
             if let Stage::Running(call) = std::mem::replace(&mut *stage, Stage::InUse) {
                 *stage = Stage::Ended(result, call.memory);
             }
-            false
+            true
         }),
     }
 }

@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 /// Longer than any wait, and short enough to be added to an `Instant`.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+pub const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 thread_local! {
     /// Exception that a signal handler raised during this thread's wait.

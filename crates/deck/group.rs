@@ -155,6 +155,11 @@ impl Group {
         Group { member: self.member.clone(), limit, elements: self.elements }
     }
 
+    /// Longest wait of a call.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Returns the same group with calls that announce `elements` as their element type, so that members
     /// notice when their types differ. For bindings of languages whose types are known only at run time.
     #[doc(hidden)]

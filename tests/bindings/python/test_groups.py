@@ -119,6 +119,9 @@ def test_lists_and_strided_arrays(job):
             unaligned = numpy.frombuffer(bytearray(17), "u1")[1:].view("i8")
             unaligned[:] = me
             assert group.allreduce(unaligned).tolist() == [3, 3]
+            mixed = [me, 1.5]
+            assert (group.reduce(mixed, root=2) is mixed) if me == 2 else (type(mixed[0]) is int and group.reduce(mixed, root=2) is None)
+            assert mixed == ([3, 4.5] if me == 2 else [me, 1.5]) and type(mixed[0]) is (float if me == 2 else int)
             print("good")
         """,
     )
@@ -131,9 +134,16 @@ def test_arrays_without_elements(job):
         """
         with udeck.init() as world:
             group, me = world.all(), world.rank
+            unaligned = numpy.frombuffer(bytearray(17), "u1")[1:1].view("f8")
+            assert group.allreduce(unaligned) is unaligned and group.iallreduce(unaligned).wait() is unaligned
+            assert group.reduce_scatter(unaligned, numpy.zeros(0)).shape == (0,)
             for call in [group.allreduce, group.scan, group.exscan]:
                 assert call(numpy.zeros((2, 0)), op=lambda a, b: a + b).shape == (2, 0)
             assert group.reduce_scatter(numpy.zeros(0), numpy.zeros(0), op=lambda a, b: a + b).shape == (0,)
+            # They overlap with nothing.
+            whole, before, after = numpy.zeros(4), (me - 1) % 3, (me + 1) % 3
+            group.neighbours([(after, whole[1:1]), (before, numpy.full(4, float(me)))], [(before, numpy.zeros(0)), (after, whole)])
+            assert (whole == after).all()
             print("good")
         """,
     )
@@ -176,6 +186,8 @@ def test_operators_of_the_program(job):
             nan = numpy.array([numpy.nan if me == 1 else float(me)])
             assert numpy.isnan(group.allreduce(nan, op=numpy.maximum)).all()
             assert group.allreduce(numpy.full(2, me), op=numpy.add).tolist() == [3, 3]
+            for kind in ["e", "g", "G", ">f8"]:                         # types without named operators
+                assert group.allreduce(numpy.full(2, me, kind), op=numpy.add).tolist() == [3, 3]
             # not commutative: the members' order
             assert group.allreduce(numpy.array([[1, me], [0, 1]]), op=lambda a, b: a @ b).tolist() == [[1, 3], [0, 1]]
             digits = numpy.array([me + 1])
@@ -267,6 +279,71 @@ def test_a_request_outlasts_a_deadline(job):
         """,
     )
     assert done.code == 0 and done.out.count("got 9") == 2 and "late" in done.out and "all_reduce" in done.out, done
+
+
+def test_a_request_outlasts_a_signal(job):
+    done = job(
+        2,
+        """
+        with udeck.init() as world:
+            group, inbox = world.all(), world.mailboxes("go")
+            other = world.postbox_of("go", 1 - world.rank)
+            if world.rank == 0:
+                request = group.iallreduce(4)
+                threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                try:
+                    request.wait()
+                except KeyboardInterrupt:
+                    print("interrupted")
+                assert not request.test()
+                other.post(numpy.zeros(1))
+                print("got", request.wait())
+            else:
+                inbox.retrieve()
+                print("got", group.iallreduce(5).wait())
+            world.barrier()
+        """,
+    )
+    assert done.code == 0 and done.out.count("got 9") == 2 and "interrupted" in done.out, done
+
+
+def test_one_task_at_a_time_awaits_a_request(job):
+    done = job(
+        2,
+        """
+        import asyncio
+        async def result(request):
+            return await request
+        async def main(group):
+            request = group.iallreduce(4)
+            tasks = [asyncio.ensure_future(result(request)) for _ in range(2)]
+            (refused,), (waiting,) = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert isinstance(refused.exception(), udeck.Busy)
+            for call in [request.test, request.wait]:
+                try:
+                    call()
+                except udeck.Busy as error:
+                    print("busy", error)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert not request.test()                               # it is free again
+            waiting = asyncio.ensure_future(result(request))
+            await asyncio.sleep(0)
+            out.post(numpy.zeros(1))
+            assert await waiting == 9 and request.test() and request.wait() == 9
+        with udeck.init() as world:
+            inbox = world.mailboxes("go")
+            out = world.postbox_of("go", 1 - world.rank)
+            if world.rank == 0:
+                asyncio.run(main(world.all()))
+            else:
+                inbox.retrieve()
+                assert world.all().iallreduce(5).wait() == 9
+            world.barrier()
+            print("good")
+        """,
+    )
+    assert done.code == 0 and done.out.count("good") == 2 and done.out.count("busy") == 2, done
 
 
 def test_requests_are_awaited(job):
