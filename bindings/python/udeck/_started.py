@@ -55,6 +55,8 @@ def _play(world: World, path: str, initializer: Callable[..., object] | None, in
         try:
             return wire.receive()
         except (EOFError, OSError):
+            # A program that was killed has left its folder.
+            shutil.rmtree(Path(path).parent, ignore_errors=True)
             # Under `--on-failure continue` the end of this rank alone would leave the workers to their tasks.
             world.abort(1, "the program that started the pool has ended")
 

@@ -288,14 +288,14 @@ def test_a_fork_leaves_the_workers_to_its_parent(tmp_path):
 
 KILLED = """
 import os, signal, sys, time, udeck
-def last(path):
+def last(path, folder):
     # Until the job ends.
     descriptor = os.open(path, os.O_WRONLY)
-    os.write(descriptor, b"began")
+    os.write(descriptor, folder.encode())
     time.sleep(600)
 if __name__ == "__main__":
     pool = udeck.Pool(1)
-    pool.submit(last, sys.argv[1])
+    pool.submit(last, sys.argv[1], os.path.dirname(pool._link._door.getsockname()))
     time.sleep(600)
 """
 
@@ -307,10 +307,13 @@ def test_workers_end_with_a_program_that_is_killed(tmp_path):
     program = subprocess.Popen([sys.executable, script, pipe])
     reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        assert select.select([reads], [], [], PATIENCE)[0] and os.read(reads, 9) == b"began"
+        assert select.select([reads], [], [], PATIENCE)[0]
+        folder = os.read(reads, 4096)
+        assert os.path.isdir(folder), folder
         program.kill()
         # The worker's end closes its end of the pipe.
         assert select.select([reads], [], [], PATIENCE)[0] and os.read(reads, 9) == b""
+        assert not os.path.exists(folder)
     finally:
         program.kill()
         program.wait()
