@@ -144,6 +144,8 @@ pub struct Engine<'network, W> {
     allocates_every: Option<u32>,
     /// Whether the next allocation is scheduled.
     will_allocate: bool,
+    /// Whether this cycle has an allocation, after its events.
+    allocates_now: bool,
     /// Outputs that a buffer wants, of one event.
     wanted: Vec<u32>,
     /// Calendars by host, kept by the host itself or with LHRP by its switch.
@@ -190,6 +192,7 @@ impl<'network, W: Workload> Engine<'network, W> {
             due: Vec::new(),
             allocates_every: allocation::every(config),
             will_allocate: false,
+            allocates_now: false,
             wanted: Vec::new(),
             calendars: (0..hosts).map(|_| Calendar::new()).collect(),
             flows: (0..hosts).map(|_| BTreeMap::new()).collect(),
@@ -343,7 +346,7 @@ impl<'network, W: Workload> Engine<'network, W> {
             Event::Begin { message, generation } => self.begin_reserved(now, message, generation),
             Event::Submit { packet } => self.submit(now, packet),
             Event::Gap { host, to } => self.gap_is_over(now, host, to),
-            Event::Allocate => self.allocate(),
+            Event::Allocate => self.allocates_now = true,
             Event::Timer { token } => {
                 self.workload.timer(now, token, &mut self.actions);
                 self.apply_actions();
@@ -390,6 +393,10 @@ impl<'network, W: Workload> Engine<'network, W> {
 
     fn arbitrate(&mut self) {
         let now = self.wheel.now();
+        // An input whose packet ends in this cycle takes part, wherever that event stands among those of the cycle.
+        if std::mem::take(&mut self.allocates_now) {
+            self.allocate();
+        }
         // The loop runs more than once only if the workload posts because a message has left.
         while !self.due.is_empty() {
             let mut due = std::mem::take(&mut self.due);

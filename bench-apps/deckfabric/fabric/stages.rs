@@ -42,8 +42,8 @@ pub enum Allocator {
     /// An input offers the first packet of each lane, and outputs choose among its lanes in turn, at any time.
     #[default]
     AllLanes,
-    /// An input offers the first packet of one lane in each allocation, its lanes in turn. A lane whose packet is not granted has
-    /// lost its turn.
+    /// An input offers the first packet of one lane in each allocation, its lanes in turn, if no output reads it then. A lane whose
+    /// packet is not granted has lost its turn.
     OneLane {
         /// Cycles from an allocation to the next one, which all switches have at the same times.
         every: u32,

@@ -107,7 +107,8 @@ pub fn allocators(extent: Extent, bar: &ProgressBar) -> Result<Section, String> 
     let mut section = Section {
         how: format!(
             "Switches and traffic of published/switches-5.toml, {} of {} hosts, at {AT}: {} cycles of 64 bits of warm-up and {} measured. Inputs \
-             offer one lane in turn, which loses its turn if it is not granted, as in the thesis, or all lanes.",
+             offer all lanes, or one lane in turn, as in the thesis. A lane that is not granted loses its turn: our reading, since the thesis \
+             does not say it.",
             place.name, place.hosts, cycles.0, cycles.1
         ),
         ..Section::default()

@@ -204,22 +204,47 @@ fn without_load_an_input_that_offers_one_lane_waits_for_the_next_allocation() {
     assert!(eight > all && eight <= all + 8 * switches, "{all} {eight}");
 }
 
-/// Host 0 has packets of level 0 to host 2, which gets more than its link carries, and of level 1 to the idle host 3. An input that
-/// offers all its lanes keeps the second link busy. One that offers a lane at a time loses each turn that goes to a full output.
+/// Packets take 8 cycles over the crossbar. An input that is free again in the cycle of an allocation takes part in it.
+#[test]
+fn an_input_sends_a_packet_in_each_allocation() {
+    let network = tree(4, 1).unwrap();
+    let arrives = |pause, allocator| {
+        let stages = crossbar().stages.map(|stages| Stages { speed: 1, pause, allocator, ..stages });
+        script(&network, &Config { stages, ..crossbar() }, vec![(1, post(0, 2, 400))]).arrived[0].0
+    };
+    for (pause, every) in [(0, 8), (4, 12), (0, 4)] {
+        let [all, one] = [Allocator::AllLanes, Allocator::OneLane { every }].map(|of| arrives(pause, of));
+        assert!(one <= all + u64::from(every), "{one} in place of {all}, every {every} cycles");
+    }
+}
+
+/// Host 0 has packets of level 0 to host 2 and of level 1 to host 3. Where hosts 1 and 3 send to host 2, too, it loses turns of
+/// level 0, and level 1 has no more turns for it.
 #[test]
 fn a_lane_that_is_not_granted_loses_its_turn() {
     let network = tree(4, 1).unwrap();
-    let delivered = |allocator| {
-        let stages = crossbar().stages.map(|stages| Stages { speed: 1, allocator, ..stages });
-        let config = Config { levels: 2, stages, arbitration: Scheme::RoundRobin, ..crossbar() };
+    let carried = |others: &[usize]| {
+        let allocator = Allocator::OneLane { every: 12 };
+        let stages = crossbar().stages.map(|stages| Stages { speed: 1, least: 32, allocator, ..stages });
+        let config = Config { levels: 2, stages, ..crossbar() };
         let to = |from: usize, to: usize, level: u8| (1, Post { level, ..post(from, to, 4000) });
-        let posts = vec![to(0, 2, 0), to(1, 2, 0), to(0, 3, 1)];
+        let mut posts = vec![to(0, 2, 0), to(0, 3, 1)];
+        posts.extend(others.iter().map(|other| to(*other, 2, 0)));
         let mut engine = Engine::new(&network, &config, Script { posts, arrived: Vec::new() }).unwrap();
         engine.run_until(4000).unwrap();
-        engine.measures().carried.iter().sum::<u64>()
+        let carried = &engine.measures().carried;
+        let of = |node: usize, port: usize| carried[engine.ports.port(node as u32, port) as usize];
+        let link_to = |host| of(network.attachment(host).node, network.attachment(host).port);
+        (of(network.host_node(0), 0), link_to(2), link_to(3))
     };
-    let (all, one) = (delivered(Allocator::AllLanes), delivered(Allocator::OneLane { every: 8 }));
-    assert!(10 * one < 9 * all, "{one} of {all}");
+    let (alone, contested) = (carried(&[]), carried(&[1, 3]));
+    // Level 1 has every second allocation, whatever level 0 gets. A packet has 8 flits, and an allocation comes every 12 cycles.
+    assert!(
+        alone.1.abs_diff(4000 * 8 / 24) < 50 && contested.1 > 2 * alone.1 - 50,
+        "{alone:?} {contested:?}"
+    );
+    assert!(alone.2.abs_diff(contested.2) <= 8, "{alone:?} {contested:?}");
+    assert!(4 * contested.0 < 3 * alone.0, "{alone:?} {contested:?}");
 }
 
 /// Configuration B of table 2.2: level 0 has two channels, and levels 1 and 2 have one each, with one lane.
