@@ -42,8 +42,8 @@ struct Head {
     input: u8,
     /// Whether the packet comes from another switch, and not from a host of this one, where those go first.
     passes: bool,
-    /// Whether its lane is the one of its level that sent last.
-    sent_last: bool,
+    /// Whether its lane comes after the one of its level that sent last.
+    is_next: bool,
 }
 
 impl Head {
@@ -365,11 +365,11 @@ impl Ports {
                 of_lanes[usize::from(lane)] = head;
             }
             let level = &mut of_levels[usize::from(head.level)];
-            // A channel of the level with room is better; among these, one that did not send last.
+            // A channel of the level with room is better; among these, the first one after the one that sent last.
             let is_better = match (head.passes, level.passes) {
                 (true, false) => true,
                 (false, true) => false,
-                _ => level.sent_last,
+                _ => head.is_next && !level.is_next,
             };
             if level.flits == 0 || (head.has_room && (!level.has_room || is_better)) {
                 *level = head;
@@ -427,8 +427,8 @@ impl Ports {
         let input = if behind != 0 { behind.trailing_zeros() } else { inputs.trailing_zeros() } as u8;
         let Packet { flits, level, .. } = packets[self.queues[at * self.stride + usize::from(input)].head];
         let has_room = unread != 0 && self.credits.has_room(port, lane, u32::from(flits));
-        let sent_last = self.last_lanes[port as usize] & 1 << lane != 0;
-        Head { flits, has_room, lane, level, input, passes, sent_last }
+        let is_next = 1u32 << lane > self.last_lanes[port as usize] & self.level_lanes[usize::from(level)];
+        Head { flits, has_room, lane, level, input, passes, is_next }
     }
 
     /// Takes credits for a packet that leaves.

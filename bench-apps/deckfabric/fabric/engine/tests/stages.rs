@@ -272,6 +272,27 @@ fn levels_may_have_different_numbers_of_channels() {
     assert!(bad.contains("2 virtual channels, and level 1 has 1 of the service channels"), "{bad}");
 }
 
+/// Three channels of a level, all of which have packets, send in turn.
+#[test]
+fn all_channels_of_a_level_take_turns() {
+    let lanes = Lanes { sl2sc: vec![vec![0, 1, 2]], sc2vl: vec![0, 1, 2] };
+    let network = tree(4, 1).unwrap();
+    let script = Script { posts: Vec::new(), arrived: Vec::new() };
+    let config = Config { lanes: Some(lanes), ..Config::default() };
+    let mut engine = Engine::new(&network, &config, script).unwrap();
+    let (out, input) = (engine.ports.port(network.host_node(0) as u32, 0), engine.ports.own_input());
+    for nth in 0..30 {
+        let at = engine.make(Packet { to: 1, flits: 1, out, out_lane: nth % 3, input, ..Packet::default() });
+        engine.ports.enqueue(&mut engine.packets, at);
+    }
+    let sent = (0..15).map(|_| {
+        let at = engine.ports.choose(&engine.packets, out).expect("all have packets");
+        engine.ports.remove(&mut engine.packets, at);
+        engine.packets[at].out_lane
+    });
+    assert_eq!(sent.collect::<Vec<_>>(), [0, 1, 2].repeat(5));
+}
+
 #[test]
 fn stages_that_cannot_be_are_refused() {
     let network = tree(31, 1).unwrap();
