@@ -92,6 +92,7 @@ impl<W: Workload> Engine<'_, W> {
             to: packet.from,
             flits: 1,
             level: self.config.control_level(),
+            lane: self.ports.lane(self.config.control_level(), 0),
             kind,
             part: packet.part,
             about,

@@ -3,7 +3,7 @@ mod stages;
 use super::*;
 use crate::{
     arbitration::Scheme,
-    config::Queues,
+    config::{Lanes, Queues},
     congestion::{Congestion, ecn::Ecn, lhrp::Lhrp, srp::Speculation},
     packet::Kind,
     topology::{adaptive_dragonfly, adaptive_tree, dragonfly, irregular, torus, tree},
@@ -452,6 +452,28 @@ fn gaps_leave_most_of_a_hot_link_in_use() {
     let (data, _, time) = hot(ecn, 2.0);
     let (_, _, uncontrolled) = hot(Congestion::None, 2.0);
     assert!(data > 0.75 && time < uncontrolled / 2.0, "{data}, {time} and not {uncontrolled}");
+}
+
+/// A switch's own answers go in a lane of the control level, and not in lane 0, which is that of the traffic.
+#[test]
+fn a_switch_answers_in_a_lane_of_the_control_level() {
+    let lanes = Lanes { sl2sc: vec![vec![0], vec![1], vec![2, 3]], sc2vl: vec![0, 1, 2, 3] };
+    let congestion = Congestion::Lhrp(Lhrp::default());
+    let config = Config { congestion, lanes: Some(lanes), ..Config::default() };
+    let network = tree(4, 1).unwrap();
+    let idle = Script { posts: Vec::new(), arrived: Vec::new() };
+    let mut engine = Engine::new(&network, &config, idle).unwrap();
+    engine.post_now(post(1, 2, 4)).unwrap();
+    let level = config.control_level();
+    let request =
+        Packet { from: 1, to: 2, flits: 1, level, kind: Kind::Reserve, about: 4, ..Packet::default() };
+    let at = engine.make(request);
+    let came_by = network.attachment(1);
+    engine.packets[at].input_port = engine.ports.port(came_by.node as u32, came_by.port);
+    assert!(engine.grants_here(engine.now(), at));
+    // The answer has the place of the request.
+    let Packet { kind, out_lane, .. } = engine.packets[at];
+    assert_eq!((kind, out_lane), (Kind::Grant, 2));
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::{
-    config::Lanes,
     deadlock,
     stages::{Allocator, Centre, Stages},
     topology::{HalfWay, trunked_torus, valiant_tree},
