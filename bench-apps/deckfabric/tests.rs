@@ -162,6 +162,12 @@ fn stages_that_cannot_be_have_their_line_and_a_reason() {
         ("sl2sc = [[8, 9], ", "sl2sc = [", "[lanes]", "each level has a list of service channels"),
         ("sl2sc = [[8, 9], ", "sl2sc = [[8], ", "[lanes]", "level 0 has 1 of the service channels"),
         ("trunk = 10 ", "trunk = 16 ", "[topology]", "a switch has 72 ports"),
+        (
+            "kind = \"sbt\"\nweights = [5, 5, 50, 30, 10]",
+            "kind = \"vl\"\nlow = [[0, 5], [1, 5], [2, 50], [3, 30], [4, 10]]",
+            "[lanes]",
+            "level 0 has the lanes [6, 7], and InfiniBand's tables (`vl`) need a lane of its own for each level",
+        ),
     ];
     for (from, to, part, reason) in cases {
         assert!(text.contains(from), "{from}");

@@ -7,7 +7,7 @@ use crate::{
 };
 use std::collections::BTreeMap;
 use thiserror::Error;
-use udeck_qos::table::{LANES, VlTables};
+use udeck_qos::table::LANES;
 
 /// Number of levels of congestion control, in addition to those of the traffic: one for speculative packets, one for
 /// control packets.
@@ -58,6 +58,20 @@ impl Lanes {
     fn of_levels(&self) -> Vec<Vec<u8>> {
         let lanes = |scs: &Vec<u8>| scs.iter().map(|sc| self.sc2vl[usize::from(*sc)]).collect();
         self.sl2sc.iter().map(lanes).collect()
+    }
+
+    /// Checks that InfiniBand's tables, which choose among levels, choose among lanes by this.
+    fn check_vl(&self, levels: u8) -> Result<(), BadConfig> {
+        let is_other = |(level, lanes): &(usize, Vec<u8>)| !lanes.iter().copied().eq([*level as u8]);
+        match self.of_levels().into_iter().enumerate().take(levels.into()).find(is_other) {
+            Some((level, lanes)) => Err(BadConfig::Lanes {
+                reason: format!(
+                    "level {level} has the lanes {lanes:?}, and InfiniBand's tables (`vl`) need a lane of its own for each level, with the \
+                     level's number: give the level the lane {level} alone, leave the lanes out, or take another arbitration, such as `dtable`"
+                ),
+            }),
+            None => Ok(()),
+        }
     }
 
     fn check(&self, levels: u8) -> Result<(), BadConfig> {
@@ -218,15 +232,18 @@ impl Config {
         }
         match (0..self.levels).find(|level| !self.has_turns(*level)) {
             Some(level) => Err(BadConfig::Level { level }),
-            None => {
-                let schemes = self.own_arbitration.values().chain([&self.arbitration]);
-                let mut tables = schemes.filter_map(|scheme| match scheme {
-                    Scheme::Vl { tables, .. } => Some(tables),
-                    _ => None,
-                });
-                Ok(tables.try_for_each(VlTables::check)?)
-            }
+            None => self
+                .own_arbitration
+                .values()
+                .chain([&self.arbitration])
+                .try_for_each(|of| self.check_scheme(of)),
         }
+    }
+
+    fn check_scheme(&self, scheme: &Scheme) -> Result<(), BadConfig> {
+        let Scheme::Vl { tables, .. } = scheme else { return Ok(()) };
+        tables.check()?;
+        self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.check_vl(self.levels))
     }
 
     fn has_turns(&self, level: u8) -> bool {
@@ -281,7 +298,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use udeck_qos::table::Entry;
+    use udeck_qos::table::{Entry, VlTables};
 
     #[test]
     fn what_cannot_be_is_refused() {
