@@ -55,12 +55,13 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
         let reason = "`acks` is false, and [congestion] has the scheme \"none-acknowledged\": leave `acks` out, or take \"none\"";
         return Err(Problem::wrong(scenario.lines.network, reason));
     }
+    let wrong = |bad| Problem::wrong(line_of(scenario, &bad), bad);
+    let levels = own.levels.unwrap_or(used.saturating_add(1));
+    let arbitration =
+        scenario.arbitration.as_ref().map(|spanned| tables(spanned.get_ref(), levels)).transpose();
     let config = Config {
-        levels: own.levels.unwrap_or(used.saturating_add(1)),
-        arbitration: scenario
-            .arbitration
-            .as_ref()
-            .map_or(arbitration::Scheme::RoundRobin, |spanned| tables(spanned.get_ref())),
+        levels,
+        arbitration: arbitration.map_err(wrong)?.unwrap_or(arbitration::Scheme::RoundRobin),
         packet: own.packet.unwrap_or(default.packet),
         buffer,
         link: own.link.unwrap_or(default.link),
@@ -78,7 +79,7 @@ pub fn config(scenario: &Scenario, scheme: Scheme) -> Result<Config, Problem> {
         acks: own.acks.unwrap_or(scheme != Scheme::None),
         ..default
     };
-    config.check().map_err(|bad| Problem::wrong(line_of(scenario, &bad), bad))?;
+    config.check().map_err(wrong)?;
     Ok(config)
 }
 
@@ -102,7 +103,9 @@ fn line_of(scenario: &Scenario, bad: &BadConfig) -> usize {
         BadConfig::Lanes { .. } => lines.lanes.unwrap_or(lines.network),
         BadConfig::Range(range) if of_network.contains(&range.what) => lines.network,
         BadConfig::Range(_) => lines.congestion,
-        BadConfig::Level { .. } | BadConfig::Table(_) => lines.arbitration.unwrap_or(lines.network),
+        BadConfig::Level { .. } | BadConfig::NoLevel { .. } | BadConfig::Table(_) => {
+            lines.arbitration.unwrap_or(lines.network)
+        }
     }
 }
 
@@ -147,34 +150,32 @@ pub fn lanes(lanes: &input::Lanes) -> Lanes {
     Lanes { sl2sc: lanes.sl2sc.clone(), sc2vl: lanes.sc2vl.clone() }
 }
 
-fn tables(arbitration: &Arbitration) -> arbitration::Scheme {
+fn tables(arbitration: &Arbitration, levels: u8) -> Result<arbitration::Scheme, BadConfig> {
     let entries = |pairs: &[(u8, u8)]| pairs.iter().map(|&(vl, weight)| Entry { vl, weight }).collect();
-    match arbitration {
+    Ok(match arbitration {
         Arbitration::RoundRobin => arbitration::Scheme::RoundRobin,
         Arbitration::Priority => arbitration::Scheme::Priority,
-        Arbitration::Sbt { weights } => arbitration::Scheme::Sbt { weights: by_level(weights) },
-        Arbitration::Wrr { weights } => arbitration::Scheme::Wrr { weights: by_level(weights) },
+        Arbitration::Sbt { weights } => arbitration::Scheme::Sbt { weights: by_level(weights, levels)? },
+        Arbitration::Wrr { weights } => arbitration::Scheme::Wrr { weights: by_level(weights, levels)? },
         Arbitration::Dtable { table, keep } => arbitration::Scheme::DTable {
-            // Levels out of range (no level) are left out: they would be refused as levels without turns. A table's
-            // levels are 0 to 15.
-            slots: table
-                .iter()
-                .filter(|(level, _)| usize::from(*level) < LANES)
-                .map(|&(level, weight)| Slot { level, weight })
-                .collect(),
+            slots: table.iter().map(|&(level, weight)| Slot { level, weight }).collect(),
             when_stalled: if *keep { WhenStalled::Keep } else { WhenStalled::Lose },
         },
         Arbitration::Vl { high, low, high_limit } => {
             let tables = VlTables { high: entries(high), low: entries(low), high_limit: *high_limit };
             arbitration::Scheme::Vl { tables, low_turn: LowTurn::Packet }
         }
-    }
+    })
 }
 
-fn by_level(weights: &[u32]) -> [u32; LANES] {
+/// Weights by level. Weights above 0 of levels for which there is no place are refused.
+fn by_level(weights: &[u32], levels: u8) -> Result<[u32; LANES], BadConfig> {
+    if let Some(beyond) = weights.iter().skip(LANES).position(|weight| *weight > 0) {
+        return Err(BadConfig::NoLevel { level: LANES + beyond, levels });
+    }
     let mut all = [0; LANES];
     all.iter_mut().zip(weights).for_each(|(all, weight)| *all = *weight);
-    all
+    Ok(all)
 }
 
 fn congestion(keys: &input::Congestion, scheme: Scheme, buffer: u32) -> Congestion {

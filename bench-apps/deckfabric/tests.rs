@@ -268,6 +268,26 @@ fn what_is_wrong_has_its_line_and_a_reason() {
     assert_eq!((alone.line, &*alone.reason), (Some(11), "level 0 is in no table: it could never send"));
 }
 
+/// The scenario has the level 0 only. Turns of others would change what SBT does.
+#[test]
+fn turns_of_levels_that_are_not_there_are_refused() {
+    let zeros = "0, ".repeat(15);
+    let cases = [
+        ("kind = \"sbt\"\nweights = [4, 0, 1]".to_owned(), 2),
+        (format!("kind = \"wrr\"\nweights = [4, {zeros}1]"), 16),
+        ("kind = \"dtable\"\ntable = [[0, 4], [1, 4]]".to_owned(), 1),
+        ("kind = \"dtable\"\ntable = [[0, 4], [200, 0]]".to_owned(), 200),
+        ("kind = \"vl\"\nhigh = [[0, 4]]\nlow = [[0, 4], [3, 1]]".to_owned(), 3),
+    ];
+    for (keys, level) in cases {
+        let found = problem(&spoilt("[congestion]", &format!("[arbitration]\n{keys}\n[congestion]")));
+        let reason = format!("the arbitration has turns for level {level}, and there are 1 levels");
+        assert!(found.line == Some(11) && found.reason.starts_with(&reason), "{keys}: {found:?}");
+    }
+    let none = spoilt("[congestion]", "[arbitration]\nkind = \"sbt\"\nweights = [4, 0, 0]\n[congestion]");
+    printed(&none, None, Format::Text).expect("a weight of 0 is no turn");
+}
+
 #[test]
 fn a_network_from_a_file_is_beside_the_scenario() {
     let folder = std::env::temp_dir().join(format!("deckfabric-{}", std::process::id()));

@@ -44,6 +44,21 @@ pub enum Scheme {
     },
 }
 
+impl Scheme {
+    /// Levels and weights of all entries. Round robin and priority have none.
+    pub(crate) fn entries(&self) -> Vec<(usize, u32)> {
+        match self {
+            Self::RoundRobin | Self::Priority => Vec::new(),
+            Self::Sbt { weights } | Self::Wrr { weights } => weights.iter().copied().enumerate().collect(),
+            Self::DTable { slots, .. } => slots.iter().map(|slot| (slot.level.into(), slot.weight)).collect(),
+            Self::Vl { tables, .. } => {
+                let entries = tables.high.iter().chain(&tables.low);
+                entries.map(|entry| (entry.vl.into(), entry.weight.into())).collect()
+            }
+        }
+    }
+}
+
 /// First packet of a level at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {

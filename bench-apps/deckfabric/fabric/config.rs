@@ -179,6 +179,17 @@ pub enum BadConfig {
         /// The level.
         level: u8,
     },
+    /// The arbitration has turns for a level that does not exist.
+    #[error(
+        "the arbitration has turns for level {level}, and there are {levels} levels, which count from 0: leave the level out of the arbitration, or say `levels = {}` in [network]",
+        .level + 1
+    )]
+    NoLevel {
+        /// The level.
+        level: usize,
+        /// Number of the levels of the traffic.
+        levels: u8,
+    },
     /// The scheme needs queues by output: speculative packets are dropped wherever they wait, and marks count the
     /// packets that wait for an output.
     #[error("congestion control needs switches with queues by output")]
@@ -241,21 +252,25 @@ impl Config {
     }
 
     fn check_scheme(&self, scheme: &Scheme) -> Result<(), BadConfig> {
-        let Scheme::Vl { tables, .. } = scheme else { return Ok(()) };
-        tables.check()?;
-        self.lanes.as_ref().map_or(Ok(()), |lanes| lanes.check_vl(self.levels))
+        if let Scheme::Vl { tables, .. } = scheme {
+            tables.check()?;
+        }
+        // A table with deficits has no place for larger levels, whatever their weights.
+        let is_beyond = |&(level, weight): &(usize, u32)| {
+            level >= LANES || level >= usize::from(self.levels) && weight > 0
+        };
+        if let Some((level, _)) = scheme.entries().into_iter().find(is_beyond) {
+            return Err(BadConfig::NoLevel { level, levels: self.levels });
+        }
+        match (scheme, &self.lanes) {
+            (Scheme::Vl { .. }, Some(lanes)) => lanes.check_vl(self.levels),
+            _ => Ok(()),
+        }
     }
 
     fn has_turns(&self, level: u8) -> bool {
-        match &self.arbitration {
-            Scheme::RoundRobin | Scheme::Priority => true,
-            Scheme::Sbt { weights } | Scheme::Wrr { weights } => weights[usize::from(level)] > 0,
-            Scheme::DTable { slots, .. } => slots.iter().any(|slot| slot.level == level && slot.weight > 0),
-            Scheme::Vl { tables, .. } => {
-                let entries = tables.high.iter().chain(&tables.low);
-                entries.into_iter().any(|entry| entry.vl == level && entry.weight > 0)
-            }
-        }
+        let has_all = matches!(self.arbitration, Scheme::RoundRobin | Scheme::Priority);
+        has_all || self.arbitration.entries().iter().any(|of| of.0 == usize::from(level) && of.1 > 0)
     }
 
     fn own_levels(&self) -> u8 {
@@ -319,6 +334,11 @@ mod tests {
             reason(|config| config.arbitration =
                 Scheme::DTable { slots: vec![], when_stalled: Default::default() }),
             "level 0 is in no table: it could never send"
+        );
+        assert_eq!(
+            reason(|config| config.arbitration = Scheme::Sbt { weights: [1; LANES] }),
+            "the arbitration has turns for level 1, and there are 1 levels, which count from 0: leave the level out of the \
+             arbitration, or say `levels = 2` in [network]"
         );
         assert_eq!(
             reason(|config| {
