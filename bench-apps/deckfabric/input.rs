@@ -148,7 +148,7 @@ pub struct Central {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Lanes {
-    /// Service channels by level, from level 0.
+    /// Service channels by level, from level 0; with congestion control, also those of speculative and of control packets.
     pub sl2sc: Vec<Vec<u8>>,
     /// Lane by service channel, from channel 0.
     pub sc2vl: Vec<u8>,

@@ -268,6 +268,24 @@ fn what_is_wrong_has_its_line_and_a_reason() {
     assert_eq!((alone.line, &*alone.reason), (Some(11), "level 0 is in no table: it could never send"));
 }
 
+/// One of the scenario's two runs has congestion control, with levels of its own.
+#[test]
+fn lanes_beside_congestion_control_have_lists_for_its_levels() {
+    let with = |lanes: &str| spoilt("[congestion]", &format!("[lanes]\n{lanes}\n[congestion]"));
+    let one = problem(&with("sl2sc = [[0]]\nsc2vl = [0]"));
+    let reason =
+        "there are 1 levels and 1 lists; congestion control and acknowledgements need 2 lists behind those";
+    assert!(
+        one.line == Some(11) && one.reason.contains(reason) && one.reason.ends_with("3 in all"),
+        "{one:?}"
+    );
+    let lists = with("sl2sc = [[0], [1], [2]]\nsc2vl = [0, 1, 2]");
+    assert_eq!(
+        printed(&lists, None, Format::Csv).expect("figures"),
+        printed(SMALL, None, Format::Csv).expect("figures")
+    );
+}
+
 /// The scenario has the level 0 only. Turns of others would change what SBT does.
 #[test]
 fn turns_of_levels_that_are_not_there_are_refused() {

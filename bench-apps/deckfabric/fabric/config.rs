@@ -46,8 +46,9 @@ impl Queues {
 /// (VL). Levels may share lanes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lanes {
-    /// Service channels by level. A network with more than one virtual channel uses the channel's place in the list. Where routes
-    /// need one, a level's packets are spread over all of its service channels, of which levels may have different numbers.
+    /// Service channels by level, with those of congestion control behind the levels of the traffic. A network with more than one
+    /// virtual channel uses the channel's place in the list. Where routes need one, a level's packets are spread over all of its
+    /// service channels, of which levels may have different numbers.
     pub sl2sc: Vec<Vec<u8>>,
     /// Lane by service channel.
     pub sc2vl: Vec<u8>,
@@ -74,12 +75,15 @@ impl Lanes {
         }
     }
 
-    fn check(&self, levels: u8) -> Result<(), BadConfig> {
+    /// Checks the lanes for `levels` of the traffic and `own_levels` of congestion control. Without these, lists of theirs are
+    /// left unused, so that a run without control can be compared with one that has it.
+    fn check(&self, levels: u8, own_levels: u8) -> Result<(), BadConfig> {
         let bad = |reason: &str| Err(BadConfig::Lanes { reason: reason.into() });
-        let lists = self.sl2sc.len();
-        if lists != usize::from(levels) {
+        let (lists, all) = (self.sl2sc.len(), usize::from(levels + OWN_LEVELS));
+        if lists != usize::from(levels + own_levels) && lists != all {
             return bad(&format!(
-                "each level has a list of service channels, and there are {levels} levels and {lists} lists"
+                "each level has a list of service channels, and there are {levels} levels and {lists} lists; congestion control and \
+                 acknowledgements need {OWN_LEVELS} lists behind those, of speculative packets and of control packets, so {all} in all"
             ));
         }
         if let Some(level) = self.sl2sc.iter().position(Vec::is_empty) {
@@ -239,7 +243,7 @@ impl Config {
             }
         }
         if let Some(lanes) = &self.lanes {
-            lanes.check(self.all_levels())?;
+            lanes.check(self.levels, self.own_levels())?;
         }
         match (0..self.levels).find(|level| !self.has_turns(*level)) {
             Some(level) => Err(BadConfig::Level { level }),
