@@ -273,7 +273,8 @@ fn keep(names: &Weak<Standalone>, dropped: &mpsc::Receiver<()>) {
         {
             udeck_via::say!("{why}");
         }
-        silent = there.is_err();
+        // An end that was passed over must not hide the failure behind it.
+        silent = matches!(there, Err(NotPut::Refused(_))) || silent && there.is_err();
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process, thread,
     time::{Duration, Instant},
@@ -98,7 +99,9 @@ fn named_like_ours(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        PREFIXES.iter().any(|prefix| name.starts_with(prefix.as_bytes())) && !is_users_secret(name)
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
+            && !is_users_secret(name)
+            && !is_program(path)
     };
     entries.map(|entry| entry.path()).filter(ours).collect()
 }
@@ -108,6 +111,11 @@ fn named_like_ours(folder: &Path) -> Vec<PathBuf> {
 fn is_users_secret(name: &[u8]) -> bool {
     let uid = name.strip_prefix(b"udeck-directory-").and_then(|rest| rest.strip_suffix(b".secret"));
     uid.is_some_and(|uid| !uid.is_empty() && uid.iter().all(u8::is_ascii_digit))
+}
+
+/// Tells whether the file is a program: a person's copy of one of ours, perhaps. Jobs make none.
+fn is_program(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 fn described(pid: i32) -> String {
@@ -132,6 +140,9 @@ mod tests {
         ] {
             fs::write(folder.join(name), "").unwrap();
         }
+        let program = folder.join("deckperf-new3");
+        fs::write(&program, "").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let mut found = named_like_ours(&folder);
         fs::remove_dir_all(&folder).unwrap();
         found.sort();

@@ -104,6 +104,9 @@ fn what(wait: &Wait) -> String {
         Call::Barrier if wait.ranks.is_empty() => "is at the barrier".into(),
         Call::Barrier if wait.name.is_empty() => format!("is at the barrier, waits for {ranks}"),
         Call::Barrier => format!("is at the barrier of {name}, waits for {ranks}"),
+        Call::Collective if wait.ranks.is_empty() => {
+            format!("is in {}, waits for ranks that have not called it", shown(wait))
+        }
         Call::Collective => format!("is in {}, waits for {ranks}", shown(wait)),
         Call::Find => format!("waits for {name}{of} to be made"),
         Call::Connect => format!("connects to {name}{of}"),
@@ -207,6 +210,14 @@ mod tests {
                 && text.contains("acquires \"s\", which 2, 3 can release"),
             "{text}"
         );
+    }
+
+    /// Only the launcher knows who has not voted in an agreement.
+    #[test]
+    fn an_agreement_waits_for_ranks_that_have_not_called_it() {
+        let waits = [(Call::Collective, "agree", &[][..], false)];
+        let text = report("now", &[sample(0, RankState::Sleeps, &waits)], &[], &[]);
+        assert!(text.contains("is in agree, waits for ranks that have not called it"), "{text}");
     }
 
     #[test]

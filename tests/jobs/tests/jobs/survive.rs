@@ -13,10 +13,11 @@ const FOR_EVER: &str = "86400";
 /// Runs by default, for each transport.
 const RUNS: u64 = 2;
 
+/// Calls `body` with a transport and the number of the run, which counts across transports.
 fn each_run(body: impl Fn(&str, u64)) {
     let runs = std::env::var("UDECK_SURVIVE_RUNS").map_or(RUNS, |runs| runs.parse().expect("a number"));
-    for transport in ["shm", "tcp", "udp"] {
-        (0..runs).for_each(|seed| body(transport, seed));
+    for (nth, transport) in (0..).zip(["shm", "tcp", "udp"]) {
+        (0..runs).for_each(|run| body(transport, nth * runs + run));
     }
 }
 
