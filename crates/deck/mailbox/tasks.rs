@@ -62,7 +62,8 @@ impl<T: Payload> Mailbox<T> {
                 return Poll::Ready(Ok(received));
             }
             let inbox = self.inbox.get_mut();
-            inbox.check_exits()?;
+            // The chosen rank may have ended since the mailbox was polled.
+            inbox.check_exits_for(matching)?;
             if inbox.arm() != Armed::News {
                 // Without a progress thread, nobody else progresses messages that were posted here before.
                 let unheard = || self.world.lacks_progress().then_some(MEMORY_PAUSE);

@@ -9,6 +9,8 @@ use super::Inbox;
 use super::accept::Acceptor;
 use super::completion_queues::CompletionQueues;
 use crate::error::{Error, Result};
+#[cfg(feature = "async")]
+use crate::matching::Match;
 use crate::parcel::Parcel;
 use crate::turns::Turns;
 use crate::world_state::WorldState;
@@ -81,6 +83,16 @@ impl Inbox {
     /// Reports ranks that ended, like a wait for the next message.
     pub fn check_exits(&mut self) -> Result {
         self.report_exits()
+    }
+
+    /// Reports ranks that ended, like a wait for the next message that matches: also the end of the rank that
+    /// `wanted` names.
+    #[cfg(feature = "async")]
+    pub fn check_exits_for(&mut self, wanted: Match) -> Result {
+        self.wanted = wanted;
+        let checked = self.report_exits();
+        self.wanted = Match::ANY;
+        checked
     }
 
     /// Checks in a wait whether other threads are to have the mailbox now.

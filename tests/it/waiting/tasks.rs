@@ -294,6 +294,38 @@ fn a_task_takes_what_it_chooses() {
     });
 }
 
+/// A rank finishes while a task waits for it, and its postbox ends later; another rank is left.
+#[test]
+fn a_task_hears_of_the_end_of_the_rank_that_it_chose() {
+    for _ in 0..10 {
+        let (here, heard) = (all_here(3), all_here(3));
+        ranks(3, move |world| {
+            let rank = world.rank();
+            if rank == 0 {
+                let mut inbox = world.mailbox::<u8>("in")?;
+                here(0);
+                assert_pattern(&block_on(inbox.retrieve_async().from(1))?, 1, 100);
+                let error = block_on(inbox.retrieve_async().from(1)).unwrap_err();
+                assert!(matches!(error, Error::RankFinished { rank: 1, .. }), "{error}");
+                heard(0);
+                return world.finish();
+            }
+            let out = world.postbox::<u8>("in")?;
+            here(rank);
+            if rank == 1 {
+                out.post(patterned(&world, 1, 100)?)?;
+                world.finish()?;
+                drop(out);
+                heard(1);
+                return Ok(());
+            }
+            heard(2);
+            drop(out);
+            world.finish()
+        });
+    }
+}
+
 /// A post that is given up has not begun, and its message can be had back.
 #[test]
 fn a_post_that_is_given_up_returns_its_message() {
