@@ -79,6 +79,13 @@ impl<T: Payload> Received<T> {
         self.parcel.tag
     }
 
+    /// Returns the same message with this tag, for posting it on.
+    #[must_use]
+    pub fn with_tag(mut self, tag: u32) -> Self {
+        self.parcel.tag = tag;
+        self
+    }
+
     /// The message's length in bytes.
     pub fn len_bytes(&self) -> usize {
         self.parcel.bytes().len()

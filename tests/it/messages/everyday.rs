@@ -2,7 +2,7 @@
 
 use crate::common::{SHORT, alone, patterned};
 use udeck::bytemuck::{Pod, Zeroable};
-use udeck::{Error, ExternalBuf, Message, Packed, Postbox, WithTag};
+use udeck::{Error, ExternalBuf, Message, Packed, Postbox, Protocol, WithTag};
 
 #[test]
 fn arrays_vectors_and_buffers_are_posted_as_slices_are() {
@@ -41,6 +41,22 @@ fn a_copy_has_the_tag_that_it_is_given() {
     drop(inbox);
     let failed = out.post(long.with_tag(3)).unwrap_err();
     assert!(matches!(failed.error, Error::MailboxGone { .. }), "{}", failed.error);
+}
+
+/// The message is moved, like one that this rank made.
+#[test]
+fn a_received_message_is_posted_on_with_another_tag() {
+    let world = alone(8 << 20);
+    let (inbox, out) = (world.mailbox::<u64>("in").unwrap(), world.postbox::<u64>("in").unwrap());
+    out.post_with(Protocol::RdmaRead, world.buf_from(0..1000).unwrap().with_tag(1)).unwrap();
+    let received = inbox.retrieve().unwrap();
+    let (place, copied) = (received.as_ptr(), world.stats().bytes_copied);
+    let received = received.with_tag(7);
+    assert_eq!((received.tag(), received.as_ptr()), (7, place));
+    out.post_with(Protocol::HandOff, received).unwrap();
+    let received = inbox.retrieve().unwrap();
+    assert!(received.iter().copied().eq(0..1000));
+    assert_eq!((received.tag(), world.stats().bytes_copied), (7, copied));
 }
 
 /// The message keeps its memory and tag; more elements than it has do not lengthen it.
