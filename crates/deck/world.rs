@@ -399,15 +399,19 @@ impl World {
     /// ```
     ///
     /// If the iterator says how many elements it has ([`Iterator::size_hint`]), they are written where they are
-    /// sent from; further ones are left out. Otherwise they are collected first, and copied once.
+    /// sent from; further ones are left out. Otherwise they are collected first, and copied once; an iterator
+    /// that does not end yields [`Error::TooLarge`], like one with too many elements.
     ///
     /// # Errors
     /// The errors of [`World::buf`].
     pub fn buf_from<T: Pod>(&self, elements: impl IntoIterator<Item = T>) -> Result<Buf<T>> {
+        check_payload::<T>()?;
         let elements = elements.into_iter();
         let (least, most) = elements.size_hint();
-        if most != Some(least) {
-            let elements: Vec<T> = elements.collect();
+        // One element more than a message may have.
+        let bound = self.state.max_transfer() / size_of::<T>() + 1;
+        if most != Some(least) && least < bound {
+            let elements: Vec<T> = elements.take(bound).collect();
             let mut buf = self.buf_reused(elements.len())?;
             buf.copy_from_slice(&elements);
             return Ok(buf);

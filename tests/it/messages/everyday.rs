@@ -98,6 +98,9 @@ fn an_iterator_makes_a_message() {
     assert_eq!(&*world.buf_from(Elements(0..3, 5)).unwrap(), [0, 1, 2], "fewer than it says");
     assert_eq!(&*world.buf_from(Elements(0..5, 3)).unwrap(), [0, 1, 2], "more than it says");
     assert!(matches!(world.buf_from(0..1_u64 << 40), Err(Error::TooLarge { .. })));
+    assert!(matches!(world.buf_from(std::iter::repeat(1_u64)), Err(Error::TooLarge { .. })));
+    assert!(matches!(world.buf_from(std::iter::from_fn(|| Some(1_u64))), Err(Error::TooLarge { .. })));
+    assert!(matches!(world.buf_from(std::iter::repeat(())), Err(Error::BadPayload { .. })));
 }
 
 /// `?` works in a function that returns any error: the error does not hold a reference to a copied slice.
