@@ -36,27 +36,26 @@ impl Depth {
 
 impl Channel {
     /// Takes a place for one message among those that may wait for the receiver. Waits for it, if it must.
-    pub(super) fn take_place(&mut self, policy: WaitPolicy) -> Result {
-        if self.depth.is_none() || self.has_certain_place() {
-            return Ok(());
-        }
-        if self.counts_place(policy)? {
-            return Ok(());
+    /// Returns the policy of the post's further waits: they end at the same deadline.
+    pub(super) fn take_place(&mut self, policy: WaitPolicy) -> Result<WaitPolicy> {
+        if self.depth.is_none() || self.has_certain_place() || self.counts_place(policy)? {
+            return Ok(policy);
         }
         let (start, until) = (Instant::now(), self.until(policy));
+        let policy = until.map_or(policy, WaitPolicy::Until);
         let spun = self.retry_spinning(until, |channel| match channel.counts_place(policy) {
             Ok(false) => None,
             counted => Some(counted),
         });
         if let Some(counted) = spun {
-            return counted.map(drop);
+            return counted.map(|_| policy);
         }
         let mut wait = LongWait::begin("the mailbox");
         let [mut pause, longest] = READ_PAUSES;
         loop {
             self.side.vi.request_send_notify();
             if self.counts_place(policy)? {
-                return Ok(());
+                return Ok(policy);
             }
             let full = ViaError::Full { what: "the mailbox", bound: "its depth".into() };
             let may_wait = self.may_wait(until, start, &full);

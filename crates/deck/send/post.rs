@@ -67,18 +67,30 @@ impl Channel {
         protocol: Protocol,
         policy: WaitPolicy,
     ) -> Result<Option<RequestId>, PostFailure> {
-        if self.side.world.has_news_for_posts()
-            && let Err(error) = self.undelivered()
-        {
-            return Err((error, Some(block)));
+        let plan = self.selector.plan(protocol, block.len());
+        match self.admit(plan, policy) {
+            Ok(policy) => self.post_admitted(block, plan, policy),
+            Err(error) => Err((error, Some(block))),
         }
+    }
+
+    /// Reports earlier messages that were not delivered, and takes a place for a further one. A handshake
+    /// needs none. Returns the policy of the post's further waits.
+    fn admit(&mut self, plan: Plan, policy: WaitPolicy) -> Result<WaitPolicy> {
+        if self.side.world.has_news_for_posts() {
+            self.undelivered()?;
+        }
+        if plan.step == Step::Handshake { Ok(policy) } else { self.take_place(policy) }
+    }
+
+    /// Accepts a message that has its place ([`Channel::admit`]).
+    fn post_admitted(
+        &mut self,
+        block: MessageBlock,
+        plan: Plan,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>, PostFailure> {
         let len = block.len();
-        let plan = self.selector.plan(protocol, len);
-        if plan.step != Step::Handshake
-            && let Err(error) = self.take_place(policy)
-        {
-            return Err((error, Some(block)));
-        }
         let request = match plan.step {
             Step::Inline | Step::Bounce | Step::Lend if self.may_bypass_queue() => {
                 self.post_now(block, plan, policy)?
@@ -171,8 +183,9 @@ impl Channel {
         Ok(())
     }
 
-    /// Accepts a copy of `bytes` as a message, in a block unless it is short. Waits, if it must, for the
-    /// block's memory, then like [`Channel::post`]. (The caller has tried [`Channel::post_short`].)
+    /// Accepts a copy of `bytes` as a message, in a block unless it is short. Waits like [`Channel::post`],
+    /// and, once the message has its place, for the block's memory: a post that waits for its place holds no
+    /// memory. (The caller has tried [`Channel::post_short`].)
     #[cold]
     pub fn post_copy(
         &mut self,
@@ -185,10 +198,12 @@ impl Channel {
         if bytes.len() > limit {
             return Err(Error::TooLarge { asked: bytes.len(), limit });
         }
-        if self.selector.plan(protocol, bytes.len()).step == Step::Inline {
-            return self.post_short_copy(bytes, tag, policy);
+        let plan = self.selector.plan(protocol, bytes.len());
+        if plan.step == Step::Inline {
+            return self.post_short_copy(bytes, tag, plan, policy);
         }
         let (start, until, mut wait) = (Instant::now(), self.until(policy), LongWait::begin("memory"));
+        let policy = self.admit(plan, until.map_or(policy, WaitPolicy::Until))?;
         let mut block = loop {
             self.check_open(policy)?;
             match self.side.world.allocate_leaving_room(bytes.len(), Fill::Keep) {
@@ -203,17 +218,19 @@ impl Channel {
         copy_bytes(block.bytes_mut(), bytes);
         block.set_notes([tag, 0]);
         self.side.counters.copied(bytes.len());
-        let policy = until.map_or(policy, WaitPolicy::Until);
-        self.post(MessageBlock::Own(block), protocol, policy).map_err(|(error, _)| error)
+        self.post_admitted(MessageBlock::Own(block), plan, policy).map_err(|(error, _)| error)
     }
 
     /// Accepts a short message, which takes no memory of the library.
-    fn post_short_copy(&mut self, bytes: &[u8], tag: u32, policy: WaitPolicy) -> Result<Option<RequestId>> {
-        if self.side.world.has_news_for_posts() {
-            self.undelivered()?;
-        }
+    fn post_short_copy(
+        &mut self,
+        bytes: &[u8],
+        tag: u32,
+        plan: Plan,
+        policy: WaitPolicy,
+    ) -> Result<Option<RequestId>> {
+        let policy = self.admit(plan, policy)?;
         self.check_open(policy)?;
-        self.take_place(policy)?;
         let sent = if self.may_bypass_queue() { self.send_short(bytes, tag, policy) } else { Ok(false) };
         let request = match sent {
             Ok(true) => None,

@@ -134,6 +134,26 @@ fn one_message_always_has_a_place() {
     drop(inbox.retrieve().unwrap());
 }
 
+/// A slice is copied once it has its place.
+#[test]
+fn a_slice_without_a_place_is_not_copied() {
+    let world = alone(8 << 20);
+    let inbox = world.mailbox_with::<u8>("in", &MailboxOptions::new().depth(1)).unwrap();
+    let out = world.postbox::<u8>("in").unwrap();
+    out.try_post(&[7; 5000]).unwrap();
+    let copied = world.stats().bytes_copied;
+    for _ in 0..3 {
+        let failed = out.try_post(&[7; 5000]).unwrap_err();
+        assert!(matches!(failed.error, Error::WouldBlock { .. }), "{}", failed.error);
+    }
+    let failed = out.post_timeout(&[7; 5000], SHORT).unwrap_err();
+    assert!(matches!(failed.error, Error::Deadline { .. }), "{}", failed.error);
+    assert_eq!(world.stats().bytes_copied, copied);
+    drop(inbox.retrieve().unwrap());
+    out.post(&[7; 5000]).unwrap();
+    assert!(world.stats().bytes_copied > copied);
+}
+
 /// Three stages, of which the first is the quickest, share a rank's memory. Without the depths, the first stage's messages would
 /// take all of it, and the second would wait for ever for memory to answer with.
 #[test]
