@@ -34,7 +34,7 @@ impl MailboxOptions {
     /// Sets how many messages of each postbox may wait for the receiver: posted, and not yet retrieved. 0 counts
     /// as 1. A further [`Postbox::post`](crate::Postbox::post) waits until the receiver has taken one,
     /// [`Postbox::try_post`](crate::Postbox::try_post) returns [`Error::WouldBlock`](crate::Error::WouldBlock).
-    /// So a fast stage of a pipeline is never more than `messages` ahead of the next one, over any transport.
+    /// So a fast stage of a pipeline is at most `messages` ahead of the next one, over any transport.
     ///
     /// ```
     /// # use udeck_deck::MailboxOptions;
@@ -42,8 +42,11 @@ impl MailboxOptions {
     /// # assert_eq!(frames.depth, Some(4));
     /// ```
     ///
-    /// A message that the receiver holds ([`Received`](crate::Received)) does not count any more, nor does one
-    /// that a retrieve for another rank or tag has set aside. Each post is counted, so no message takes the fast
+    /// A message that the receiver holds ([`Received`](crate::Received)) does not count any more. Nor does one
+    /// that the mailbox has taken before the program sees it: set aside by a retrieve for another rank or tag,
+    /// found by [`select`](crate::select), or in a run of up to 15 that a [`drain`](crate::Mailbox::drain)
+    /// passes on. An announced message counts twice until its announcement was seen, and a message by `copy`
+    /// counts 1 and its unread fragments of 64 KiB; so a post may wait with fewer messages. Each post is counted, so no message takes the fast
     /// path; a poster that sleeps polls for a place at least once in a millisecond.
     #[must_use]
     pub fn depth(self, messages: u32) -> Self {

@@ -40,11 +40,12 @@ impl<T: Payload> Postbox<T> {
     /// waits in the postbox's queue, together with whatever is posted after it. Hence messages arrive in the
     /// order of posting, whether by this call or by [`Postbox::post`].
     ///
-    /// The queue is the same as [`Postbox::post`]'s. When it is full, `post` waits and this call fails.
+    /// The queue is the same as [`Postbox::post`]'s. When it is full, or the mailbox's depth is reached
+    /// ([`crate::MailboxOptions::depth`]), `post` waits and this call fails.
     ///
     /// # Errors
-    /// The message comes back with [`crate::Error::WouldBlock`] if the queue is full (or, for a slice and for
-    /// [`crate::ExternalBuf`], if there is no memory for the copy), or while the launcher is asked whether
+    /// The message comes back with [`crate::Error::WouldBlock`] if the queue is full or the depth is reached
+    /// (or, for a slice and for [`crate::ExternalBuf`], if there is no memory for the copy), or while the launcher is asked whether
     /// the rank of a broken connection is lost or has finished; with [`crate::Error::WouldBlockThread`] if
     /// [`Protocol::Handshake`] is set; and with [`crate::Error::PeerLost`] or [`crate::Error::MailboxGone`].
     /// [`crate::Error::Undelivered`] reports earlier messages without a handle.

@@ -61,8 +61,9 @@ impl<T: Payload> Postbox<T> {
 
     /// Posts a message: moves it. Returns as soon as the message is accepted. A message that the connection
     /// has no room for waits in the postbox's queue, and travels without the program's help. If the queue is
-    /// full (4 MiB, `DECK_QUEUE`, or what the mailbox says: [`crate::World::mailbox_with_queue`]), the call
-    /// waits for a place in it, at most the world's deadline (`DECK_DEADLINE`).
+    /// full (4 MiB, `DECK_QUEUE`, or what the mailbox says: [`crate::World::mailbox_with_queue`]), or as many
+    /// messages wait for the receiver as the mailbox allows ([`crate::MailboxOptions::depth`]), the call waits
+    /// for a place, at most the world's deadline (`DECK_DEADLINE`).
     ///
     /// # Errors
     /// The message comes back with [`crate::Error::PeerLost`], [`crate::Error::MailboxGone`] or
@@ -78,14 +79,14 @@ impl<T: Payload> Postbox<T> {
     }
 
     /// Posts if no waiting is needed. A place in the postbox's queue is enough. (The call asks whether the
-    /// message is accepted, not whether the receiver keeps up. A mailbox made by
-    /// [`crate::World::mailbox_with_queue`] with a queue of 0 bytes comes close to that: its queue holds one
-    /// message.)
+    /// message is accepted, not whether the receiver keeps up. A mailbox with a depth
+    /// ([`crate::MailboxOptions::depth`]) accepts no message while as many wait for the receiver.)
     ///
     /// # Errors
-    /// The message comes back with [`crate::Error::WouldBlock`] if the queue is full, or while the launcher
-    /// is asked whether the rank of a broken connection is lost or has finished; otherwise the errors of
-    /// [`Postbox::post`].
+    /// The message comes back with [`crate::Error::WouldBlock`] if the queue is full or the mailbox's depth
+    /// is reached, for a slice and for [`crate::ExternalBuf`] also if there is no memory for the copy, or
+    /// while the launcher is asked whether the rank of a broken connection is lost or has finished; otherwise
+    /// the errors of [`Postbox::post`].
     pub fn try_post<M: Postable<T>>(&self, message: M) -> Result<(), PostError<M::Unposted>> {
         message.post_to(&self.poster, WaitPolicy::None).map(drop).map_err(unposted)
     }
