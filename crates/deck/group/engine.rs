@@ -431,6 +431,11 @@ impl Engine {
         self.early[from].iter().any(|message| message.tag() == call.tag())
     }
 
+    /// Whether messages that have come wait for a call or a step of this member.
+    pub fn has_any_early(&self) -> bool {
+        self.early_count > 0
+    }
+
     /// Receives all messages that have come, so that others have room to post.
     pub fn take_all(&mut self, state: &GroupState, call: Signature) -> Result {
         let mut budget = PollBudget::once();

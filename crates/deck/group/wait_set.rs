@@ -146,8 +146,8 @@ pub fn wait_any_timeout<P: AnyRequest>(requests: &mut [P], limit: Duration) -> R
 #[cfg_attr(not(doctest), doc = include_str!("../examples/wait_all.md"))]
 ///
 /// # Errors
-/// [`Error::RequestFailed`] names the first request of the list that failed, and has its error; the results of the
-/// others can still be taken by [`Request::wait`]. [`Error::Deadline`] names all requests that are under way, and the
+/// [`Error::RequestFailed`] names the first request of the list that failed, or whose result was taken before, and has
+/// its error; the results of the others can still be taken by [`Request::wait`]. [`Error::Deadline`] names all requests that are under way, and the
 /// ranks that they wait for; no result has been taken then, and the call can be repeated.
 #[doc(alias = "MPI_Waitall")]
 pub fn wait_all<R>(requests: &mut [Request<'_, R>]) -> Result<Vec<R>> {
@@ -164,9 +164,10 @@ pub fn wait_all_timeout<R>(requests: &mut [Request<'_, R>], limit: Duration) -> 
     let mut wait = Waiting::new(false, limit);
     loop {
         let polled = Polled::of(requests);
-        let failed = polled.over.iter().find(|at| requests[**at].has_failed());
+        // Found before any result is taken: the other results stay.
+        let failed = (0..requests.len()).find(|at| requests[*at].has_failed() || requests[*at].is_taken());
         if let Some(failed) = failed {
-            return Err(take(requests, *failed).err().unwrap_or(Error::WorldFinished));
+            return Err(take(requests, failed).err().unwrap_or(Error::WorldFinished));
         }
         if polled.running.is_empty() {
             return (0..requests.len()).map(|at| take(requests, at)).collect();
@@ -301,6 +302,9 @@ fn sleep_at(groups: &[&Awaiting], pause: Duration) -> Result {
         return Ok(());
     }
     let borrowed: Vec<_> = engines.iter().map(|engine| engine.borrow()).collect();
+    // A message that a poll of another request kept is no news for the mailboxes.
+    let has_early = borrowed.iter().any(|engine| engine.has_any_early());
+    let pause = if has_early { pause.min(ROOM_PAUSE) } else { pause };
     let inboxes: Vec<&dyn Selectable> =
         borrowed.iter().map(|engine| &engine.inbox as &dyn Selectable).collect();
     match select_timeout(&inboxes, pause) {

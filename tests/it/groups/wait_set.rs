@@ -88,6 +88,21 @@ fn a_deadline_names_the_requests_and_they_go_on() {
     ranks_believing(2, |_| config(), |_| false, body);
 }
 
+#[test]
+fn a_taken_result_does_not_lose_the_others() {
+    let body = |world: World| {
+        let all = world.all()?;
+        let mut requests =
+            vec![all.all_reduce_nonblocking(vec![1], Sum)?, all.all_reduce_nonblocking(vec![2], Sum)?];
+        assert_eq!(requests[1].wait_timeout(config().deadline)?, [4]);
+        let error = wait_all(&mut requests).unwrap_err();
+        assert!(matches!(error, Error::RequestFailed { index: 1, .. }), "{error}");
+        assert_eq!(requests.swap_remove(0).wait()?, [2]);
+        world.finish()
+    };
+    ranks_believing(2, |_| config(), |_| false, body);
+}
+
 /// A request of the group that lost a member is named; the other group's can be waited for.
 #[test]
 fn the_request_that_failed_is_named() {
