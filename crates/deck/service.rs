@@ -27,8 +27,8 @@ const MAX_CALLS: usize = 1 << 16;
 const BUDGET: usize = 64;
 /// Longest wait for room in one post; then others are served.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-/// Longest sleep before the next look at the mailboxes. Without it four ranks on two processors sometimes waited for
-/// each other until their deadline (a test, once in 40 runs). The cause of the missed wake-up is not known yet.
+/// Longest sleep before the next look at the mailboxes, in case a wake-up is missed: four ranks on two processors wait
+/// for each other until their deadline about once in 50 runs of a test, for a cause that is not known yet.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// Longest sleep of a rank that waits for the others' end of a service.
 const FINISH_PAUSE: Duration = Duration::from_millis(1);
