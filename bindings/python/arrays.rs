@@ -220,7 +220,7 @@ impl KeptTarget {
         self.array
     }
 
-    /// As [`Target::finish`].
+    /// Does what [`Target::finish`] does.
     pub fn finish(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let array = |kept: Py<PyAny>| {
             Array::of(&kept.into_bound(py))
@@ -280,7 +280,7 @@ fn writable_other<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Array<
     content::array(value)
 }
 
-/// As [`written`]. A number is taken, too, and the result is another number.
+/// Does what [`written`] does. A number is taken, too, and the result is another number.
 #[inline]
 pub fn reduced<'py>(value: &Bound<'py, PyAny>, what: &str) -> PyResult<Target<'py>> {
     if Array::of(value).is_some() || !is_number(value)? {

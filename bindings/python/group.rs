@@ -514,8 +514,7 @@ impl Group {
 
     /// Starts a barrier without waiting, and returns its request.
     ///
-    /// As all calls that return a Request, it raises WouldBlock while 64 requests of the group are under way, or while another
-    /// thread is in a call of the group.
+    /// Raises WouldBlock, as all that return a Request, while 64 requests of the group or another thread's call are under way.
     fn ibarrier(&self, py: Python<'_>) -> PyResult<Request> {
         let pending = self.start(py, |group| Ok(Box::new(group.barrier_nonblocking()?)))?;
         Ok(Request::new(pending, Outcome::Nothing, None))

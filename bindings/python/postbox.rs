@@ -274,8 +274,8 @@ impl Postbox {
         self.send(py, prepared, tag, timeout)
     }
 
-    /// As post_object(), in a task of asyncio: waits for room and for memory without holding the thread. The task's timeouts
-    /// are asyncio's.
+    /// Posts an object as post_object() does, in a task of asyncio: waits for room and for memory without holding the thread. The
+    /// task's timeouts are asyncio's.
     ///
     /// The object is pickled by the call itself. Where there is no memory, its long buffers are copied in the task: they may be
     /// changed once the task is done. Whoever awaits it gets the errors, Busy among them, except those of pickling. A task that is

@@ -228,7 +228,7 @@ fn a_launcher_that_never_answers_is_a_deadline() {
 #[test]
 fn a_vote_that_was_given_up_is_taken_back() {
     let (client, launcher) = by_hand();
-    let vote = Vote { question: crate::wire::Question::Agree, value: 1 };
+    let vote = crate::wire::Vote { question: crate::wire::Question::Agree, value: 1 };
     let late = client.agree(vote, Instant::now(), None);
     assert!(matches!(late, Err(BootError::Deadline { .. })), "{late:?}");
     drop(client);
