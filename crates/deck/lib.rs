@@ -31,7 +31,7 @@
 //! | `exchange` | deadlock-free orders for all-to-all patterns |
 //! | `wait_policy`, `interrupt` | how long a call may wait; waits that a signal may end |
 //! | `long_wait` | long waits, published to the launcher |
-//! | `stats` | counters, and counters as text; events of messages in the trace, and how a trace is gathered |
+//! | `stats` | counters, and counters as text; events of messages and spans of the program in the trace, and how a trace is gathered |
 //! | `config`, `error` | settings of a world, errors |
 //!
 //! This crate names no transport. It chooses protocols by the capabilities (`Caps`) of a NIC.
@@ -120,6 +120,7 @@ pub use service::{Reply, Service};
 pub use sharing::mutex::{SharedMutex, SharedMutexGuard};
 pub use sharing::segment::{AtomicElement, SegmentLock, SharedSegment};
 pub use sharing::semaphore::{Permit, Semaphore};
+pub use stats::span::Span;
 pub use stats::{PeerStats, Stats};
 pub use turns::{Turns, in_turn, lock_within};
 pub use udeck_via::ServiceLevel;

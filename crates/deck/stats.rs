@@ -5,9 +5,11 @@
 //! | here | the counters |
 //! | `metrics` | counters as text: a table, and Prometheus's format |
 //! | `trace` | events of messages in the trace |
+//! | `span` | spans of the program's own in the trace |
 //! | `tracing_job` | how a job's trace is begun, and gathered from all ranks |
 
 pub(crate) mod metrics;
+pub(crate) mod span;
 pub(crate) mod trace;
 pub(crate) mod tracing_job;
 

@@ -16,7 +16,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::part::buffer;
 use crate::record::{Arguments, Arrow, Fields, Record, Shape};
-use crate::{CALLS, MESSAGES, now};
+use crate::{CALLS, MESSAGES, SPANS, now};
 
 /// Whether a layer of ours is part of the program's subscriber.
 static IS_THERE: AtomicBool = AtomicBool::new(false);
@@ -44,7 +44,7 @@ impl Wanted {
     /// except those of the network library (`quinn`).
     fn takes(self, metadata: &Metadata<'_>) -> bool {
         let target = metadata.target();
-        let is_ours = target == MESSAGES || target == CALLS;
+        let is_ours = [MESSAGES, CALLS, SPANS].contains(&target);
         self.on && (is_ours || (*metadata.level() <= Level::DEBUG && !target.starts_with("quinn")))
     }
 }
@@ -100,16 +100,16 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let metadata = event.metadata();
-        let ours = metadata.target() == MESSAGES;
+        let ours = [MESSAGES, SPANS].contains(&metadata.target());
         let at = if ours { 0 } else { now() };
         buffer::note(|arguments| {
             let mut fields = Fields::new(arguments, ours);
             event.record(&mut fields);
-            let Fields { start, end, rank, arrow, .. } = fields;
+            let Fields { start, end, rank, arrow, span, .. } = fields;
             let (shape, start) = if ours { (Shape::Slice, start) } else { (Shape::Instant, at) };
             // An event of ours without an end is a moment.
             let shape = if ours && end == 0 { Shape::Instant } else { shape };
-            let (name, category) = (name_of(metadata), metadata.target());
+            let (name, category) = (span.unwrap_or_else(|| name_of(metadata)), metadata.target());
             Record { shape, arrow, start, end: end.max(start), rank, arguments: 0, name, category }
         });
     }

@@ -10,6 +10,7 @@
 //! | `record`, `part/buffer` | what is noted of it, and where, until it is written |
 //! | `part` | the process's file, and who writes it |
 //! | `file` | how the files are opened, in folders that others write to |
+//! | `names` | names of the program's spans, a bounded table |
 //! | `json` | an event as a line of JSON |
 //! | `merge` | one file of all parts; clocks; arrows |
 //! | `merge/vef` | the same for simulators: messages, and what each waits for |
@@ -23,6 +24,7 @@ mod file;
 mod json;
 mod layer;
 mod merge;
+mod names;
 mod part;
 mod record;
 
@@ -31,6 +33,7 @@ pub use layer::{TraceLayer, install, layer};
 pub use merge::{
     Clock, ClockSample, Lane, Merged, check_place, is_merged, merge, names_its_job, parts_beside,
 };
+pub use names::{MAX_SPAN_NAME, MAX_SPAN_NAMES, OTHER_SPANS, UNNAMED_SPAN, span_name};
 pub use part::buffer::{RecordingPaused, pause_recording};
 pub use part::{MAX_BYTES, MAX_EVENTS, Opening, Part, PartError, part_path, received_path};
 
@@ -42,6 +45,9 @@ pub const VARIABLE: &str = "DECK_TRACE";
 pub const MESSAGES: &str = "udeck::message";
 /// Target of spans that are collective calls.
 pub const CALLS: &str = "udeck::call";
+/// Target of events that are spans of the program's own (`World::span`): one event at a span's end, with its times as
+/// for [`MESSAGES`]. Its field `span` is the span's name, by [`span_name`].
+pub const SPANS: &str = "udeck::span";
 
 /// Returns the time in nanoseconds of the clock that all processes of a host share (`CLOCK_MONOTONIC`).
 #[inline]

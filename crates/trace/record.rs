@@ -4,6 +4,8 @@ use std::fmt::{self, Write as _};
 
 use tracing::field::{Field, Visit};
 
+use crate::names::span_name;
+
 /// Stands for an event without a rank: the thread's rank is used.
 pub(crate) const NO_RANK: u32 = u32::MAX;
 
@@ -92,7 +94,7 @@ impl Arguments {
     }
 }
 
-/// Visitor of an event's fields: times, rank and arrow of our own events, and arguments.
+/// Visitor of an event's fields: times, rank, arrow and span's name of our own events, and arguments.
 pub(crate) struct Fields<'a> {
     pub to: &'a mut Arguments,
     /// Whether the event is ours. In other events, the fields for times, rank and arrow count as arguments.
@@ -101,11 +103,13 @@ pub(crate) struct Fields<'a> {
     pub end: u64,
     pub rank: u32,
     pub arrow: Arrow,
+    /// Name of a span of the program's own.
+    pub span: Option<&'static str>,
 }
 
 impl<'a> Fields<'a> {
     pub fn new(to: &'a mut Arguments, ours: bool) -> Self {
-        Fields { to, ours, start: 0, end: 0, rank: NO_RANK, arrow: Arrow::None }
+        Fields { to, ours, start: 0, end: 0, rank: NO_RANK, arrow: Arrow::None, span: None }
     }
 
     fn is_own(&mut self, name: &str, value: u64) -> bool {
@@ -145,7 +149,11 @@ impl Visit for Fields<'_> {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.to.text(field.name(), value);
+        if self.ours && field.name() == "span" {
+            self.span = Some(span_name(value));
+        } else {
+            self.to.text(field.name(), value);
+        }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

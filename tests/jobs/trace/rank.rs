@@ -2,7 +2,7 @@
 //!
 //! * `ring`: each rank posts messages of many sizes to the next one, by all protocols and ways to post, and all meet at barriers.
 //! * `self`: as `ring`, with messages to itself.
-//! * `token`: a message of 1,234 bytes goes around among all ranks, five times.
+//! * `token`: a message of 1,234 bytes goes around among all ranks, five times, each time in a span.
 //! * `killed`: rank 1 has posted, waits until its part of the trace contains the post, and kills itself.
 //! * `first-killed`, `interrupted`: all ranks have posted and wait for ever. When the parts contain the posts, rank 0 kills
 //!   itself, or interrupts deckrun.
@@ -11,6 +11,7 @@
 //!   counters must say the same.
 //! * `own`: as `ring`, with a subscriber of the program's own that has µDECK's layer; the program has a span and an event.
 //! * `plain`: as `own`, without a subscriber of its own.
+//! * `spans`, `own-spans`: spans by `World::span` of every kind, without and with a subscriber of the program's own.
 //! * `foreign`: as `own`, with a subscriber that lacks the layer.
 
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ const SIZES: [usize; 5] = [0, 8, 40, 4096, 300_000];
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let word = std::env::args().nth(1).unwrap_or_default();
     match word.as_str() {
-        "own" => tracing_subscriber::registry().with(udeck::trace::layer()).init(),
+        "own" | "own-spans" => tracing_subscriber::registry().with(udeck::trace::layer()).init(),
         "foreign" => tracing_subscriber::registry().init(),
         _ => {}
     }
@@ -39,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "self" => with_self(&world)?,
         "token" => token(&world)?,
         "planned" => planned(&world)?,
+        "spans" | "own-spans" => spans(&world)?,
         _ => {
             let span = tracing::info_span!("solve", cells = 1000, method = "\"by\"\nhand");
             span.in_scope(|| -> Result {
@@ -103,6 +105,7 @@ fn token(world: &World) -> Result {
     let inbox = world.mailboxes::<u8>("token")?;
     let next = world.postbox_of::<u8>("token", (world.rank() + 1) % world.size())?;
     for _ in 0..5 {
+        let _round = world.span("post"); // named as a message is
         if world.rank() == 0 {
             next.post(&[0; 1234])?;
             inbox.retrieve()?;
@@ -111,6 +114,45 @@ fn token(world: &World) -> Result {
             next.post(&[0; 1234])?;
         }
     }
+    Ok(())
+}
+
+fn spans(world: &World) -> Result {
+    {
+        let _outer = world.span("outer");
+        world.barrier()?;
+        for _ in 0..3 {
+            let _inner = world.span("inner \"of\"\n");
+            world.barrier()?;
+        }
+        drop(world.span(""));
+    }
+    std::thread::scope(|scope| {
+        let on_its_own = || _ = world.span("on a thread");
+        std::thread::Builder::new().name("solver".into()).spawn_scoped(scope, on_its_own).expect("a thread");
+    });
+    // Two spans that cross, and one that ends on another thread.
+    let (first, second) = (world.span("crosses first"), world.span("crosses second"));
+    drop(first);
+    drop(second);
+    let moved = world.span("moves");
+    std::thread::spawn(move || drop(moved)).join().expect("it does nothing");
+    // A panic ends a span; a guard that is leaked never does.
+    let panics = || {
+        let _span = world.span("panics");
+        std::panic::resume_unwind(Box::new("a panic without words"));
+    };
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).expect_err("it panics");
+    for _ in 0..100 {
+        std::mem::forget(world.span("never ends"));
+    }
+    drop(world.span("after leaks"));
+    // More names than are kept.
+    drop(world.span(&"long".repeat(1000)));
+    for number in 0..1100 {
+        drop(world.span(&format!("number {number}")));
+    }
+    drop(world.span("outer"));
     Ok(())
 }
 

@@ -213,6 +213,53 @@ fn a_programs_own_spans_are_in_the_trace() {
     }
 }
 
+/// Spans by `World::span`: with the subscriber that `udeck::init` installs, and with one of the program's own. That slices
+/// do not cross is checked when the trace is read.
+#[test]
+fn spans_by_the_world_are_slices_of_their_threads() {
+    for word in ["spans", "own-spans"] {
+        let folder = Folder::new(word);
+        let ended = program().ranks(2).arg(word).env("DECK_TRACE", folder.trace()).run().ok();
+        assert!(ended.stderr.contains("shown as \"other spans\""), "{ended}");
+        let trace = folder.read(&ended);
+        for rank in 0..2 {
+            let named = |name: &'static str| -> Vec<_> {
+                let of_rank = trace.named(name).filter(|event| event["pid"] == rank);
+                of_rank.filter(|event| event["cat"] == "udeck::span").collect()
+            };
+            let kinds = |name| named(name).iter().map(|event| event["ph"].to_string()).collect::<String>();
+            for name in ["unnamed span", "on a thread", "crosses second", "panics", "after leaks"] {
+                assert_eq!(kinds(name), "\"X\"", "{word}: {name}");
+            }
+            assert_eq!(kinds("outer"), "\"X\"".repeat(2), "{word}: names stay known");
+            assert_eq!(kinds("inner \"of\"\n"), "\"X\"".repeat(3), "{word}");
+            for name in ["crosses first", "moves"] {
+                assert_eq!(kinds(name), "\"b\"\"e\"", "{word}: {name}");
+            }
+            assert!(named("never ends").is_empty(), "{word}");
+            let (outer, own) = (named("outer")[0], named("on a thread")[0]);
+            assert_ne!(outer["tid"], own["tid"], "{word}");
+            let thread = trace.named("thread_name").find(|event| event["tid"] == own["tid"]);
+            assert_eq!(thread.expect("its name")["args"]["name"], "solver", "{word}");
+            let end = |event: &serde_json::Value| {
+                event["ts"].as_f64().zip(event["dur"].as_f64()).map(|(start, length)| start + length)
+            };
+            let is_inside = |event: &&serde_json::Value| {
+                event["pid"] == rank && event["tid"] == outer["tid"] && end(event) <= end(outer)
+            };
+            assert_eq!(count(trace.named("barrier").filter(is_inside)), 4, "{word}");
+            let long = named(LONG_NAME);
+            assert_eq!((long.len(), &long[0]["args"]), (1, &serde_json::Value::Null), "{word}");
+            // 1,100 names, and ten before them that are kept.
+            assert_eq!(named("other spans").len(), 1110 - 1024, "{word}");
+        }
+        assert_eq!(trace.file["otherData"]["dropped_events"], 0);
+    }
+}
+
+/// The first 128 bytes of a long name.
+const LONG_NAME: &str = "longlonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglonglong";
+
 #[test]
 fn a_subscriber_without_the_layer_is_told() {
     let folder = Folder::new("foreign");
