@@ -82,7 +82,8 @@ enum Command {
     /// cannot be done it is skipped, with the reason; UDECK_RDMA=require makes that a failure.
     Test(test::TestOptions),
 
-    /// Build the package for Python: a wheel in target/wheels, with deckrun in it. Needs maturin (pip install maturin)
+    /// Build the package for Python: a wheel in target/wheels, with deckrun and deckperf in it. Needs maturin (pip install
+    /// maturin)
     Wheel(wheel::WheelOptions),
 
     /// Weaken each sync point in turn, and expect a loom model to notice

@@ -1,4 +1,4 @@
-//! `cargo xtask wheel`: the package for Python, with deckrun beside it, as one file that pip installs.
+//! `cargo xtask wheel`: the package for Python, with deckrun and deckperf beside it, as one file that pip installs.
 
 use crate::child::{self, Cargo};
 use crate::workspace::Workspace;
@@ -14,6 +14,8 @@ const LIMIT: Duration = Duration::from_secs(3600);
 const PACKAGE: &str = "bindings/python";
 /// Oldest glibc that a wheel for others requires: that of 2018, which pip 20.3 or later knows by this name.
 const GLIBC: &str = "2.28";
+/// Programs beside the module: the launcher, and measurements for the user's own machines.
+const PROGRAMS: [&str; 2] = ["deckrun", "deckperf"];
 
 #[derive(clap::Args)]
 pub struct WheelOptions {
@@ -31,7 +33,7 @@ pub fn run(options: &WheelOptions) -> Result<bool, String> {
     let workspace = Workspace::load()?;
     let folder = if options.manylinux { portable(&workspace)? } else { native(&workspace)? };
     let package = workspace.root.join(PACKAGE);
-    put_deckrun(&folder.join("deckrun"), &package.join("udeck.data/scripts"))?;
+    put_programs(&folder, &package.join("udeck.data/scripts"))?;
     let mut maturin = Command::new("maturin");
     maturin.current_dir(&package).args(["build", "--release"]);
     if options.manylinux {
@@ -57,14 +59,14 @@ fn target() -> String {
 
 /// Builds for this machine, and returns the folder of the build.
 fn native(workspace: &Workspace) -> Result<PathBuf, String> {
-    build(workspace, &Cargo::new("build --release -p udeck-python -p deckrun"))?;
+    build(workspace, &with_programs("build --release -p udeck-python"))?;
     Ok(workspace.target.join("release"))
 }
 
-/// Builds the launcher for an older glibc; maturin builds the module.
+/// Builds the programs for an older glibc; maturin builds the module.
 fn portable(workspace: &Workspace) -> Result<PathBuf, String> {
     let target = target();
-    let words = Cargo::new("zigbuild --release -p deckrun --target").arg(format!("{target}.{GLIBC}"));
+    let words = with_programs("zigbuild --release").arg("--target").arg(format!("{target}.{GLIBC}"));
     build(workspace, &words)
         .map_err(|why| format!("{why}; `pip install ziglang cargo-zigbuild` installs it"))?;
     Ok(workspace.target.join(target).join("release"))
@@ -78,9 +80,17 @@ fn build(workspace: &Workspace, cargo: &Cargo) -> Result<(), String> {
     }
 }
 
-/// Copies deckrun to `scripts`, whose files pip installs with the environment's programs.
-fn put_deckrun(built: &Path, scripts: &Path) -> Result<(), String> {
-    let copy = scripts.join("deckrun");
-    let copied = fs::create_dir_all(scripts).and_then(|()| fs::copy(built, &copy));
-    copied.map(drop).map_err(|error| format!("{} to {}: {error}", built.display(), copy.display()))
+/// Adds the programs to a build.
+fn with_programs(build: &str) -> Cargo {
+    PROGRAMS.into_iter().fold(Cargo::new(build), |cargo, program| cargo.arg("-p").arg(program))
+}
+
+/// Copies the built programs to `scripts`, whose files pip installs with the environment's programs.
+fn put_programs(built: &Path, scripts: &Path) -> Result<(), String> {
+    fs::create_dir_all(scripts).map_err(|error| format!("{}: {error}", scripts.display()))?;
+    PROGRAMS.iter().try_for_each(|program| {
+        let (from, to) = (built.join(program), scripts.join(program));
+        let copied = fs::copy(&from, &to);
+        copied.map(drop).map_err(|error| format!("{} to {}: {error}", from.display(), to.display()))
+    })
 }
