@@ -96,7 +96,7 @@ impl Farm {
 
     fn run(mut self) -> udeck::Result {
         while self.counts.contains(&None) {
-            self.hand_out();
+            self.hand_out()?;
             if self.workers.iter().all(Option::is_none) {
                 // Nobody else is left.
                 let task = self.waiting.pop_front().expect("a task without a result waits");
@@ -119,18 +119,23 @@ impl Farm {
     }
 
     /// Gives each worker as many tasks as it may have in hand.
-    fn hand_out(&mut self) {
+    fn hand_out(&mut self) -> udeck::Result {
         for rank in 0..self.workers.len() {
             while let Some(worker) = &mut self.workers[rank]
                 && worker.in_hand.len() < IN_HAND
                 && let Some(task) = self.waiting.pop_front()
             {
                 worker.in_hand.push(task);
-                if worker.orders.post(&[task]).is_err() {
-                    self.lose(rank);
+                match worker.orders.post(&[task]).map_err(Error::from) {
+                    Ok(()) => {}
+                    Err(Error::PeerLost { .. } | Error::MailboxGone { .. } | Error::Undelivered { .. }) => {
+                        self.lose(rank);
+                    }
+                    Err(other) => return Err(other),
                 }
             }
         }
+        Ok(())
     }
 
     fn take(&mut self, rank: usize, [task, count]: [u64; 2]) {

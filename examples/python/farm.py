@@ -56,7 +56,7 @@ def hand_out(world: udeck.World) -> None:
                 in_hand[rank].add(task)
                 try:
                     worker.post(numpy.array([task]))
-                except udeck.Error:
+                except (udeck.PeerLost, udeck.MailboxGone, udeck.Undelivered):
                     lose(rank)
         if not workers:  # nobody else is left
             task = waiting.popleft()
