@@ -8,7 +8,10 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ._errors import RankFailed
+from ._errors import MailboxGone, NobodyLeft, PeerLost, RankFailed, RankFinished
+
+#: Exceptions by which a rank learns of another rank's end.
+_OF_OTHERS = (PeerLost, MailboxGone, NobodyLeft, RankFinished)
 
 
 class Failure(NamedTuple):
@@ -22,6 +25,8 @@ class Failure(NamedTuple):
     pickled: bytes | None
     #: When the exception was caught, in seconds of the host's monotonic clock.
     caught_at: float
+    #: Whether the exception tells of another rank's end, and so may come of that rank's failure.
+    tells_of_another: bool
 
 
 def capture(error: BaseException, pickler: Any = pickle) -> Failure:
@@ -29,7 +34,7 @@ def capture(error: BaseException, pickler: Any = pickle) -> Failure:
     caught_at = time.monotonic()
     text = "".join(traceback.format_exception_only(type(error), error)).strip()
     printed = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    return Failure(text, printed, _pickled(error, pickler), caught_at)
+    return Failure(text, printed, _pickled(error, pickler), caught_at, isinstance(error, _OF_OTHERS))
 
 
 def _pickled(error: BaseException, pickler: Any) -> bytes | None:
@@ -48,7 +53,7 @@ def restore(failure: Failure, rank: int, size: int, others: Sequence[tuple[int, 
 
     An exception that cannot be read here comes as RankFailed.
     """
-    also = "".join(f"\nrank {other} failed later: {end.text}" for other, end in others)
+    also = "".join(f"\nrank {other} failed, too: {end.text}" for other, end in others)
     about = RankFailed(f"rank {rank} of {size} raised this exception:\n{failure.traceback.rstrip()}{also}")
     about.rank = rank
     error = None

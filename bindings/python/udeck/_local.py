@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Callable
 from multiprocessing import spawn
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from ._errors import RankFailed
 from ._failure import Failure, restore
+from ._folder import JobFolder
 
 _R = TypeVar("_R")
 
@@ -90,7 +90,8 @@ def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | 
     ended. `timeout`: seconds for the whole call; None: no limit.
 
     Raises the exception that a rank raised, in its own type. Its `__cause__` is a RankFailed with the rank's number (`rank`) and
-    traceback. If several ranks fail, the first one's exception is raised, and the cause names the others. Raises RankFailed itself if
+    traceback. If several ranks fail, the first one's exception is raised (PeerLost, MailboxGone, NobodyLeft and RankFinished, which tell
+    of other ranks, only if no rank raised another one), and the cause names the others. Raises RankFailed itself if
     the exception cannot be pickled, is no Exception (as sys.exit()), or if a rank ended without a result; TypeError if the function
     cannot be pickled; FileNotFoundError without deckrun; and subprocess.TimeoutExpired.
     """
@@ -103,16 +104,20 @@ def run_local(n: int, function: Callable[..., _R], *args: Any, timeout: float | 
         raise TypeError(
             f"{function!r} cannot be pickled ({error}): put it into a module, or install cloudpickle"
         ) from error
-    with tempfile.TemporaryDirectory(prefix="udeck-") as folder:
-        command, environment = _command(Path(folder), job, where, n)
-        done = subprocess.run(command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, check=False)
-        files = [Path(folder) / str(rank) for rank in range(n)]
+    with JobFolder() as folder:
+        command, environment = _command(folder.path, job, where, n)
+        done = subprocess.run(
+            command, env=environment, timeout=timeout, stdin=subprocess.DEVNULL, pass_fds=[folder.lock], check=False
+        )
+        files = [folder.path / str(rank) for rank in range(n)]
         ends: list[Any] = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
         failed = sorted(
-            ((rank, end) for rank, end in enumerate(ends) if isinstance(end, Failure)), key=lambda one: one[1].caught_at
+            ((rank, end) for rank, end in enumerate(ends) if isinstance(end, Failure)),
+            key=lambda one: (one[1].tells_of_another, one[1].caught_at),
         )
         if failed:
-            # The first failure explains the others, which often come of it.
+            # The first failure explains the others, which often come of it. A rank that leaves a `with` block by its exception is lost
+            # to the others before the exception is caught, so theirs may be caught earlier.
             (rank, first), *others = failed
             raise restore(first, rank, n, others)
         if None in ends:

@@ -7,7 +7,6 @@ import pickle
 import shutil
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ._errors import RankFailed
+from ._folder import JobFolder, bind, connect
 from ._local import _command, _main_module, _pickler, _refuse_while_loading
 from ._udeck import World
 from ._workers import Event, MailboxLink, Packed, serve
@@ -34,7 +34,7 @@ def _play(world: World, path: str, initializer: Callable[..., object] | None, in
         serve(world, _NAME, initializer, initargs)
         return
     link = MailboxLink(world, _NAME)
-    wire = _Wire(_connect(path))
+    wire = _Wire(connect(Path(path)))
     over = threading.Event()
 
     def pass_on() -> None:
@@ -73,12 +73,6 @@ def _play(world: World, path: str, initializer: Callable[..., object] | None, in
     link.close()
 
 
-def _connect(path: str) -> socket.socket:
-    end = socket.socket(socket.AF_UNIX)
-    end.connect(path)
-    return end
-
-
 class _Wire:
     """One end of a socket that carries pickles. One thread receives; the caller orders its sends."""
 
@@ -105,22 +99,21 @@ class StartedLink:
         self._wire: _Wire | None = None
         self._sending = threading.Lock()
         with contextlib.ExitStack() as stack:
-            # A TemporaryDirectory would be removed by the end of a fork of this process, too.
-            folder = Path(tempfile.mkdtemp(prefix="udeck-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = stack.enter_context(JobFolder())
+            self.folder = folder.path
             # Only this user can open the folder, so nobody else connects.
             self._door = stack.enter_context(socket.socket(socket.AF_UNIX))
-            self._door.bind(str(folder / "pool"))
+            bind(self._door, self.folder / "pool")
             self._door.listen(1)
             self._door.settimeout(_LOOK)
             pickler = _pickler()
             try:
-                job = pickler.dumps((_play, (str(folder / "pool"), initializer, initargs)))
+                job = pickler.dumps((_play, (str(self.folder / "pool"), initializer, initargs)))
             except Exception as error:
                 raise TypeError(f"{initializer!r} or its arguments cannot be pickled ({error})") from error
             where = _main_module() if pickler is pickle else {}
-            command, environment = _command(folder, job, where, n + 1, "--on-failure", "continue")
-            self._deckrun = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+            command, environment = _command(self.folder, job, where, n + 1, "--on-failure", "continue")
+            self._deckrun = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[folder.lock])
             self._stack = stack.pop_all()
 
     def _started(self) -> _Wire:

@@ -1,9 +1,12 @@
 """Ranks that `run_local` starts from a program."""
 
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 
 import numpy
 import pytest
@@ -61,17 +64,47 @@ def test_run_local_raises_the_ranks_own_exception():
     assert text.startswith("rank 1 of 2 raised") and 'raise Refused("no way", 7)' in text and "line " in text, text
 
 
-def test_run_local_raises_the_first_of_several_failures(monkeypatch, tmp_path):
-    # deckrun would end the other ranks, and they would say nothing.
+def continuing(monkeypatch, tmp_path):
+    """Makes run_local's deckrun leave the other ranks alone: it would end them, and they would say nothing."""
     launcher = tmp_path / "deckrun"
     launcher.write_text(f'#!/bin/sh\nexec {sysconfig.get_path("scripts")}/deckrun --on-failure continue "$@"\n')
     launcher.chmod(0o755)
     monkeypatch.setenv("DECKRUN", str(launcher))
+
+
+def test_run_local_raises_the_first_of_several_failures(monkeypatch, tmp_path):
+    continuing(monkeypatch, tmp_path)
     with pytest.raises(Refused) as caught:
         udeck.run_local(3, fails, "refused", timeout=60)
     lines = sorted(str(caught.value.__cause__).splitlines()[-2:])
-    assert [line.split(":")[0] for line in lines] == ["rank 0 failed later", "rank 2 failed later"], lines
+    assert [line.split(":")[0] for line in lines] == ["rank 0 failed, too", "rank 2 failed, too"], lines
     assert all("PeerLost" in line for line in lines), lines
+
+
+def loses_its_peer(world):
+    inbox = world.mailboxes("failures")
+    inbox.expect(0)
+    # The other rank's end of the pipe stays open until its process has ended.
+    pipe = os.open(os.environ["UDECK_TEST_PIPE"], os.O_WRONLY if world.rank == 1 else os.O_RDONLY)
+    if world.rank == 1:
+        inbox.retrieve()
+    try:
+        raise Refused("no way", 7)
+    finally:
+        world.finish()
+        # The exception leaves this function only when the other rank has failed by it.
+        os.read(pipe, 1)
+
+
+def test_run_local_raises_the_cause_before_what_came_of_it(monkeypatch, tmp_path):
+    continuing(monkeypatch, tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("UDECK_TEST_PIPE", str(tmp_path / "pipe"))
+    with pytest.raises(Refused) as caught:
+        udeck.run_local(2, loses_its_peer, timeout=60)
+    assert caught.value.__cause__.rank == 0
+    last = str(caught.value.__cause__).splitlines()[-1]
+    assert last.startswith("rank 1 failed, too: ") and "NobodyLeft" in last, last
 
 
 @pytest.mark.parametrize("how", ["unreadable", "exit"])
@@ -79,6 +112,51 @@ def test_run_local_names_the_rank_of_what_cannot_be_raised_here(how):
     with pytest.raises(udeck.RankFailed, match="rank 1 of 2 raised(.|\n)*no way") as caught:
         udeck.run_local(2, fails, how, timeout=60)
     assert caught.value.rank == 1 and isinstance(caught.value, RuntimeError)
+
+
+KILLED = """
+import os, sys, time, udeck
+def waits(world, pipe):
+    # Until the process ends.
+    os.write(os.open(pipe, os.O_WRONLY), str(os.getpid()).encode())
+    time.sleep(600)
+if __name__ == "__main__":
+    udeck.run_local(1, waits, sys.argv[1])
+"""
+
+
+def left_folders(parent):
+    return [path for path in parent.iterdir() if path.name.startswith("udeck-")]
+
+
+def test_run_local_removes_what_a_killed_call_has_left(monkeypatch, tmp_path):
+    script, pipe, temporary = tmp_path / "script.py", tmp_path / "pipe", tmp_path / "temporary"
+    script.write_text(KILLED)
+    os.mkfifo(pipe)
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    program = subprocess.Popen([sys.executable, script, pipe])
+    with open(pipe, "rb", buffering=0) as reads:
+        rank = int(reads.read(99))
+        # The job is still there without the program, and so is its folder.
+        program.kill()
+        program.wait()
+        assert udeck.run_local(1, abs_of_rank, timeout=60) == [0]
+        left = left_folders(temporary)
+        os.kill(rank, signal.SIGKILL)
+        assert reads.read(1) == b""
+    assert len(left) == 1
+    # deckrun ends after its last rank, and holds the folder until then.
+    lock = os.open(left[0], os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.close(lock)
+    assert udeck.run_local(1, abs_of_rank, timeout=60) == [0]
+    assert left_folders(temporary) == []
+
+
+def abs_of_rank(world):
+    return abs(world.rank)
 
 
 def ends_at_once(_world):

@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 
 import numpy
 import pytest
@@ -295,7 +296,7 @@ def last(path, folder):
     time.sleep(600)
 if __name__ == "__main__":
     pool = udeck.Pool(1)
-    pool.submit(last, sys.argv[1], os.path.dirname(pool._link._door.getsockname()))
+    pool.submit(last, sys.argv[1], str(pool._link.folder))
     time.sleep(600)
 """
 
@@ -326,6 +327,16 @@ def test_started_workers_make_their_first_call():
             pool.submit(abs, 3).result()
     with udeck.Pool(1, initializer=sys.setrecursionlimit, initargs=(4321,)) as pool:
         assert pool.submit(sys.getrecursionlimit).result() == 4321
+
+
+def test_a_long_path_of_temporary_files_serves(monkeypatch, tmp_path):
+    # The address of a socket has 107 bytes at most.
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with udeck.Pool(1) as pool:
+        assert pool.submit(abs, -3).result() == 3
+    assert not list(folder.iterdir())
 
 
 def test_a_job_that_cannot_start_is_an_error(monkeypatch):
