@@ -13,6 +13,7 @@
 //! | `group` | `deck_group_t`: groups and collective calls |
 //! | `service` | `deck_semaph_t`, `deck_shmem_t` |
 //! | `thread` | `deck_thread_t` |
+//! | `span` | spans of the program's own in the trace |
 //!
 //! A structure of C holds a number; the object itself lies in a [`table::Table`]. A structure that was never created,
 //! was destroyed, or is a copy of such a structure is an error, as far as its bytes tell. One thread at a time uses a mailbox: a
@@ -25,6 +26,7 @@ mod mailbox;
 mod message;
 mod pointer;
 mod service;
+mod span;
 mod stage;
 mod table;
 mod thread;

@@ -420,6 +420,19 @@ int deck_group_allreduce(deck_group_t *group, int type, int op, void *data, unsi
 /* As deck_group_allreduce, but member k gets the combination of members 0 to k. */
 int deck_group_scan(deck_group_t *group, int type, int op, void *data, unsigned long n);
 
+/* --------------------------------------------------------------------------------------------------------------- traces */
+
+/*
+ * Begins a span of the program's own, which a trace of the job (DECK_TRACE) shows beside the messages of this thread. Spans may lie
+ * inside each other, and each thread has its own. Of a name, the trace shows the first 128 bytes, and a replacement for bytes that are
+ * no UTF-8; for an empty one "unnamed span"; beyond 1024 names of a process "other spans". More than 64 spans inside each other are
+ * counted, but not shown. Without a trace the calls do nothing else.
+ */
+int deck_span_begin(const char *name);
+
+/* Ends the span that this thread began last and has not ended. DECK_EINVAL: there is none. A span that is never ended is not shown. */
+int deck_span_end(void);
+
 #ifdef __cplusplus
 }
 #endif

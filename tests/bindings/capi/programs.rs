@@ -1,8 +1,11 @@
 //! The programs, one on each line: its file, its libraries, its number of ranks, and a line that one of them prints.
 
-use udeck_jobs::memcheck;
+use std::fs;
 
-use super::tools::{Tool, alone, compiled, has_said, launched, ranks};
+use udeck_jobs::memcheck;
+use udeck_jobs::trace_format::Trace;
+
+use super::tools::{Tool, alone, compiled, has_said, launched, output, ranks};
 use super::{Case, case};
 
 /// Transports over which each program runs.
@@ -66,6 +69,7 @@ pub fn cases() -> Vec<Case> {
     }
     cases.push(case("lost_c::cc", &[Tool::Cc], a_rank_that_dies_is_told));
     cases.push(case("survivors_c::cc", &[Tool::Cc], ranks_go_on_after_a_death));
+    cases.push(case("spans_c::cc", &[Tool::Cc], spans_are_in_the_trace));
     cases.push(case("abort_c::cc", &[Tool::Cc], a_rank_ends_the_job));
     cases
 }
@@ -117,6 +121,32 @@ fn ranks_go_on_after_a_death() {
     for transport in TRANSPORTS {
         let job = launched(&["--on-failure", "survive", "-n", "3", "--"], &program, transport);
         let _ = job.run().ok().line_with("2 ranks went on");
+    }
+}
+
+/// The program ends well with and without a trace, and the trace has its spans: their kinds, and their numbers at each rank.
+fn spans_are_in_the_trace() {
+    let program = compiled(Tool::Cc, "tests/bindings/capi/c/spans.c", &[], "spans_c");
+    let said = "all spans are as they should be";
+    has_said(ranks(&program, 2, "shm").run().clean(), said);
+    let folder = output("spans");
+    fs::create_dir_all(&folder).expect("a folder of ours");
+    let path = folder.join("job.json");
+    has_said(ranks(&program, 2, "shm").env("DECK_TRACE", &path).run().clean(), said);
+    let trace = Trace::read(&path);
+    let names = ["step", "solve", "on a thread", "caf\u{fffd}", "unnamed span", "deep", "forks"];
+    let expected = [1, 3, 1, 1, 1, 64, 1];
+    let long = "x".repeat(128);
+    for rank in 0..2 {
+        let spans = |name| {
+            let named = trace.named(name).filter(|event| event["pid"] == rank && event["ph"] == "X");
+            named.filter(|event| event["cat"] == "udeck::span").count()
+        };
+        assert_eq!(names.map(spans), expected, "rank {rank}");
+        assert_eq!(spans(&long), 1, "rank {rank}");
+        for name in ["early", "never ends", "of a child", "open at the end"] {
+            assert_eq!(spans(name), 0, "rank {rank}: {name}");
+        }
     }
 }
 
