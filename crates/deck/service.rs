@@ -3,35 +3,40 @@
 //! A rank that waits for a reply serves the calls of this service meanwhile, so ranks that call each other by it do
 //! not wait in a circle. A request and its reply have the same tag: the number of the call at its caller.
 
+mod answers;
+mod calls;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytemuck::Pod;
-use udeck_via::Deadline;
+use udeck_via::{Deadline, Error as ViaError};
 
+use self::answers::Answers;
+use self::calls::Calls;
 use crate::error::{Error, Quoted, Result};
 use crate::exits::log::ExitKind;
 use crate::exits::rank_exits::RankExits;
+use crate::group::Group;
 use crate::mailbox::Mailbox;
 use crate::postable::WithTag;
 use crate::postbox::Postbox;
+use crate::protocol::Protocol;
 use crate::received::Received;
-use crate::select::select_timeout;
+use crate::select::{Selectable, select_timeout};
 use crate::world::World;
 
-/// Maximum number of a service's calls without a reply, and of replies that were not taken.
-const MAX_CALLS: usize = 1 << 16;
 /// Requests, and replies, that one poll takes.
 const BUDGET: usize = 64;
-/// Longest wait for room in one post; then others are served.
+/// Longest wait for room in one post; then others are served. Also the longest sleep of a rank that has unsent replies.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-/// Longest sleep before the next look at the mailboxes, in case a wake-up is missed: four ranks on two processors wait
-/// for each other until their deadline about once in 50 runs of a test, for a cause that is not known yet.
-const LONGEST_SLEEP: Duration = Duration::from_millis(20);
 /// Longest sleep of a rank that waits for the others' end of a service.
 const FINISH_PAUSE: Duration = Duration::from_millis(1);
+/// Longest wait for rank 0 in [`Service::finish`] before others are served.
+const LONGEST_FINISH_PAUSE: Duration = Duration::from_millis(50);
 /// Longest wait for the last replies of a rank that has ended.
 const LAST_REPLIES: Duration = Duration::from_secs(1);
 
@@ -46,7 +51,11 @@ type Handler<'w, Req, Rep> = Box<dyn FnMut(usize, &[Req]) -> Vec<Rep> + 'w>;
 ///
 /// A handler runs in the calls of this service only, in the thread that makes them: [`Reply::wait`],
 /// [`Reply::is_done`], [`Service::serve`], [`Service::finish`], and a [`Service::call`] that finds no room. A rank
-/// that computes serves nobody. Requests of one rank are served in the order of its calls.
+/// that computes serves nobody. Requests of one rank are served in the order of its calls. While a handler runs, this
+/// service serves no other request: a call in a handler can wait in a circle.
+///
+/// Replies that were not taken are kept in this rank's memory, up to `DECK_SET_ASIDE` bytes. So are replies for which a
+/// caller has no room; while they are more, the rank serves nobody.
 pub struct Service<'w, Req: Pod, Rep: Pod> {
     name: String,
     world: &'w World,
@@ -55,22 +64,9 @@ pub struct Service<'w, Req: Pod, Rep: Pod> {
     exits: RankExits,
     handler: RefCell<Handler<'w, Req, Rep>>,
     /// Postboxes of the ranks that this rank has called.
-    to: RefCell<BTreeMap<usize, Postbox<Req>>>,
-    /// Postboxes of the ranks that have called this rank.
-    back: RefCell<BTreeMap<usize, Postbox<Rep>>>,
+    to: RefCell<BTreeMap<usize, Rc<Postbox<Req>>>>,
+    answers: Answers<Rep>,
     calls: RefCell<Calls<Rep>>,
-}
-
-/// The calls of this rank.
-struct Calls<Rep: Pod> {
-    /// Number of the next call.
-    next: u32,
-    /// The called rank of each call without a reply, by number.
-    waiting: BTreeMap<u32, usize>,
-    /// Replies that were not taken, by number.
-    answered: BTreeMap<u32, Received<Rep>>,
-    /// Ranks that have ended.
-    ended: BTreeMap<usize, ExitKind>,
 }
 
 impl World {
@@ -95,13 +91,8 @@ impl World {
             exits: self.rank_exits()?,
             handler: RefCell::new(Box::new(handler)),
             to: RefCell::default(),
-            back: RefCell::default(),
-            calls: RefCell::new(Calls {
-                next: 0,
-                waiting: BTreeMap::new(),
-                answered: BTreeMap::new(),
-                ended: BTreeMap::new(),
-            }),
+            answers: Answers::new(replies_of(name)),
+            calls: RefCell::new(Calls::new(replies_of(name))),
         })
     }
 }
@@ -112,33 +103,63 @@ impl<'w, Req: Pod, Rep: Pod> Service<'w, Req, Rep> {
     /// that rank offers the service, at most `DECK_SETUP_TIMEOUT`.
     ///
     /// # Errors
-    /// The errors of [`World::postbox_of`] and [`Postbox::post`]. [`Error::WouldBlock`]: 65,536 calls have no reply,
-    /// or one that was not taken.
+    /// The errors of [`World::postbox_of`] and [`Postbox::post`]. [`Error::WouldBlock`]: 65,536 calls have no reply, or
+    /// one that was not taken; or such replies fill their room (`DECK_SET_ASIDE`).
     pub fn call(&self, server: usize, request: &[Req]) -> Result<Reply<'_, 'w, Req, Rep>> {
-        if !self.to.borrow().contains_key(&server) {
-            let postbox = self.world.postbox_of(&self.name, server)?;
-            self.to.borrow_mut().insert(server, postbox);
-        }
-        let number = self.calls.borrow_mut().begin(server)?;
+        let mut postbox = match self.known(server) {
+            Some(known) => known,
+            None => self.keep(server, self.world.postbox_of(&self.name, server)?)?,
+        };
+        let number = self.calls.borrow_mut().begin(&self.world.state, server)?;
         let reply = Reply { service: self, number, server };
         let deadline = Deadline::after(self.world.config().deadline);
-        let to = self.to.borrow();
-        let Some(postbox) = to.get(&server) else {
-            return Err(Error::NoSuchRank { rank: server, size: self.world.size() });
-        };
-        self.post(postbox, (request, number), deadline, || self.poll().map(drop))?;
-        Ok(reply)
+        let mut posted = self.post(&postbox, (request, number), deadline);
+        if matches!(posted, Err(Error::MailboxGone { .. })) {
+            self.to.borrow_mut().remove(&server);
+            // The called rank may have made its service anew.
+            if let Ok(new) = self.world.try_postbox_of(&self.name, server) {
+                postbox = self.keep(server, new)?;
+                posted = self.post(&postbox, (request, number), deadline);
+            }
+        }
+        posted.map(|()| reply)
+    }
+
+    fn known(&self, server: usize) -> Option<Rc<Postbox<Req>>> {
+        self.to.borrow().get(&server).cloned()
+    }
+
+    fn keep(&self, server: usize, postbox: Postbox<Req>) -> Result<Rc<Postbox<Req>>> {
+        postbox.set_protocol(Protocol::Auto)?; // whatever the program sets for its own messages
+        let postbox = Rc::new(postbox);
+        self.to.borrow_mut().insert(server, postbox.clone());
+        Ok(postbox)
+    }
+
+    /// Posts a request; while there is no room, serves others.
+    fn post(&self, postbox: &Postbox<Req>, (request, tag): (&[Req], u32), deadline: Deadline) -> Result {
+        loop {
+            match postbox.post_timeout(request.with_tag(tag), ROOM_WAIT.min(deadline.remaining())) {
+                Ok(()) => return Ok(()),
+                Err(failed) if matches!(failed.error, Error::Deadline { .. }) && !deadline.passed() => {
+                    self.progress(None)?;
+                    self.serve_some(None, || deadline.passed())?;
+                }
+                Err(failed) => return Err(failed.error),
+            }
+        }
     }
 
     /// Serves the calls of others: waits until there is one, at most `limit`, and returns the number of those that were
-    /// served. 0: none came.
+    /// served. 0: none came. A handler that runs at the end of `limit` is waited for.
     ///
     /// # Errors
-    /// The errors of [`Postbox::post`] for a reply, except that the caller has ended; [`Error::Interrupted`].
+    /// The errors of [`Postbox::try_post`] for a reply, except that the caller has ended; [`Error::Interrupted`].
     pub fn serve(&self, limit: Duration) -> Result<usize> {
         let deadline = Deadline::after(limit);
         loop {
-            let served = self.poll()?;
+            self.progress(None)?;
+            let served = self.serve_some(None, || deadline.passed())?;
             if served > 0 || deadline.passed() {
                 return Ok(served);
             }
@@ -152,82 +173,81 @@ impl<'w, Req: Pod, Rep: Pod> Service<'w, Req, Rep> {
     /// # Errors
     /// The errors of [`crate::Group::barrier`].
     pub fn finish(self) -> Result {
-        let mut everybody = self.world.all()?.barrier_nonblocking()?;
         let deadline = Deadline::after(self.world.config().deadline);
+        let mut everybody = self.group_of_all(deadline)?.barrier_nonblocking()?;
         while !everybody.is_done() && !deadline.passed() {
-            self.poll()?;
+            self.progress(None)?;
+            self.serve_some(None, || deadline.passed())?;
             self.sleep(FINISH_PAUSE.min(deadline.remaining()))?;
         }
-        // Requests whose replies were given up: no more can come.
-        while everybody.is_done() && self.poll()? > 0 {}
+        // Requests whose replies were given up: no more can come, unless the barrier has failed.
+        while everybody.is_done() && !deadline.passed() && self.serve_some(None, || deadline.passed())? > 0 {}
         everybody.wait_timeout(Duration::ZERO)
     }
 
-    /// Takes replies, and serves requests, as far as they have come. Returns the number of requests.
-    fn poll(&self) -> Result<usize> {
-        self.take_replies()?;
+    /// Returns the group of all ranks. The first call makes it, which takes rank 0: serves others until rank 0 has come,
+    /// because rank 0 may wait for a reply.
+    fn group_of_all(&self, deadline: Deadline) -> Result<&'w Group> {
+        let mut limit = FINISH_PAUSE;
+        loop {
+            match self.world.all_within(limit.min(deadline.remaining())) {
+                Err(Error::Deadline { .. }) if !deadline.passed() => {}
+                made => return made,
+            }
+            // Long enough, in the end, for a busy launcher's answer.
+            limit = LONGEST_FINISH_PAUSE.min(limit * 2);
+            self.progress(None)?;
+            self.serve_some(None, || deadline.passed())?;
+        }
+    }
+
+    /// Takes the replies that have come, and sends those for which there is room. Does not wait. `awaited`: the number of
+    /// the call whose reply is taken next.
+    fn progress(&self, awaited: Option<u32>) -> Result {
+        self.take_replies(awaited)?;
+        self.answers.flush(self.world)
+    }
+
+    /// Serves the requests that have come, one at least, until `is_enough`. Returns their number.
+    fn serve_some(&self, awaited: Option<u32>, is_enough: impl Fn() -> bool) -> Result<usize> {
         let mut served = 0;
         while served < BUDGET && self.serve_next()? {
             served += 1;
+            self.progress(awaited)?;
+            if is_enough() {
+                break;
+            }
         }
         Ok(served)
     }
 
     fn serve_next(&self) -> Result<bool> {
+        // A handler that calls this very service runs already.
+        let Ok(mut handler) = self.handler.try_borrow_mut() else { return Ok(false) };
+        if self.answers.are_too_many(self.world) {
+            return Ok(false);
+        }
         let request = match self.requests.try_retrieve() {
             Ok(Some(request)) => request,
             Ok(None) => return Ok(false),
             Err(error) => return self.note_loss(error).map(|()| false),
         };
         let (caller, number) = (request.source(), request.tag());
-        let reply = (self.handler.borrow_mut())(caller, &request);
-        drop(request);
-        match self.answer(caller, &reply, number) {
-            // The caller has ended, or has no more use for a reply.
-            Err(Error::PeerLost { .. } | Error::MailboxGone { .. } | Error::NoSuchMailbox { .. }) => {}
-            answered => answered?,
-        }
-        Ok(true)
+        let reply = handler(caller, &request);
+        drop((request, handler));
+        self.answers.send(self.world, caller, number, reply).map(|()| true)
     }
 
-    fn answer(&self, caller: usize, reply: &[Rep], number: u32) -> Result {
-        if !self.back.borrow().contains_key(&caller) {
-            let postbox = self.world.postbox_of(&replies_of(&self.name), caller)?;
-            self.back.borrow_mut().insert(caller, postbox);
-        }
-        let back = self.back.borrow();
-        let Some(postbox) = back.get(&caller) else { return Ok(()) };
-        // While there is no room, replies are taken, so that the caller finds room if it answers this rank.
-        let deadline = Deadline::after(self.world.config().deadline);
-        self.post(postbox, (reply, number), deadline, || self.take_replies())
-    }
-
-    /// Posts; while there is no room, calls `meanwhile` now and then.
-    fn post<T: Pod>(
-        &self,
-        postbox: &Postbox<T>,
-        (elements, tag): (&[T], u32),
-        deadline: Deadline,
-        meanwhile: impl Fn() -> Result,
-    ) -> Result {
-        loop {
-            match postbox.post_timeout(elements.with_tag(tag), ROOM_WAIT.min(deadline.remaining())) {
-                Ok(()) => return Ok(()),
-                Err(failed) if matches!(failed.error, Error::Deadline { .. }) && !deadline.passed() => {
-                    meanwhile()?
-                }
-                Err(failed) => return Err(failed.error),
-            }
-        }
-    }
-
-    fn take_replies(&self) -> Result {
+    fn take_replies(&self, awaited: Option<u32>) -> Result {
         while let Some(exit) = self.exits.try_next() {
             self.calls.borrow_mut().ended.insert(exit.rank, exit.how);
         }
         for _ in 0..BUDGET {
+            if self.calls.borrow_mut().make_room(&self.world.state, awaited.unwrap_or(0)).is_err() {
+                break; // reported by a wait
+            }
             match self.replies.try_retrieve() {
-                Ok(Some(reply)) => self.calls.borrow_mut().accept(reply),
+                Ok(Some(reply)) => self.calls.borrow_mut().accept(&self.world.state, reply, awaited),
                 Ok(None) => break,
                 Err(error) => self.note_loss(error)?,
             }
@@ -242,9 +262,18 @@ impl<'w, Req: Pod, Rep: Pod> Service<'w, Req, Rep> {
         Ok(())
     }
 
-    /// Sleeps until a request or a reply comes, or a rank ends.
+    /// Sleeps until a request or a reply comes that can be taken, or a rank ends.
     fn sleep(&self, limit: Duration) -> Result {
-        match select_timeout(&[&self.replies, &self.requests, &self.exits], limit.min(LONGEST_SLEEP)) {
+        let mut sources: Vec<&dyn Selectable> = vec![&self.exits];
+        if !self.calls.borrow().is_full() {
+            sources.push(&self.replies);
+        }
+        if self.handler.try_borrow().is_ok() && !self.answers.are_too_many(self.world) {
+            sources.push(&self.requests);
+        }
+        // Room for a reply sends no notification.
+        let limit = if self.answers.are_sent() { limit } else { limit.min(ROOM_WAIT) };
+        match select_timeout(&sources, limit) {
             Ok(_) | Err(Error::Deadline { .. }) => Ok(()),
             // All others have ended. The calls find that out, and this rank may go on calling itself.
             Err(Error::NobodyLeft { .. }) => {
@@ -255,25 +284,33 @@ impl<'w, Req: Pod, Rep: Pod> Service<'w, Req, Rep> {
         }
     }
 
-    /// The reply of a call, if it has come; the error if the called rank has ended.
-    fn result_of(&self, number: u32, server: usize) -> Option<Result<Received<Rep>>> {
-        let taken = || self.calls.borrow_mut().answered.remove(&number);
-        if let Some(reply) = taken() {
-            return Some(Ok(reply));
+    /// The reply of a call, if it has come; the error if the called rank has ended, or if replies that were not taken
+    /// leave no room.
+    fn result_of(&self, number: u32, server: usize) -> Result<Option<Received<Rep>>> {
+        let world = &*self.world.state;
+        if let Some(reply) = self.calls.borrow_mut().take(number) {
+            return Ok(Some(reply));
         }
-        let ended = self.calls.borrow().ended.get(&server).cloned()?;
+        self.calls.borrow_mut().make_room(world, number)?;
+        let Some(ended) = self.calls.borrow().ended.get(&server).cloned() else { return Ok(None) };
         // The replies that it sent before its end are taken first.
         loop {
             match self.replies.from(server).within(LAST_REPLIES).retrieve() {
-                Ok(reply) => self.calls.borrow_mut().accept(reply),
+                Ok(reply) => {
+                    let mut calls = self.calls.borrow_mut();
+                    calls.accept(world, reply, Some(number));
+                    if let Some(reply) = calls.take(number) {
+                        return Ok(Some(reply));
+                    }
+                    calls.make_room(world, number)?;
+                }
                 // Another rank's loss, which is reported once.
                 Err(Error::PeerLost { rank, how }) if rank != server => {
                     self.calls.borrow_mut().ended.entry(rank).or_insert(ExitKind::Lost(how));
                 }
-                Err(_) => break,
+                Err(_) => return Err(self.ended(server, ended)),
             }
         }
-        Some(taken().ok_or_else(|| self.ended(server, ended)))
     }
 
     #[cold]
@@ -281,31 +318,6 @@ impl<'w, Req: Pod, Rep: Pod> Service<'w, Req, Rep> {
         match how {
             ExitKind::Finished => Error::RankFinished { rank, name: self.name.clone() },
             ExitKind::Lost(how) => Error::PeerLost { rank, how },
-        }
-    }
-}
-
-impl<Rep: Pod> Calls<Rep> {
-    fn begin(&mut self, server: usize) -> Result<u32> {
-        if self.waiting.len() + self.answered.len() >= MAX_CALLS {
-            return Err(Error::WouldBlock { what: "a call", whom: format!("replies to {MAX_CALLS} calls") });
-        }
-        // A number in use belongs to a call that began 2^32 calls before.
-        while self.waiting.contains_key(&self.next) || self.answered.contains_key(&self.next) {
-            self.next = self.next.wrapping_add(1);
-        }
-        let number = self.next;
-        self.next = number.wrapping_add(1);
-        self.waiting.insert(number, server);
-        Ok(number)
-    }
-
-    /// Keeps a reply until it is taken. A reply that nobody waits for is dropped.
-    fn accept(&mut self, reply: Received<Rep>) {
-        let number = reply.tag();
-        if self.waiting.get(&number) == Some(&reply.source()) {
-            self.waiting.remove(&number);
-            self.answered.insert(number, reply);
         }
     }
 }
@@ -324,55 +336,71 @@ impl<Req: Pod, Rep: Pod> Reply<'_, '_, Req, Rep> {
         self.server
     }
 
-    /// Whether the reply has come, or cannot come any more. Serves others, and does not wait.
+    /// Whether the reply has come, or cannot come any more, or was taken. Until then serves others: up to 64 requests
+    /// that have come. Does not wait.
     ///
     /// # Errors
     /// The errors of [`Service::serve`].
     pub fn is_done(&self) -> Result<bool> {
-        self.service.poll()?;
-        let calls = self.service.calls.borrow();
-        Ok(calls.answered.contains_key(&self.number) || calls.ended.contains_key(&self.server))
+        self.service.progress(None)?;
+        if !self.is_over() {
+            self.service.serve_some(None, || self.is_over())?;
+        }
+        Ok(self.is_over())
     }
 
-    /// Waits for the reply, at most the world's deadline. Serves others meanwhile.
+    fn is_over(&self) -> bool {
+        self.service.calls.borrow().is_over(self.number, self.server)
+    }
+
+    /// Waits for the reply, at most the world's deadline. Serves others meanwhile. The handle is used up.
     ///
     /// # Errors
     /// [`Error::PeerLost`] or [`Error::RankFinished`] as soon as the called rank has ended without a reply.
-    /// [`Error::Deadline`] names the service and the called rank. The errors of [`Service::serve`].
+    /// [`Error::Deadline`] names the service and the called rank. [`Error::SetAsideFull`]: other replies, which came
+    /// before and were not taken, fill their room (`DECK_SET_ASIDE`). The errors of [`Service::serve`].
     pub fn wait(self) -> Result<Received<Rep>> {
         self.wait_timeout(self.service.world.config().deadline)
     }
 
-    /// Like [`Reply::wait`], but waits at most `limit`. After [`Error::Deadline`] the handle can still be used. The
-    /// reply is returned once.
+    /// Like [`Reply::wait`], but waits at most `limit`. A handler that runs then is waited for. After
+    /// [`Error::Deadline`] and [`Error::SetAsideFull`] the handle can still be used. The reply is returned once.
     ///
     /// # Errors
     /// The errors of [`Reply::wait`].
     pub fn wait_timeout(&self, limit: Duration) -> Result<Received<Rep>> {
         let (began, deadline) = (Deadline::now(), Deadline::after(limit));
-        loop {
-            self.service.poll()?;
-            if let Some(result) = self.service.result_of(self.number, self.server) {
-                return result;
-            }
-            if deadline.passed() {
-                let what = format!("a call of service {}", Quoted(&self.service.name));
-                return Err(Error::Deadline {
-                    what,
-                    waited: began.since(),
-                    whom: format!("rank {}", self.server),
-                });
-            }
-            self.service.sleep(deadline.remaining())?;
+        let (service, awaited) = (self.service, Some(self.number));
+        if service.calls.borrow().is_taken(self.number) {
+            let given = ViaError::InvalidParameter("the reply has been given already".into());
+            return Err(Error::via(self.title(), given));
         }
+        let mut is_last = false;
+        loop {
+            service.progress(awaited)?;
+            if let Some(reply) = service.result_of(self.number, self.server)? {
+                return Ok(reply);
+            }
+            if is_last {
+                let whom = format!("rank {}", self.server);
+                return Err(Error::Deadline { what: self.title(), waited: began.since(), whom });
+            }
+            let served = service.serve_some(awaited, || deadline.passed() || self.is_over())?;
+            if served == 0 && !self.is_over() {
+                service.sleep(deadline.remaining())?;
+            }
+            is_last = deadline.passed();
+        }
+    }
+
+    fn title(&self) -> String {
+        format!("a call of service {}", Quoted(&self.service.name))
     }
 }
 
 impl<Req: Pod, Rep: Pod> Drop for Reply<'_, '_, Req, Rep> {
     fn drop(&mut self) {
-        let mut calls = self.service.calls.borrow_mut();
-        calls.waiting.remove(&self.number);
-        calls.answered.remove(&self.number);
+        self.service.calls.borrow_mut().give_up(self.number);
     }
 }
 

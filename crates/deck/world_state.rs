@@ -71,6 +71,7 @@ pub(crate) struct WorldState {
     is_ending: AtomicBool,
     has_ended: AtomicBool,
     next_postbox: AtomicU32,
+    next_call: AtomicU32,
     /// Number of groups made here, by name.
     groups: Mutex<BTreeMap<String, u32>>,
     sharing: Sharing,
@@ -167,6 +168,7 @@ impl WorldState {
             is_ending: AtomicBool::new(false),
             has_ended: AtomicBool::new(false),
             next_postbox: AtomicU32::new(0),
+            next_call: AtomicU32::new(0),
             groups: Mutex::default(),
             sharing: Sharing::default(),
             #[cfg(feature = "async")]
@@ -510,6 +512,12 @@ impl WorldState {
     /// Returns a number for a new postbox.
     pub fn next_postbox(&self) -> u32 {
         self.next_postbox.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the number of this rank's next call by a service. A service that is made anew has new numbers, so that it
+    /// does not take a late reply to the old one.
+    pub fn next_call(&self) -> u32 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns how many groups of that name were made here before, and counts one more.

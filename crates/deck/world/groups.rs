@@ -22,7 +22,7 @@ impl World {
 
     /// Like [`World::all`], but waits at most `limit`, for rank 0 or for another thread of this rank that
     /// makes the group.
-    pub(super) fn all_within(&self, limit: Duration) -> Result<&Group> {
+    pub(crate) fn all_within(&self, limit: Duration) -> Result<&Group> {
         check_process()?;
         if let Some(all) = self.all.get() {
             return Ok(all);

@@ -21,10 +21,12 @@ pub fn allocated<L: Link, T: Pod>(call: &Call<L>, from: usize, bytes: u64) -> Re
     }
     let len = usize::try_from(bytes / size_of::<T>() as u64).unwrap_or(usize::MAX);
     // Tried first: an allocation that fails would end the process.
-    if Vec::<T>::new().try_reserve_exact(len).is_err() {
+    let mut room = Vec::new();
+    if room.try_reserve_exact(len).is_err() {
         return invalid(format!("there is no memory for the {bytes} bytes that rank {rank} sends"));
     }
-    Ok(vec![T::zeroed(); len])
+    room.resize(len, T::zeroed());
+    Ok(room)
 }
 
 /// Checks that a part of `bytes` bytes fits its room exactly, and returns the room.
