@@ -14,8 +14,9 @@ use crate::handle::Handle;
 use crate::numpy;
 use crate::wait::{self, Timeout};
 
-/// The library's segment. It is counted in words, so that the memory is aligned for every type of numpy's.
-type Segment = SharedSegment<u64>;
+/// The library's segment. It is counted in bytes, as the ranks' lengths are compared, and begins at a page, so the memory is aligned for
+/// every type of numpy's.
+type Segment = SharedSegment<u8>;
 
 /// Owner of the memory of shared arrays: the segment lives until the last array and view of it is gone.
 #[pyclass(frozen, module = "udeck")]
@@ -26,8 +27,10 @@ pub struct RetainedSegment {
 /// An array in memory that ranks of one host share. Made by World.shared().
 ///
 /// All of these ranks may read and write the array at any moment. One is sure to see what another one wrote after both have passed
-/// a barrier() in between, or while it holds the lock() that the other one held. The memory stays until the last array or
-/// view of it is gone at all ranks, however the others end, and also after the world's end.
+/// a barrier() in between, or while it holds the lock() that the other one held. While a call of this package uses the array's memory
+/// (post(grid.array), retrieve_into(grid.array), allreduce(grid.array) and others), no other rank may write there, and none may read
+/// what the call writes: keep them away by the barrier or the lock. The memory stays until the last array or view of it is gone at all
+/// ranks, however the others end, and also after the world's end.
 #[pyclass(frozen, module = "udeck")]
 pub struct SharedArray {
     segment: Arc<Segment>,
@@ -48,16 +51,16 @@ impl SharedArray {
         dtype: Bound<'_, PyAny>,
         (dims, len): (&[isize], usize),
     ) -> PyResult<Self> {
-        let words = len.div_ceil(size_of::<u64>()).max(1);
         let made = world.wait(py, |world| {
             let ranks = ranks.unwrap_or_else(|| world.host_ranks());
-            world.shared_segment_of::<u64>(&ranks, name, words)
+            world.shared_segment_of::<u8>(&ranks, name, len.max(1))
         })?;
         let segment = Arc::new(made);
-        let data = segment.as_ptr().cast();
+        let data = segment.as_ptr();
         let owner = Bound::new(py, RetainedSegment { _segment: segment.clone() })?.into_any();
-        // SAFETY: the segment has so many bytes, and the owner keeps it. Other ranks write there, too, and only code of numpy's and
-        // of programs reads what they write: elements are numbers or bytes, which may have any value.
+        // SAFETY: the segment has so many bytes, and the owner keeps it. Elements are numbers or bytes, which may have any value. Other
+        // ranks write there, too. Calls of this package that take the array make a slice of its memory while they run; the class's
+        // documentation obliges the program to keep other ranks from writing meanwhile, as the buffer protocol obliges it for threads.
         let array = unsafe { numpy::view(dtype, dims, data, true, owner) }?;
         Ok(SharedArray { segment, world: world.clone(), array: array.into_object().unbind() })
     }
@@ -102,7 +105,8 @@ impl SharedArray {
     }
 
     /// Returns the lock as lock() does, also if its last holder died and may have left the array half written. `with
-    /// grid.recover() as rank:` names that rank; None: nobody left it so. After the block the array counts as whole again.
+    /// grid.recover() as rank:` names that rank; None: nobody left it so. After the block the array counts as whole again, except if an
+    /// exception leaves the block.
     fn recover(&self) -> SharedLock {
         self.new_lock(Timeout::USUAL, true)
     }
@@ -143,9 +147,15 @@ impl SharedLock {
         Ok(abandoned_by)
     }
 
-    #[pyo3(signature = (*_raised))]
-    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+    #[pyo3(signature = (*raised))]
+    fn __exit__(&self, py: Python<'_>, raised: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let is_whole = raised.iter().all(|part| part.is_none());
         match self.guard.lock().take() {
+            // The block has not repaired what a dead rank left.
+            Some(guard) if !is_whole => {
+                guard.release_unrepaired();
+                Ok(())
+            }
             Some(_guard) => Ok(()),
             None => Err(raise(py, "Closed", "the lock is not held".to_owned(), None, None)),
         }

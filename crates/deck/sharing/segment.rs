@@ -187,7 +187,7 @@ impl<T: Pod> SharedSegment<T> {
     /// # Errors
     /// The errors of [`SharedSegment::lock`].
     pub fn lock_timeout(&self, limit: Duration) -> Result<SegmentLock<'_>> {
-        Ok(SegmentLock { guard: self.shared.lock(limit, IfAbandoned::Error)?, shared: &self.shared })
+        Ok(SegmentLock::new(self.shared.lock(limit, IfAbandoned::Error)?, &self.shared))
     }
 
     /// Takes the segment's lock if it is free. Does not wait.
@@ -195,7 +195,7 @@ impl<T: Pod> SharedSegment<T> {
     /// # Errors
     /// [`Error::WouldBlock`](crate::Error::WouldBlock); otherwise the errors of [`SharedSegment::lock`].
     pub fn try_lock(&self) -> Result<SegmentLock<'_>> {
-        Ok(SegmentLock { guard: self.shared.try_lock()?, shared: &self.shared })
+        Ok(SegmentLock::new(self.shared.try_lock()?, &self.shared))
     }
 
     /// Takes the lock like [`SharedSegment::lock`], also if its holder died or panicked
@@ -205,7 +205,7 @@ impl<T: Pod> SharedSegment<T> {
     /// [`Error::Deadline`](crate::Error::Deadline) says which rank holds it.
     pub fn recover(&self) -> Result<SegmentLock<'_>> {
         let guard = self.shared.lock(self.shared.deadline(), IfAbandoned::Take)?;
-        Ok(SegmentLock { guard, shared: &self.shared })
+        Ok(SegmentLock::new(guard, &self.shared))
     }
 
     /// Address of the first element, at the start of a page, for code of other languages, such as an array of
@@ -235,18 +235,30 @@ impl<T: Pod> SharedSegment<T> {
 pub struct SegmentLock<'a> {
     guard: LockGuard<'a>,
     shared: &'a Shared,
+    /// Whether the data stay marked as abandoned, if they are.
+    keeps_mark: bool,
 }
 
-impl SegmentLock<'_> {
+impl<'a> SegmentLock<'a> {
+    fn new(guard: LockGuard<'a>, shared: &'a Shared) -> Self {
+        SegmentLock { guard, shared, keeps_mark: false }
+    }
+
     /// The rank that died or panicked while it held the lock, if nobody has [recovered](SharedSegment::recover) it since.
     pub fn abandoned_by(&self) -> Option<usize> {
         self.shared.abandoned_by(&self.guard)
+    }
+
+    /// Releases the lock without a repair: data that were [abandoned](SegmentLock::abandoned_by) stay so, and the next
+    /// rank that locks gets the error again. Does not wait.
+    pub fn release_unrepaired(mut self) {
+        self.keeps_mark = true;
     }
 }
 
 impl Drop for SegmentLock<'_> {
     fn drop(&mut self) {
-        if !std::thread::panicking() && check_process().is_ok() {
+        if !self.keeps_mark && !std::thread::panicking() && check_process().is_ok() {
             self.guard.repair();
         }
     }

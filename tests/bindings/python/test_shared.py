@@ -63,6 +63,11 @@ def test_a_lock_of_a_dead_rank_says_so_until_it_is_recovered(job):
                     except udeck.Abandoned as error:
                         print("abandoned by", error.rank)
                 assert grid.array.tolist() == [6, 5, 5, 5]
+                try:
+                    with grid.recover():
+                        raise LookupError("half repaired")
+                except LookupError:
+                    print("not recovered")
                 with grid.recover() as rank:
                     print("recovered from", rank)
                     grid.array[0] = 5
@@ -75,7 +80,7 @@ def test_a_lock_of_a_dead_rank_says_so_until_it_is_recovered(job):
         """,
         ["--on-failure", "continue"],
     )
-    assert done.out.splitlines() == ["abandoned by 0"] * 2 + ["recovered from 0", "locked None", "lost 0"], done
+    assert done.out.splitlines() == ["abandoned by 0"] * 2 + ["not recovered", "recovered from 0", "locked None", "lost 0"], done
 
 
 def test_the_block_releases_the_lock_and_waits_for_it(job):
@@ -117,7 +122,7 @@ def test_other_lengths_are_refused(job):
         """
         with udeck.init() as world:
             try:
-                world.shared("grid", 4 + world.rank)
+                world.shared("grid", 4 + world.rank, "u1")
             except udeck.CallMismatch as error:
                 print("mismatch of", error.rank)
         """,

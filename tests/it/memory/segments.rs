@@ -151,6 +151,35 @@ fn a_panic_under_the_lock_is_told_until_somebody_recovers() {
 }
 
 #[test]
+fn a_lock_that_is_released_unrepaired_stays_abandoned() {
+    ranks(2, |world| {
+        let shared = world.shared_segment::<u8>("one", 1)?;
+        if world.rank() == 1 {
+            // Without a mark there is none to keep.
+            shared.lock()?.release_unrepaired();
+            let panicked = std::thread::scope(|scope| {
+                let holder = scope.spawn(|| {
+                    let _guard = shared.lock().unwrap();
+                    panic!("as intended");
+                });
+                holder.join().is_err()
+            });
+            assert!(panicked);
+        }
+        shared.barrier()?;
+        if world.rank() == 0 {
+            shared.recover()?.release_unrepaired();
+            let error = shared.lock().map(drop).unwrap_err();
+            assert!(matches!(error, Error::Abandoned { rank: 1, .. }), "{error}");
+            drop(shared.recover()?);
+            assert_eq!(shared.lock()?.abandoned_by(), None);
+        }
+        shared.barrier()?;
+        world.finish()
+    });
+}
+
+#[test]
 fn a_barrier_names_who_is_missing_and_goes_on() {
     ranks(3, |world| {
         let shared = world.shared_segment::<u8>("one", 1)?;
