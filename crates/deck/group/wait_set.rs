@@ -21,6 +21,9 @@ use crate::select::{Selectable, select_timeout};
 /// Longest sleep between two polls of all requests. (News of messages end a sleep at once.)
 const MAX_SLEEP: Duration = Duration::from_millis(50);
 
+/// Longest pause between two searches for mailboxes that members have not made. (The name service sends no news of them.)
+const MAX_SEARCH_PAUSE: Duration = Duration::from_millis(20);
+
 const WAIT_ANY: &str = "waiting for one of several requests";
 const WAIT_ALL: &str = "waiting for several requests";
 
@@ -220,12 +223,51 @@ impl Polled {
         groups
     }
 
-    /// Whether all requests wait for messages, whose arrival ends a sleep.
-    fn all_await_messages(&self) -> bool {
-        let for_message = |awaiting: &Option<Awaiting>| {
-            matches!(awaiting, Some(Awaiting { awaited: Awaited::Message(_), .. }))
+    /// What ends the waits of the requests, and the ranks whose mailboxes are missing.
+    fn needs(&self) -> Needs {
+        let mut missing = Vec::new();
+        for (_, awaiting) in &self.running {
+            match awaiting {
+                Some(Awaiting { awaited: Awaited::Message(_), .. }) => {}
+                Some(awaiting @ Awaiting { awaited: Awaited::Mailbox(_), .. }) => {
+                    missing.push(awaiting.rank())
+                }
+                Some(Awaiting { awaited: Awaited::Room(_), .. }) | None => return Needs::Polls,
+            }
+        }
+        if missing.is_empty() { Needs::Messages } else { Needs::Mailboxes(missing) }
+    }
+}
+
+/// Kinds of news that requests wait for. The kind that needs the shortest pause counts for all of them.
+enum Needs {
+    /// Messages, whose arrival ends a sleep.
+    Messages,
+    /// Mailboxes of these ranks, for which somebody has to search; and messages, perhaps.
+    Mailboxes(Vec<usize>),
+    /// Room, memory or a group that another thread has: whoever waits for them polls.
+    Polls,
+}
+
+/// Pauses between searches for missing mailboxes. Each is twice as long as the one before it, until a mailbox is found.
+struct Searches {
+    missing: Vec<usize>,
+    pause: Duration,
+}
+
+impl Searches {
+    fn new() -> Self {
+        Searches { missing: Vec::new(), pause: ROOM_PAUSE }
+    }
+
+    /// Returns the pause before the next search for the mailboxes of these ranks.
+    fn next_pause(&mut self, missing: Vec<usize>) -> Duration {
+        self.pause = match missing == self.missing {
+            true => (2 * self.pause).min(MAX_SEARCH_PAUSE),
+            false => ROOM_PAUSE,
         };
-        self.running.iter().all(|(_, awaiting)| for_message(awaiting))
+        self.missing = missing;
+        self.pause
     }
 }
 
@@ -235,11 +277,13 @@ struct Waiting {
     any: bool,
     deadline: Deadline,
     wait: LongWait,
+    searches: Searches,
 }
 
 impl Waiting {
     fn new(any: bool, limit: Duration) -> Self {
-        Waiting { any, deadline: Deadline::after(limit), wait: LongWait::begin("several requests") }
+        let wait = LongWait::begin("several requests");
+        Waiting { any, deadline: Deadline::after(limit), wait, searches: Searches::new() }
     }
 
     /// Sleeps until there may be news of the requests, which were polled in vain.
@@ -247,7 +291,11 @@ impl Waiting {
         if self.deadline.passed() {
             return Err(self.too_late(requests, polled));
         }
-        let longest = if polled.all_await_messages() { MAX_SLEEP } else { ROOM_PAUSE };
+        let longest = match polled.needs() {
+            Needs::Messages => MAX_SLEEP,
+            Needs::Mailboxes(missing) => self.searches.next_pause(missing),
+            Needs::Polls => ROOM_PAUSE,
+        };
         let pause = longest.min(self.deadline.remaining());
         let first = polled.running.iter().find_map(|(_, awaiting)| awaiting.as_ref());
         if let Some(first) = first {
@@ -315,5 +363,24 @@ fn sleep_at(groups: &[&Awaiting], pause: Duration) -> Result {
             std::thread::sleep(pause.min(ROOM_PAUSE));
             Ok(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_become_rarer_until_a_mailbox_is_found() {
+        let mut searches = Searches::new();
+        let mut last = searches.next_pause(vec![1, 2]);
+        assert_eq!(last, ROOM_PAUSE);
+        for _ in 0..20 {
+            let next = searches.next_pause(vec![1, 2]);
+            assert_eq!(next, (2 * last).min(MAX_SEARCH_PAUSE));
+            last = next;
+        }
+        assert_eq!(last, MAX_SEARCH_PAUSE);
+        assert_eq!(searches.next_pause(vec![2]), ROOM_PAUSE, "rank 1's was found");
     }
 }
