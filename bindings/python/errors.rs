@@ -79,6 +79,7 @@ fn meaning(error: &Error) -> (&'static str, Option<usize>, Option<&str>) {
         Error::BadMembers { .. } => ("InvalidArgument", None, None),
         Error::WorldFinished => ("Closed", None, None),
         Error::Config { .. } => ("ConfigError", None, None),
+        Error::InvalidArgument { .. } => ("InvalidArgument", None, None),
         Error::Via { source, .. } if matches!(**source, ViaError::InvalidParameter(_)) => {
             ("InvalidArgument", None, None)
         }

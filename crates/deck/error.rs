@@ -397,6 +397,15 @@ pub enum Error {
         /// The upper bound.
         limit: u32,
     },
+    /// An argument of a call is wrong, or the call is not allowed at this place. Nothing was sent; the call with
+    /// another argument may succeed.
+    #[error("{what}: {why}")]
+    InvalidArgument {
+        /// The call, in words.
+        what: String,
+        /// The argument, its value, and the values that would do.
+        why: String,
+    },
     /// Packing or unpacking failed.
     #[error(transparent)]
     Pack(#[from] PackError),

@@ -95,7 +95,7 @@ use crate::world_state::WorldState;
 /// - [`Error::Deadline`] names the members that have not come.
 /// - [`Error::CallMismatch`]: a member made another call: another collective, root, operator, type or length.
 ///   The error names both calls.
-/// - [`Error::Via`] says what is wrong with the arguments; nothing was sent.
+/// - [`Error::InvalidArgument`] says what is wrong with the arguments; nothing was sent.
 ///
 /// After a deadline or a mismatch the members may be at different calls, and every later call is
 /// [`Error::GroupFailed`], at all members. Calls that all members had made before still end normally, also at

@@ -32,9 +32,9 @@ impl Nics {
     /// Makes the list of a world's NICs.
     ///
     /// # Errors
-    /// [`Error::Via`] if there are none, or if they do not share the same memory.
+    /// [`Error::InvalidArgument`] if there are none, or if they do not share the same memory.
     pub fn new(nics: Vec<Nic>, unavailable: Vec<UnavailableTransport>) -> Result<Self> {
-        let refused = |why: String| Error::via("making a world", ViaError::InvalidParameter(why));
+        let refused = |why: String| Error::InvalidArgument { what: "making a world".into(), why };
         if !(1..=MAX_ENDPOINTS).contains(&nics.len()) {
             return Err(refused(format!("a world has 1 to {MAX_ENDPOINTS} NICs, not {}", nics.len())));
         }

@@ -17,7 +17,9 @@ use crate::postable::Postable;
     label = "neither plain data (`Pod`) nor `Packed`",
     note = "derive it, with `use udeck::bytemuck::{{Pod, Zeroable}}`: \
             `#[derive(Clone, Copy, Pod, Zeroable)] #[repr(C)] #[bytemuck(crate = \"udeck::bytemuck\")]`",
-    note = "types that are not plain data (strings, vectors, enums) travel packed: `world.mailbox::<Packed>(…)`, `world.message(…)`"
+    note = "a message is a slice of elements: for `Vec<f64>` or `[f64]` take a mailbox of `f64`, for `String` or `str` one of `u8`; \
+            for `bool` take `u8`, for `char` `u32`",
+    note = "types that are not plain data (enums, nested vectors) travel packed: `world.mailbox::<Packed>(…)`, `world.message(…)`"
 )]
 pub trait Payload: sealed::SealedPayload + Sized + 'static {
     /// The library's own message type for this payload.

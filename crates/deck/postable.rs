@@ -24,7 +24,8 @@ use crate::wait_policy::WaitPolicy;
     label = "not a message of `{T}`",
     note = "a postbox of `{T}` takes `Buf<{T}>`, `SharedBuf<{T}>`, `Received<{T}>` and `ExternalBuf<{T}>`, which are moved, and \
             `&[{T}]`, `&[{T}; N]`, `&Vec<{T}>`, which are copied; a postbox of `Packed` takes `Message`",
-    note = "a single value is posted as `&[value]`, other slices as `&values[..]`"
+    note = "a single value is posted as `&[value]`, other slices as `&values[..]`; a `Vec` as `&values`, which copies it, or as \
+            `ExternalBuf::new(values)`, which moves it; text as `text.as_bytes()`"
 )]
 pub trait Postable<T>: sealed::Sealed + Sized {
     /// Type that comes back if the post fails: a moved message itself, or `()` for a copied one, whose

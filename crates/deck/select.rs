@@ -6,7 +6,7 @@ use std::ptr;
 use std::time::Duration;
 
 use udeck_boot::waits::{Call, Wait};
-use udeck_via::{Cno, Cq, CqEntry, Deadline, Error as ViaError};
+use udeck_via::{Cno, Cq, CqEntry, Deadline};
 
 use crate::error::{Error, Result, check_process};
 use crate::exits::rank_exits::RankExits;
@@ -70,7 +70,7 @@ enum Watched<'a> {
 /// # Errors
 /// The errors of [`Mailbox::retrieve`], of all mailboxes: [`Error::PeerLost`] once for each rank that dies,
 /// also in the names of the others; [`Error::NobodyLeft`] when nobody can post to any; [`Error::Deadline`]
-/// says whom the call waited for, and at which mailboxes. [`Error::Via`] if there are no mailboxes.
+/// says whom the call waited for, and at which mailboxes. [`Error::InvalidArgument`] if there are no mailboxes.
 pub fn select(mailboxes: &[&dyn Selectable]) -> Result<usize> {
     let limit = mailboxes.first().map_or(Duration::ZERO, |first| first.entry().limit);
     select_timeout(mailboxes, limit)
@@ -92,7 +92,7 @@ pub fn select_timeout(mailboxes: &[&dyn Selectable], limit: Duration) -> Result<
 /// Like [`select`], but does not wait: returns `None` if no mailbox has a message.
 ///
 /// # Errors
-/// [`Error::PeerLost`] once for each rank that dies; [`Error::Via`] if there are no mailboxes.
+/// [`Error::PeerLost`] once for each rank that dies; [`Error::InvalidArgument`] if there are no mailboxes.
 pub fn try_select(mailboxes: &[&dyn Selectable]) -> Result<Option<usize>> {
     let mut selection = Selection::of(mailboxes)?;
     let found = selection.named(|all| all.poll(true))?;
@@ -203,8 +203,8 @@ impl<'a> Selection<'a> {
     fn of(mailboxes: &'a [&'a dyn Selectable]) -> Result<Self> {
         let mut entries: Vec<_> = mailboxes.iter().map(|mailbox| mailbox.entry()).enumerate().collect();
         if entries.is_empty() {
-            let nothing = ViaError::InvalidParameter("the list is empty".into());
-            return Err(Error::via("selecting among mailboxes", nothing));
+            let why = "the list of mailboxes is empty: name one at least".into();
+            return Err(Error::InvalidArgument { what: "selecting among mailboxes".into(), why });
         }
         // Entries of the same mailbox share a turn counter, so its address finds duplicates.
         entries.sort_by_key(|(_, entry)| ptr::from_ref(entry.turn).addr());

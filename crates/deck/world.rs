@@ -70,7 +70,7 @@ impl World {
     /// the others less often.
     ///
     /// # Errors
-    /// [`Error::Via`] if there are no NICs or more than 8, if they do not share the same memory, or if one
+    /// [`Error::InvalidArgument`] if there are no NICs or more than 8, if they do not share the same memory, or if one
     /// was not opened with the rank's [keys](Client::keys).
     pub fn new(client: Client, nics: Vec<Nic>, config: Config, oversubscribed: bool) -> Result<Self> {
         Self::with_unavailable(client, nics, Vec::new(), config, oversubscribed)
@@ -657,5 +657,5 @@ const _: () = {
 fn wrong_keys(nic: &Nic, rank: u32) -> Error {
     let name = &nic.attributes().name;
     let why = format!("{name} was not opened with the keys of rank {rank}, which Client::keys gives");
-    Error::via(format!("making a world over {name}"), udeck_via::Error::InvalidParameter(why))
+    Error::InvalidArgument { what: format!("making a world over {name}"), why }
 }

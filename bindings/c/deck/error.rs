@@ -130,6 +130,7 @@ fn code_of(error: &Error) -> c_int {
         | Error::Config { .. }
         | Error::BadMembers { .. }
         | Error::TooManyPermits { .. }
+        | Error::InvalidArgument { .. }
         | Error::Pack(_) => INVALID,
         Error::NoMemory { .. } | Error::SetAsideFull { .. } | Error::ReturnQueueFull { .. } => NO_MEMORY,
         Error::Abandoned { .. } => OWNER_DEAD,

@@ -218,7 +218,7 @@ impl Engine {
     pub fn drop_requests(&mut self, state: &GroupState, dropped: Vec<Signature>) {
         for call in dropped {
             self.pending.retain(|number| *number != call.number());
-            let error = state.invalid(call, "its request was dropped before its end".into());
+            let error = state.broken_call(call, "its request was dropped before its end".into());
             self.fail(state, call, &error);
         }
     }

@@ -4,7 +4,6 @@
 use std::fmt;
 
 use bytemuck::Pod;
-use udeck_via::Error as ViaError;
 
 use super::Group;
 use crate::error::{Error, Result};
@@ -25,13 +24,13 @@ impl Group {
     /// dimensions the last point is beside the first one. Not a collective call: nothing is sent.
     ///
     /// # Errors
-    /// [`Error::Via`]: the grid has another number of points than the group has members.
+    /// [`Error::InvalidArgument`]: the grid has another number of points than the group has members.
     #[doc(alias = "MPI_Cart_create")]
     #[doc(alias = "MPI_Dims_create")]
     pub fn grid<const D: usize>(&self, dims: [usize; D], periodic: [bool; D]) -> Result<Grid<D>> {
         let Some(dims) = completed(self.size(), dims) else {
             let why = format!("its points have to be as many as the members: {}", self.size());
-            return Err(Error::via(format!("making a grid of {dims:?}"), ViaError::InvalidParameter(why)));
+            return Err(Error::InvalidArgument { what: format!("making a grid of {dims:?}"), why });
         };
         Ok(Grid { group: self.within(self.limit), dims, periodic })
     }

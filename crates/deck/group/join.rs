@@ -22,7 +22,7 @@ pub(super) fn own_view(world: &WorldState) -> Agreed {
 
 #[cold]
 pub(crate) fn invalid(name: &str, why: String) -> Error {
-    Error::via(format!("making group {}", Quoted(name)), ViaError::InvalidParameter(why))
+    Error::InvalidArgument { what: format!("making group {}", Quoted(name)), why }
 }
 
 /// Agrees on the settings of the first member, which it puts where all members can read them, at the
@@ -62,7 +62,13 @@ pub(super) fn agree(
         return Err(Error::via(join_wait.title(), other));
     };
     if theirs != &record[own.encode().len()..] {
-        return Err(invalid(name, format!("rank {} has made a group of other ranks by that name", ranks[0])));
+        return Err(invalid(
+            name,
+            format!(
+                "rank {} has made a group of other ranks by that name: give the same list, or another name",
+                ranks[0]
+            ),
+        ));
     }
     Ok(agreed)
 }

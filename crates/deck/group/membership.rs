@@ -103,7 +103,7 @@ impl Membership {
     /// Takes the engine for a call. Waits while another thread has it, at most the call's limit.
     ///
     /// # Errors
-    /// The errors of [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::Via`]: the call
+    /// The errors of [`WorldState::check`], before the lock. [`Error::Deadline`]; [`Error::InvalidArgument`]: the call
     /// was made from within another one; [`Error::Interrupted`].
     #[inline]
     pub fn enter(&self, call: Signature, clock: &mut Clock) -> Result<TakenEngine<'_>> {

@@ -195,7 +195,10 @@ impl Group {
         if parts == self.size() {
             return Ok(());
         }
-        Err(self.member.state.invalid(call, format!("{parts} parts for {} members", self.size())))
+        Err(self
+            .member
+            .state
+            .invalid(call, format!("{parts} parts for {} members: give each member one", self.size())))
     }
 
     fn check_rooms<T>(&self, call: Signature, own: &[T], rooms: &[&mut [T]]) -> Result {
@@ -207,10 +210,12 @@ impl Group {
         if given == room {
             return Ok(());
         }
-        Err(self
-            .member
-            .state
-            .invalid(call, format!("this member has {given} elements for itself, and room for {room}")))
+        Err(self.member.state.invalid(
+            call,
+            format!(
+                "this member has {given} elements for itself, and room for {room}: both have to be equal"
+            ),
+        ))
     }
 }
 

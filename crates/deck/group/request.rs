@@ -424,7 +424,10 @@ impl<R> Request<'_, R> {
         self.check()?;
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(result) => result,
-            _ => Err(self.member.state.invalid(self.call, "its result has been given already".into())),
+            _ => Err(self
+                .member
+                .state
+                .invalid(self.call, "its result has been given already: wait for a request once".into())),
         }
     }
 }

@@ -177,7 +177,7 @@ impl GroupState {
     pub fn panicked(&self, call: Signature, panic: &(dyn Any + Send)) -> Error {
         let words = panic.downcast_ref::<&str>().copied();
         let words = words.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        self.invalid(
+        self.broken_call(
             call,
             format!(
                 "code that the program passed to the call panicked: {}",
@@ -186,10 +186,16 @@ impl GroupState {
         )
     }
 
-    /// The error of invalid arguments.
+    /// The error of a call that cannot end, though this member's arguments are right.
+    #[cold]
+    pub fn broken_call(&self, call: Signature, why: String) -> Error {
+        Error::via(self.title(call), ViaError::InvalidParameter(why))
+    }
+
+    /// The error of invalid arguments: `why` has the argument, its value and the values that would do.
     #[cold]
     pub fn invalid(&self, call: Signature, why: String) -> Error {
-        Error::via(self.title(call), ViaError::InvalidParameter(why))
+        Error::InvalidArgument { what: self.title(call), why }
     }
 
     /// Checks that no member is lost.
@@ -213,7 +219,8 @@ impl GroupState {
         if root < self.layout.size() {
             return Ok(());
         }
-        Err(self.invalid(call, format!("no member {root}: there are {}", self.layout.size())))
+        Err(self
+            .invalid(call, format!("no member {root}: there are {}, numbered from 0", self.layout.size())))
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use udeck_boot::wire::Agreement;
-use udeck_via::Deadline;
+use udeck_via::{Deadline, Error as ViaError};
 
 use super::Group;
-use super::join::{invalid, own_view};
+use super::join::own_view;
 use super::layout::Agreed;
 use super::membership::NewGroup;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::world_state::WorldState;
 
 /// Name of such a group.
@@ -25,7 +25,12 @@ impl Group {
     pub(crate) fn of_survivors(world: &Arc<WorldState>, agreement: &Agreement) -> Result<Group> {
         let settings = (agreement.first as u16).to_le_bytes();
         let agreed = Agreed::decode(&settings);
-        let agreed = agreed.ok_or_else(|| invalid(SURVIVORS, format!("its settings are {settings:?}")))?;
+        let agreed = agreed.ok_or_else(|| {
+            let why = format!(
+                "its first member has another version of this library: its settings are {settings:?}"
+            );
+            Error::via("making group survivors", ViaError::rejected(why))
+        })?;
         let ranks = agreement.ranks.iter().map(|rank| *rank as usize).collect();
         // No other group's id begins like this.
         let id = format!("/{SURVIVORS}.{}", agreement.round);

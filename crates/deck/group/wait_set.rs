@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use udeck_boot::waits::Wait;
-use udeck_via::{Deadline, Error as ViaError};
+use udeck_via::Deadline;
 
 use super::engine::Awaited;
 use super::kind::Signature;
@@ -115,7 +115,7 @@ impl Awaiting {
 ///
 /// # Errors
 /// [`Error::Deadline`] names all requests that are under way, and the ranks that they wait for.
-/// [`Error::Interrupted`]; [`Error::Via`] if no request is left. A request that fails is over: its own call
+/// [`Error::Interrupted`]; [`Error::InvalidArgument`] if no request is left. A request that fails is over: its own call
 /// returns the error.
 #[doc(alias = "MPI_Waitany")]
 pub fn wait_any<P: AnyRequest>(requests: &mut [P]) -> Result<usize> {
@@ -136,8 +136,8 @@ pub fn wait_any_timeout<P: AnyRequest>(requests: &mut [P], limit: Duration) -> R
             return Ok(*over);
         }
         if polled.running.is_empty() {
-            let nothing = ViaError::InvalidParameter("none of the requests is under way".into());
-            return Err(Error::via(WAIT_ANY, nothing));
+            let why = "none of the requests is under way: wait for one at least".into();
+            return Err(Error::InvalidArgument { what: WAIT_ANY.into(), why });
         }
         wait.sleep(requests, &polled)?;
     }

@@ -165,7 +165,7 @@ fn own<L: Link, T: Payload>(call: &Call<L>, stored: Stored) -> Received<T> {
 
 #[cold]
 fn no_part<L: Link>(call: &Call<L>) -> crate::Error {
-    call.state().invalid(call.signature(), "there is no message for this member".into())
+    call.state().broken_call(call.signature(), "there is no message for this member".into())
 }
 
 /// Converts a message to the type that was posted.

@@ -11,7 +11,7 @@ use super::Channel;
 use super::incast::delay;
 use super::post::mailbox_is_full;
 use super::requests::RequestId;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Titled};
 use crate::long_wait::LongWait;
 use crate::protocol::auto::{Plan, Step};
 use crate::protocol::message_block::{MessageBlock, PostFailure};
@@ -109,8 +109,10 @@ impl Channel {
         if block.lies_in(self.side.vi.nic().outbox()) {
             return Ok(());
         }
-        let foreign = ViaError::InvalidParameter("the block belongs to another NIC".into());
-        Err(self.translate(foreign, WaitPolicy::None))
+        Err(Error::InvalidArgument {
+            what: format!("posting to {} on rank {}", Titled(&self.mailbox), self.owner),
+            why: "the message was made by another world: make it by the postbox's world".into(),
+        })
     }
 
     /// Checks that a message that is copied on its way leaves memory for the copy. Otherwise it would wait

@@ -6,6 +6,8 @@ udeck_test_kit::pairs! {
     external_buf_after_post,
     message_after_post,
     type_without_derive,
+    mailbox_of_a_vector,
+    mailbox_of_a_flag,
     value_is_posted_as_a_slice,
     struct_is_packed_as_bytes,
     message_outlived_by_an_item,

@@ -42,7 +42,7 @@ impl World {
     ///
     /// # Errors
     /// [`Error::Deadline`] names the rank that has not come; [`Error::PeerLost`]; [`Error::BadName`];
-    /// [`Error::Via`] if this rank is not in the list, a rank is listed twice or does not exist, or the first
+    /// [`Error::InvalidArgument`] if this rank is not in the list, a rank is listed twice or does not exist, or the first
     /// rank has made a group of other ranks by that name.
     pub fn group(&self, name: &str, ranks: &[usize]) -> Result<Group> {
         check_process()?;
@@ -71,15 +71,20 @@ impl World {
         let mut sorted = ranks.to_vec();
         sorted.sort_unstable();
         if let Some(twice) = sorted.windows(2).find(|two| two[0] == two[1]) {
-            return Err(invalid(name, format!("rank {} is in the list twice", twice[0])));
+            return Err(invalid(
+                name,
+                format!("rank {} is in the list twice: name each rank once", twice[0]),
+            ));
         }
         match sorted.last() {
-            Some(last) if *last >= self.size() => {
-                Err(invalid(name, format!("there is no rank {last}: the job has {}", self.size())))
-            }
-            _ if !sorted.contains(&self.rank()) => {
-                Err(invalid(name, format!("rank {} is not in the list", self.rank())))
-            }
+            Some(last) if *last >= self.size() => Err(invalid(
+                name,
+                format!("there is no rank {last}: the job has {} rank(s), numbered from 0", self.size()),
+            )),
+            _ if !sorted.contains(&self.rank()) => Err(invalid(
+                name,
+                format!("rank {} is not in the list: only members make a group", self.rank()),
+            )),
             _ => Ok(()),
         }
     }

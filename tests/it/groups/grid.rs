@@ -64,7 +64,7 @@ fn points_outside_belong_to_nobody() {
         assert_eq!((grid.member_at([-1, 0]), grid.member_at([2, 0])), (None, None));
         assert_eq!(grid.neighbour(0, isize::MIN), None);
         let error = all.grid([4, 0], [false; 2]).map(drop).unwrap_err();
-        assert!(matches!(error, Error::Via { .. }), "{error}");
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
         let words = error.to_string();
         assert!(words.contains("a grid of [4, 0]") && words.contains("as many as the members: 6"), "{words}");
         exchange_all(&grid)?;

@@ -101,7 +101,7 @@ fn an_operator_that_calls_its_own_group_gets_an_error() {
                     assert!(!asked.lock().unwrap().is_done());
                 }
                 for error in refused.into_iter().map(Result::unwrap_err) {
-                    assert!(matches!(error, Error::Via { .. }), "{error}");
+                    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
                     assert!(error.to_string().contains("from within another call of the group"), "{error}");
                 }
             };

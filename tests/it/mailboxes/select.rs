@@ -179,8 +179,8 @@ fn a_select_that_gets_nothing_names_the_mailboxes_and_who_could_have_posted() {
         world.finish()
     });
     let error = select(&[]).unwrap_err();
-    assert!(matches!(&error, Error::Via { .. }), "{error}");
-    assert!(error.to_string().contains("the list is empty"), "{error}");
+    assert!(matches!(&error, Error::InvalidArgument { .. }), "{error}");
+    assert!(error.to_string().contains("the list of mailboxes is empty: name one at least"), "{error}");
 }
 
 /// Rank 1 finishes with work in hand, rank 2 is lost before it has requested any: the wait for answers reports both.

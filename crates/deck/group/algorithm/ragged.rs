@@ -14,16 +14,16 @@ use crate::error::Result;
 /// # Errors
 /// The length is no whole number of elements, or there is no memory for it.
 pub fn allocated<L: Link, T: Pod>(call: &Call<L>, from: usize, bytes: u64) -> Result<Vec<T>> {
-    let invalid = |why| Err(call.state().invalid(call.signature(), why));
+    let broken = |why| Err(call.state().broken_call(call.signature(), why));
     let rank = call.layout().ranks[from];
     if !bytes.is_multiple_of(size_of::<T>() as u64) {
-        return invalid(format!("rank {rank} sends {bytes} bytes, which is not a whole number of elements"));
+        return broken(format!("rank {rank} sends {bytes} bytes, which is not a whole number of elements"));
     }
     let len = usize::try_from(bytes / size_of::<T>() as u64).unwrap_or(usize::MAX);
     // Tried first: an allocation that fails would end the process.
     let mut room = Vec::new();
     if room.try_reserve_exact(len).is_err() {
-        return invalid(format!("there is no memory for the {bytes} bytes that rank {rank} sends"));
+        return broken(format!("there is no memory for the {bytes} bytes that rank {rank} sends"));
     }
     room.resize(len, T::zeroed());
     Ok(room)
