@@ -1,6 +1,7 @@
 //! The job as one rank sees it: making mailboxes, postboxes, messages and groups, and ending this rank's
 //! part.
 
+mod families;
 mod groups;
 pub(crate) mod survivors;
 
@@ -196,19 +197,6 @@ impl World {
         Mailbox::create(&self.state, name.to_owned(), options)
     }
 
-    /// Creates this rank's mailbox of a family: each rank may create one of the same name, and
-    /// [`World::postbox_of`] finds it by name and rank. A program need not make up names where every rank has
-    /// a mailbox.
-    ///
-    /// # Errors
-    /// [`Error::NameTaken`] when this rank has created its mailbox of that name already; [`Error::BadName`].
-    pub fn mailboxes<T: Payload>(&self, name: &str) -> Result<Mailbox<T>> {
-        check_process()?;
-        check_name(name)?;
-        check_payload::<T>()?;
-        Mailbox::create(&self.state, family::member(name, self.rank()), &MailboxOptions::new())
-    }
-
     /// Makes a postbox of the mailbox `name`. Waits until the mailbox exists and accepts another connection,
     /// at most `DECK_SETUP_TIMEOUT`.
     ///
@@ -259,64 +247,6 @@ impl World {
     pub fn try_postbox<T: Payload>(&self, name: &str) -> Result<Postbox<T>> {
         check_name(name)?;
         self.make_postbox(name, LookupMode::Now, None, Deadline::after(self.state.config().setup))
-    }
-
-    /// Makes a postbox of the mailbox that `rank` makes by [`World::mailboxes`] with this name. Waits until
-    /// the mailbox exists and accepts another connection, at most `DECK_SETUP_TIMEOUT`.
-    ///
-    /// # Errors
-    /// The errors of [`World::postbox`], and [`Error::PeerLost`] or [`Error::MailboxGone`] as soon as the rank is lost or has finished;
-    /// [`Error::NoSuchRank`].
-    pub fn postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
-        self.postbox_of_timeout(name, rank, self.state.config().setup)
-    }
-
-    /// Like [`World::postbox_of`], but waits at most `limit` for the mailbox.
-    ///
-    /// # Errors
-    /// The errors of [`World::postbox_of`].
-    pub fn postbox_of_timeout<T: Payload>(
-        &self,
-        name: &str,
-        rank: usize,
-        limit: Duration,
-    ) -> Result<Postbox<T>> {
-        self.make_postbox_of(name, rank, Deadline::after(limit))
-    }
-
-    /// Makes a postbox like [`World::postbox_of`], if the mailbox exists. Does not wait for the mailbox.
-    ///
-    /// # Errors
-    /// The errors of [`World::try_postbox`]; [`Error::NoSuchRank`].
-    pub fn try_postbox_of<T: Payload>(&self, name: &str, rank: usize) -> Result<Postbox<T>> {
-        let deadline = Deadline::after(self.state.config().setup);
-        self.make_postbox(&self.member(name, rank)?, LookupMode::Now, None, deadline)
-    }
-
-    /// Makes a postbox of each rank's mailbox by [`World::mailboxes`] with this name, this rank's own
-    /// included. Element `n` leads to rank `n`. Waits until all mailboxes exist, at most `DECK_SETUP_TIMEOUT`
-    /// in all.
-    ///
-    /// # Errors
-    /// The errors of [`World::postbox_of`], for the first rank that has one.
-    pub fn postboxes<T: Payload>(&self, name: &str) -> Result<Vec<Postbox<T>>> {
-        let deadline = Deadline::after(self.state.config().setup);
-        (0..self.size()).map(|rank| self.make_postbox_of(name, rank, deadline)).collect()
-    }
-
-    fn make_postbox_of<T: Payload>(&self, name: &str, rank: usize, deadline: Deadline) -> Result<Postbox<T>> {
-        let mode = LookupMode::Of(Maker::Rank(rank as u32));
-        self.make_postbox(&self.member(name, rank)?, mode, None, deadline)
-    }
-
-    /// The name under which the name service knows that rank's mailbox of the family `name`.
-    fn member(&self, name: &str, rank: usize) -> Result<String> {
-        check_name(name)?;
-        let size = self.size();
-        if rank >= size {
-            return Err(Error::NoSuchRank { rank, size });
-        }
-        Ok(family::member(name, rank))
     }
 
     fn make_postbox<T: Payload>(

@@ -1,7 +1,7 @@
 //! Families: mailboxes by name and rank.
 
 use crate::common::{SHORT, alone, are_crowded, config, ranks, ranks_over};
-use udeck::{Error, Packed, Postbox, WithTag};
+use udeck::{Error, MailboxOptions, Packed, Postbox, ServiceLevel, WithTag};
 
 #[test]
 fn each_rank_has_a_mailbox_of_the_name_and_is_found_by_its_number() {
@@ -39,6 +39,28 @@ fn each_rank_has_a_mailbox_of_the_name_and_is_found_by_its_number() {
             },
         );
     }
+}
+
+#[test]
+fn a_member_has_options_of_its_own_and_its_postboxes_a_level_and_a_limit() {
+    ranks(2, |world| {
+        let rank = world.rank();
+        let depth = rank as u32 + 1;
+        let _halo = world.mailboxes_with::<u8>("halo", &MailboxOptions::new().depth(depth))?;
+        let outs: Vec<Postbox<u8>> = world.postboxes_timeout("halo", config().setup)?;
+        world.barrier()?;
+        // One message of each postbox may wait for rank 0, and two for rank 1.
+        for place in 0..2 {
+            let posted = outs[1 - rank].try_post(&[place]);
+            assert_eq!(posted.is_ok(), usize::from(place) < 2 - rank, "message {place} of rank {rank}");
+        }
+        let first = ServiceLevel::new(1).unwrap();
+        assert_eq!(world.postbox_of_at::<u8>("halo", 1 - rank, first)?.route().level.level, first);
+        let error = world.postboxes_timeout::<u8>("rows", SHORT).map(drop).unwrap_err();
+        assert!(error.to_string().contains("named \"rows\" of rank 0"), "{error}");
+        world.barrier()?;
+        world.finish()
+    });
 }
 
 #[test]
