@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import udeck
+
 ROOT = Path(__file__).resolve().parents[3]
 #: Seconds after which a hanging job is ended.
 PATIENCE = 120
@@ -64,3 +66,17 @@ def example():
         return start(n, [ROOT / "examples/python" / name, *arguments], **environment)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def world():
+    # The process ends with the tests: a rank joins its job only once.
+    return udeck.init()
+
+
+@pytest.fixture
+def ends(world, request):
+    """A mailbox of the test's own, and a postbox to it."""
+    name = request.node.name
+    with world.mailbox(name) as inbox, world.postbox(name) as out:
+        yield inbox, out

@@ -24,9 +24,13 @@ const PACKAGES: [&str; 2] = ["numpy", "pytest"];
 const MORE_PACKAGES: [&str; 2] = ["mypy", "ml_dtypes"];
 /// The other side of comparisons: they are skipped where it does not install.
 const PEER_PACKAGES: [&str; 2] = ["mpi4py", "mpich"];
-const FILES: [&str; 14] = [
+const FILES: [&str; 18] = [
     "test_programs",
     "test_values",
+    "test_moves",
+    "test_mailboxes",
+    "test_threads",
+    "test_loops",
     "test_jobs",
     "test_local",
     "test_groups",

@@ -3,14 +3,8 @@
 import numpy
 import pytest
 
-import udeck
 
 SIZE = 100_000
-
-
-@pytest.fixture(scope="module")
-def world():
-    return udeck.init()
 
 
 @pytest.fixture
