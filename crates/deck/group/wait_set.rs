@@ -223,7 +223,7 @@ impl Polled {
         groups
     }
 
-    /// What ends the waits of the requests, and the ranks whose mailboxes are missing.
+    /// Lists what ends the waits of the requests, and the ranks whose mailboxes are missing.
     fn needs(&self) -> Needs {
         let mut missing = Vec::new();
         for (_, awaiting) in &self.running {
