@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytemuck::Pod;
-use udeck_via::{Deadline, Error as ViaError};
+use udeck_via::Deadline;
 
 use self::answers::Answers;
 use self::calls::Calls;
@@ -358,7 +358,8 @@ impl<Req: Pod, Rep: Pod> Reply<'_, '_, Req, Rep> {
     /// # Errors
     /// [`Error::PeerLost`] or [`Error::RankFinished`] as soon as the called rank has ended without a reply.
     /// [`Error::Deadline`] names the service and the called rank. [`Error::SetAsideFull`]: other replies, which came
-    /// before and were not taken, fill their room (`DECK_SET_ASIDE`). The errors of [`Service::serve`].
+    /// before and were not taken, fill their room (`DECK_SET_ASIDE`). [`Error::InvalidArgument`]: the reply was given
+    /// already. The errors of [`Service::serve`].
     pub fn wait(self) -> Result<Received<Rep>> {
         self.wait_timeout(self.service.world.config().deadline)
     }
@@ -372,8 +373,8 @@ impl<Req: Pod, Rep: Pod> Reply<'_, '_, Req, Rep> {
         let (began, deadline) = (Deadline::now(), Deadline::after(limit));
         let (service, awaited) = (self.service, Some(self.number));
         if service.calls.borrow().is_taken(self.number) {
-            let given = ViaError::InvalidParameter("the reply has been given already".into());
-            return Err(Error::via(self.title(), given));
+            let why = "its reply has been given already: each reply is returned once".into();
+            return Err(Error::InvalidArgument { what: self.title(), why });
         }
         let mut is_last = false;
         loop {
