@@ -119,19 +119,24 @@ fn a_lock_that_is_held_is_named_with_its_holder() {
     });
 }
 
+/// Takes a lock on another thread, which panics under it.
+fn panic_under<L>(lock: impl FnOnce() -> L + Send) {
+    let panicked = std::thread::scope(|scope| {
+        let holder = scope.spawn(|| {
+            let _guard = lock();
+            panic!("as intended");
+        });
+        holder.join().is_err()
+    });
+    assert!(panicked);
+}
+
 #[test]
 fn a_panic_under_the_lock_is_told_until_somebody_recovers() {
     ranks(2, |world| {
         let shared = world.shared_mutex::<u8>("one", 1)?;
         if world.rank() == 1 {
-            let panicked = std::thread::scope(|scope| {
-                let holder = scope.spawn(|| {
-                    let _guard = shared.lock().unwrap();
-                    panic!("as intended");
-                });
-                holder.join().is_err()
-            });
-            assert!(panicked);
+            panic_under(|| shared.lock().unwrap());
         }
         shared.barrier()?;
         if world.rank() == 0 {
@@ -157,14 +162,7 @@ fn a_lock_that_is_released_unrepaired_stays_abandoned() {
         if world.rank() == 1 {
             // Without a mark there is none to keep.
             shared.lock()?.release_unrepaired();
-            let panicked = std::thread::scope(|scope| {
-                let holder = scope.spawn(|| {
-                    let _guard = shared.lock().unwrap();
-                    panic!("as intended");
-                });
-                holder.join().is_err()
-            });
-            assert!(panicked);
+            panic_under(|| shared.lock().unwrap());
         }
         shared.barrier()?;
         if world.rank() == 0 {
