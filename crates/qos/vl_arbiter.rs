@@ -176,6 +176,22 @@ mod tests {
         assert_eq!(order, [0, 0, 2, 0, 1]);
     }
 
+    /// VL 0 has three packets of 64 bytes, VL 2 two, and the high table has sent 3,968 of its 4,096 bytes.
+    #[test]
+    fn figure_6_1() {
+        let tables = VlTables { high: entries(&[(0, 3)]), low: entries(&[(2, 2)]), high_limit: 1 };
+        let mut port = VlArbiter { since_low: 3968, ..VlArbiter::new(tables, LowTurn::Entry) };
+        let mut waiting = [3, 0, 2];
+        let mut order = Vec::new();
+        while let Some(choice) =
+            port.next(|vl| waiting.get(usize::from(vl)).filter(|packets| **packets > 0).map(|_| 64))
+        {
+            waiting[usize::from(choice.vl)] -= 1;
+            order.push(choice.vl);
+        }
+        assert_eq!(order, [0, 0, 2, 2, 0]);
+    }
+
     #[test]
     fn the_low_table_goes_when_the_high_one_has_nothing_and_management_before_all() {
         let mut port = arbiter(&[(0, 1)], &[(1, 1), (2, 1)], 255);

@@ -470,6 +470,20 @@ mod tests {
     }
 
     #[test]
+    fn table_4_5() {
+        let levels = [0, 1, 0, 2, 0, 1, 0, 2];
+        let slots = |weights: [u32; 8]| -> Vec<Slot> {
+            levels.into_iter().zip(weights).map(|(level, weight)| Slot { level, weight }).collect()
+        };
+        let mut table = slots([4, 2, 4, 3, 4, 2, 4, 3]);
+        for (level, correction) in [(0, -3), (1, 1), (2, 2)] {
+            let places: Vec<_> = (0..levels.len()).filter(|&at| levels[at] == level).collect();
+            correct(&mut table, &places, correction, 1);
+        }
+        assert_eq!(table, slots([4, 2, 3, 4, 3, 3, 3, 4]));
+    }
+
+    #[test]
     fn what_cannot_be_says_which_class_and_what_would_fit() {
         let fails = |rows: &[(u32, f64, u32)]| plan(64, 32, &classes(rows)).expect_err("no table");
         let error = fails(&[(2, 0.5, 3), (2, 0.3, 3), (64, 0.1, 3)]);

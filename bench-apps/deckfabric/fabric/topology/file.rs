@@ -33,7 +33,7 @@ pub fn parse(name: &str, text: &str) -> Result<Network, BadLine> {
             [kind @ ("switch" | "host"), name] => {
                 if let Some(&first) = names.get(name) {
                     let first: &Node = &nodes[first];
-                    return bad(format!("{name:?} again: line {} has it", first.line));
+                    return bad(format!("{name:?} again: line {} has it: take another name", first.line));
                 }
                 names.insert(name, nodes.len());
                 nodes.push(Node { name: name.into(), line, is_host: kind == "host", ports: 0 });
@@ -56,7 +56,8 @@ pub fn parse(name: &str, text: &str) -> Result<Network, BadLine> {
     }
     for node in &nodes {
         if node.is_host && node.ports == 0 {
-            return Err(BadLine { line: node.line, reason: format!("host {:?} has no link", node.name) });
+            let reason = format!("host {:?} has no link: link it to a switch, or leave it out", node.name);
+            return Err(BadLine { line: node.line, reason });
         }
     }
     build(name, &nodes, &cables).map_err(|bad| located(&nodes, last, &bad))

@@ -129,7 +129,7 @@ fn a_file_is_a_network() {
 #[test]
 fn a_bad_file_is_refused_with_line_and_reason() {
     let replaced = |from: &str, to: &str| parse("mine", &FILE.replacen(from, to, 1)).unwrap_err().to_string();
-    assert_eq!(replaced("switch t", "switch s"), "line 3: \"s\" again: line 2 has it");
+    assert_eq!(replaced("switch t", "switch s"), "line 3: \"s\" again: line 2 has it: take another name");
     assert_eq!(replaced("link s t", "link s u"), "line 7: \"u\" is not known here: its line comes first");
     assert_eq!(replaced("link s t", "link s s"), "line 7: \"s\" is linked with itself");
     assert_eq!(
@@ -137,7 +137,8 @@ fn a_bad_file_is_refused_with_line_and_reason() {
         "line 10: \"c\" and \"a\" are both hosts: a host has a link to a switch"
     );
     assert_eq!(replaced("link c t", "link a t"), "line 10: \"a\" has as many links as it can have: 1");
-    assert_eq!(replaced("link c t", ""), "line 6: host \"c\" has no link");
+    let unlinked = "line 6: host \"c\" has no link: link it to a switch, or leave it out";
+    assert_eq!(replaced("link c t", ""), unlinked);
     assert_eq!(
         replaced("link s t\n", ""),
         "line 3: no way leads from \"s\" to \"t\": link all switches, or leave out those that no host needs"

@@ -289,7 +289,9 @@ impl Reader {
         if let Some((what, stated, found)) =
             counts.into_iter().find(|(_, stated, found)| *stated != *found as u64)
         {
-            let reason = format!("the header has {stated} {what}, and here are {found}");
+            let reason = format!(
+                "the header has {stated} {what}, and here are {found}: correct the header, or the trace is cut off"
+            );
             return Err(BadTrace { line: last, reason });
         }
         for (id, First { index, line, .. }) in operations {

@@ -56,7 +56,12 @@ fn what_is_wrong_has_its_line_and_a_reason() {
         ("VEF3 4 5 1 0", "VEF3 4 5 1 2", 7, "the header has 2 group operations, and here are 0"),
         ("VEF3 4 5 1 0 0", "VEF3 4 5 1 0 2", 7, "the header has 2 parts of group operations, and here are 0"),
         ("VEF3 4 5", "VEF3 0 5", 1, "nNodes is 0"),
-        ("VEF3 4 5", "VEF3 4 6", 7, "the header has 6 messages, and here are 5"),
+        (
+            "VEF3 4 5",
+            "VEF3 4 6",
+            7,
+            "6 messages, and here are 5: correct the header, or the trace is cut off",
+        ),
         ("VEF3 4 5", "VEF3 4 4", 7, "4 messages, and this is one more"),
         ("VEF3 4 5 1", "VEF3 4 5 2", 7, "2 communicators, and here are 1"),
         ("0 0 0 1000", "0 0 0 0", 1, "clock_ps is 0"),
